@@ -1,0 +1,101 @@
+"""Where models wait for the policy: an inbox, and a shelf per round. Pure; the rules of admission live here.
+
+One consumer for each message: with a round it waits on that round's shelf for a Gather, without one in the inbox.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.types import Offer, PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much may wait. Beyond it a message is refused, never dropped after it was taken."""
+
+    per_peer: int = 2  # models of one peer in the inbox
+    inbox: int = 64  # models in the inbox in all
+    ahead: int = 16  # rounds a peer may be ahead of me
+
+
+class Mailbox:
+    """What came and was not used yet."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.round = 0  # rounds before this one are over
+        self._inbox: deque[Offer] = deque()
+        self._shelves: dict[int, dict[PeerId, Offer]] = {}
+        self._coming: Counter[PeerId] = Counter()  # admitted to the inbox, still on the wire
+
+    def admit(self, sender: PeerId, round: int | None) -> None:
+        """Called with the header, before the payload is read; raises Refused. A `put` or `cancel` must follow."""
+        if round is not None:
+            self._check_round(sender, round)
+            return
+        waiting = sum(1 for o in self._inbox if o.sender == sender) + self._coming[sender]
+        if waiting >= self.limits.per_peer:
+            raise Refused(Reason.FLOOD, f"{waiting} models of yours are still waiting; slow down", sender)
+        if len(self._inbox) + self._coming.total() >= self.limits.inbox:
+            raise Refused(Reason.FLOOD, f"the inbox is full ({self.limits.inbox} models)", sender)
+        self._coming[sender] += 1
+
+    def put(self, offer: Offer) -> None:
+        """Take what was admitted. A round may have ended while it travelled: then it is refused after all."""
+        if offer.round is None:
+            self.cancel(offer.sender, None)
+            self._inbox.append(offer)
+            return
+        self._check_round(offer.sender, offer.round)
+        self._shelves.setdefault(offer.round, {})[offer.sender] = offer
+
+    def cancel(self, sender: PeerId, round: int | None) -> None:
+        """What was admitted did not arrive."""
+        if round is None:
+            self._coming[sender] -= 1
+            if self._coming[sender] <= 0:
+                del self._coming[sender]
+
+    def take(self, n: int = 1) -> tuple[Offer, ...]:
+        """Up to n models of the inbox, oldest first."""
+        return tuple(self._inbox.popleft() for _ in range(min(n, len(self._inbox))))
+
+    def missing(self, peers: Iterable[PeerId], round: int) -> list[PeerId]:
+        shelf = self._shelves.get(round, {})
+        return [p for p in peers if p not in shelf]
+
+    def collect(self, peers: Iterable[PeerId], round: int) -> tuple[Offer, ...]:
+        """What these peers sent for the round; afterwards the round is over and its shelf is cleared."""
+        shelf = self._shelves.get(round, {})
+        found = tuple(shelf[p] for p in peers if p in shelf)
+        self.advance(round + 1)
+        return found
+
+    def advance(self, round: int) -> None:
+        """Rounds before this one are over."""
+        self.round = max(self.round, round)
+        for old in [r for r in self._shelves if r < self.round]:
+            del self._shelves[old]
+
+    def __len__(self) -> int:
+        """Models in the inbox."""
+        return len(self._inbox)
+
+    @property
+    def held(self) -> int:
+        """Models waiting anywhere."""
+        return len(self._inbox) + sum(len(s) for s in self._shelves.values())
+
+    def _check_round(self, sender: PeerId, round: int) -> None:
+        if round < self.round:
+            raise Refused(Reason.STALE_ROUND, f"round {round} is over here, now is {self.round}", sender)
+        if round > self.round + self.limits.ahead:
+            raise Refused(
+                Reason.FUTURE_ROUND,
+                f"round {round} is more than {self.limits.ahead} ahead of {self.round}",
+                sender,
+            )

@@ -1,0 +1,153 @@
+"""A model is one flat float32 vector and a shared Layout. Core and head are slices. Knows numpy, no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pfl_node.errors import LayoutMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pfl_node.types import Part
+
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One named tensor of the model. Buffers (BatchNorm's statistics) travel but are not trained."""
+
+    name: str
+    shape: tuple[int, ...]
+    trained: bool = True
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What stands where in the vector: core entries first, then head entries."""
+
+    core_entries: tuple[Entry, ...]
+    head_entries: tuple[Entry, ...]
+    part: Part = "model"
+    whole: Layout | None = None  # a part knows the layout it was cut from
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self.core_entries + self.head_entries
+
+    @cached_property
+    def core_size(self) -> int:
+        return sum(e.size for e in self.core_entries)
+
+    @cached_property
+    def size(self) -> int:
+        return sum(e.size for e in self.entries)
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * self.size
+
+    @cached_property
+    def digest(self) -> str:
+        """Two models can be combined exactly when their digests are equal."""
+        rows = [[self.part]] + [
+            [kind, e.name, *e.shape, e.trained]
+            for kind, entries in (("core", self.core_entries), ("head", self.head_entries))
+            for e in entries
+        ]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:32]
+
+    @cached_property
+    def core(self) -> Layout:
+        return Layout(self.core_entries, (), "core", self)
+
+    @cached_property
+    def head(self) -> Layout:
+        return Layout((), self.head_entries, "head", self)
+
+    def of(self, part: Part) -> Layout:
+        return self if part == "model" else self.core if part == "core" else self.head
+
+    def spans(self) -> Iterator[tuple[Entry, slice]]:
+        """Each entry with its place in the vector."""
+        start = 0
+        for entry in self.entries:
+            yield entry, slice(start, start + entry.size)
+            start += entry.size
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self.digest == other.digest
+
+
+class Model:
+    """An immutable value: a read-only vector and its layout. Safe to share between nodes and threads."""
+
+    __slots__ = ("layout", "vector")
+
+    layout: Layout
+    vector: Vector
+
+    def __init__(self, layout: Layout, vector: Vector) -> None:
+        if vector.dtype != np.float32 or vector.ndim != 1 or vector.size != layout.size:
+            raise LayoutMismatch(
+                f"the layout holds {layout.size} float32 numbers, the vector is {vector.dtype}{vector.shape}"
+            )
+        view = vector.view()
+        view.flags.writeable = False
+        object.__setattr__(self, "layout", layout)
+        object.__setattr__(self, "vector", view)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a model is immutable: cannot set {name}")
+
+    @property
+    def core(self) -> Model:
+        return Model(self.layout.core, self.vector[: self.layout.core_size])
+
+    @property
+    def head(self) -> Model:
+        return Model(self.layout.head, self.vector[self.layout.core_size :])
+
+    def of(self, part: Part) -> Model:
+        return self if part == "model" else self.core if part == "core" else self.head
+
+    def __add__(self, head: Model) -> Model:
+        """core + head: a whole model again."""
+        mine, other = self.layout, head.layout
+        if mine.part != "core" or other.part != "head" or mine.whole is None or mine.whole != other.whole:
+            raise LayoutMismatch(f"cannot put a {mine.part} and a {other.part} together into one model")
+        return Model(mine.whole, np.concatenate((self.vector, head.vector)))
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.vector.nbytes)
+
+    def is_finite(self) -> bool:
+        """No NaN and no infinity anywhere. A sum is finite only if all its terms are (or they overflow)."""
+        return bool(np.isfinite(self.vector.sum(dtype=np.float64)))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Model) and self.layout == other.layout and np.array_equal(self.vector, other.vector)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Model({self.layout.part}, {self.layout.size} numbers, {self.layout.digest[:8]})"

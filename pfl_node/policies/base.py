@@ -1,0 +1,86 @@
+"""What every policy has. A policy is one algorithm seen from one node: plain coroutines that await steps.
+
+It touches no network, no clock, no torch, no disk; chance comes from its own `rng`, time from `Sleep`.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from pfl_node.model import Model
+from pfl_node.types import Offer, PeerId
+
+
+class PolicyConfig(BaseModel):
+    """The knobs of a policy; unknown ones are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Policy(ABC):
+    """Entry points: `main`, and for push protocols `on_model`.
+
+    `main` runs beside the handlers; the handlers (`on_model`, `on_quiet`) run one after the other. A switch
+    between the two happens only at an `await`, so plain attributes need no lock. The run ends when `main`
+    returns.
+    """
+
+    class Config(PolicyConfig):
+        pass
+
+    cfg: Any  # an instance of the class's own Config
+    keeps: ClassVar[tuple[str, ...]] = ()  # attributes that survive a restart, besides model, round and rng
+
+    def __init__(
+        self,
+        *,
+        me: PeerId,
+        cfg: PolicyConfig,
+        model: Model,
+        rounds: int | None,
+        seed: int,
+        rng: random.Random,
+    ) -> None:
+        self.me = me
+        self.cfg = cfg
+        self.model = model  # my personal model
+        self.rounds = rounds  # None: until somebody stops the node
+        self.seed = seed  # the run's: the same on every node
+        self.rng = rng  # my own
+        self.round = 0  # the round I am in; a restarted or late node begins above zero
+
+    @abstractmethod
+    async def main(self) -> None:
+        """The algorithm."""
+
+    async def on_model(self, offer: Offer) -> None:
+        """A model was pushed without a round. Not overridden: it waits in the inbox for a Receive."""
+
+    async def on_quiet(self) -> None:
+        """Nothing was pushed for `quiet_after` seconds; go on with less than you waited for."""
+
+    @property
+    def quiet_after(self) -> float | None:
+        """Seconds; None: `on_quiet` is never called."""
+        return None
+
+    @property
+    def more(self) -> bool:
+        """Are there rounds left?"""
+        return self.rounds is None or self.round < self.rounds
+
+    def remaining(self) -> Iterator[int]:
+        """The rounds left, keeping `self.round` up to date."""
+        while self.more:
+            yield self.round
+            self.round += 1
+
+    @classmethod
+    def pushes(cls) -> bool:
+        """Does the inbox go to `on_model`?"""
+        return cls.on_model is not Policy.on_model

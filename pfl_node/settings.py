@@ -1,0 +1,187 @@
+"""One tree of settings for everything that runs: the daemon, a swarm, the simulator. Pure data with its rules.
+
+Where a value comes from (file, environment, flags) is `config.py`'s business.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+
+class Section(BaseModel):
+    """A frozen part of the tree; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class PolicySettings(BaseModel):
+    """Which algorithm; every other key of the section is a knob of that policy."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+
+    name: str = "pens"
+    """A name of `pfl-node policies`, or `file.py:Class`."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class TaskSettings(BaseModel):
+    """What to learn; every other key of the section is handed to the task's function."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+
+    name: str = "digits"
+    """A name of `pfl-node tasks`, `file.py:function` or `package.module:function`."""
+    index: NonNegativeInt | None = None
+    """Which place this is, of `nodes`; None: the task decides from the node's id."""
+    nodes: PositiveInt | None = None
+    """How many places there are; None: unknown."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class TrainSettings(Section):
+    """How a node trains. None: as the task says, else 1 epoch of SGD, lr 0.05, batch 8."""
+
+    optimizer: Literal["sgd", "adam"] | None = None
+    lr: PositiveFloat | None = None
+    momentum: NonNegativeFloat | None = None
+    weight_decay: NonNegativeFloat | None = None
+    batch: PositiveInt | None = None
+    epochs: PositiveFloat | None = None
+    """Passes over the data per round (a fraction is allowed)."""
+    steps: PositiveInt | None = None
+    """Batches per round; given, it wins over epochs."""
+    init: Literal["common", "independent"] = "independent"
+    """Do all nodes of a run start from the same random model?"""
+
+
+class EvalSettings(Section):
+    """How often the personal model is measured on the validation and test data."""
+
+    every: PositiveInt = 1
+    """Rounds."""
+
+
+class RoundSettings(Section):
+    """What a round may take."""
+
+    patience: PositiveFloat = 10.0
+    """Seconds that a Gather or Receive waits for models that do not come."""
+
+
+class StartSettings(Section):
+    """When the first round begins."""
+
+    peers: NonNegativeInt = 1
+    """Wait for so many other nodes…"""
+    wait: NonNegativeFloat = 10.0
+    """…but no longer than so many seconds."""
+
+
+class WireSettings(Section):
+    """How models travel."""
+
+    encoding: Literal["fp32", "fp16", "int8"] = "fp32"
+    zstd: NonNegativeInt = Field(default=0, le=19)
+    """Compression level; 0: off."""
+    chunk: PositiveInt = Field(default=1 << 19, ge=1 << 12, le=1 << 20)
+    """Bytes of payload in a message of a stream."""
+    connect_timeout: PositiveFloat = 5.0
+    """Seconds to reach a peer."""
+    min_bandwidth: PositiveFloat = 1e6
+    """Bytes per second that a link is believed to manage before it was measured: sets the deadlines."""
+    base_timeout: PositiveFloat = 10.0
+    """Seconds that every call may take besides the bytes it moves."""
+    concurrency: PositiveInt = 8
+    """Models sent at the same time."""
+
+
+class ServeSettings(Section):
+    """What this node does for others."""
+
+    evaluate: bool = True
+    """EvaluateModel: score their model on my training data."""
+    head: bool = True
+    """GetHead."""
+    model: bool = True
+    """GetModel."""
+    per_peer: PositiveInt = 2
+    """Models of one peer that may wait in the inbox; also its calls at the same time."""
+    inbox: PositiveInt = 64
+    """Models that may wait in the inbox in all."""
+    evaluations_per_minute: PositiveInt = 600
+    """EvaluateModel calls of one peer."""
+
+
+class MembershipSettings(Section):
+    """SWIM with memberlist's LAN values; all in seconds."""
+
+    transport: Literal["udp", "grpc"] = "udp"
+    probe_interval: PositiveFloat = 1.0
+    probe_timeout: PositiveFloat = 0.5
+    indirect: NonNegativeInt = 3
+    """Peers asked to probe a silent one."""
+    suspicion: PositiveFloat = 4.0
+    """Multiplier: suspicion lasts suspicion * log10(n) * probe_interval, at least."""
+    gossip_interval: PositiveFloat = 0.2
+    gossip_fanout: PositiveInt = 3
+    sync_interval: PositiveFloat = 5.0
+    """Full exchange with one peer, and a new try for dead ones."""
+    pause: PositiveFloat = 5.0
+    """After a pause of its own longer than this a node judges nobody for a while."""
+
+
+class StoreSettings(Section):
+    """What a node writes."""
+
+    checkpoint_every: PositiveInt = 10
+    """Rounds."""
+
+
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+
+
+class Settings(Section):
+    """The whole tree."""
+
+    listen: str = "127.0.0.1:0"
+    """HOST:PORT to bind; port 0: any free one."""
+    advertise: str | None = None
+    """HOST:PORT that others dial; None: the bound one."""
+    peer_seed: tuple[str, ...] = ()
+    """HOST:PORT of any member, a bootstrap or a node."""
+    name: str | None = None
+    """A word for humans; None: made from the id."""
+    run: str = "default"
+    """Nodes of different runs share the membership but no models."""
+    data_dir: Path | None = None
+    """Where the node keeps its identity, checkpoint, journal and model; None: the first free ./pfl-data/node-N."""
+    rounds: PositiveInt | None = None
+    """None: until a signal comes."""
+    seed: NonNegativeInt = 0
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """auto, cpu, cuda or cuda:N."""
+    insecure: bool = False
+    """Plain connections on an address that is not loopback."""
+
+    policy: PolicySettings = PolicySettings()
+    task: TaskSettings = TaskSettings()
+    train: TrainSettings = TrainSettings()
+    eval: EvalSettings = EvalSettings()
+    round: RoundSettings = RoundSettings()
+    start: StartSettings = StartSettings()
+    wire: WireSettings = WireSettings()
+    serve: ServeSettings = ServeSettings()
+    membership: MembershipSettings = MembershipSettings()
+    store: StoreSettings = StoreSettings()
+    log: LogSettings = LogSettings()

@@ -1,0 +1,158 @@
+"""The whole border between algorithms and machinery: what a policy may ask of its node.
+
+A step is a frozen value. Awaiting it yields the step itself to whoever drives the coroutine and returns the
+answer. The daemon's driver, the simulator and a test by hand are three such drivers.
+
+Answers are partial, never exceptions: a peer that is gone is missing from the answer. Knows nothing of asyncio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from pfl_node.model import Model
+from pfl_node.types import Eval, Offer, Part, PeerId, Split
+
+A = TypeVar("A", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[A]):
+    """A question with an answer of type A."""
+
+    def __await__(self) -> Generator[Step[Any], Any, A]:
+        return cast(A, (yield self))
+
+
+Flow = Coroutine[Step[Any], Any, None]  # what `main()` and `on_model()` are, seen by a driver
+
+
+# -- time and company ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep(Step[float]):
+    """Wait, and learn what time it is: seconds on the node's clock, which only ever goes forward."""
+
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peers(Step[tuple[PeerId, ...]]):
+    """The other nodes of this run that are believed alive, sorted by id."""
+
+
+# -- messages --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Step[tuple[PeerId, ...]]):
+    """Push a model; the answer names those who took it. With a round it goes to the receiver's Gather of that
+    round, without one to its inbox (on_model or Receive)."""
+
+    to: Sequence[PeerId]
+    model: Model
+    round: int | None = None
+    tag: int = 0
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gather(Step[tuple[Offer, ...]]):
+    """What these peers sent for this round, in the order asked. Ends when all are there, when those missing are
+    known to be dead, or when the patience (seconds; None: the node's own) is over."""
+
+    peers: Sequence[PeerId]
+    round: int
+    patience: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receive(Step[tuple[Offer, ...]]):
+    """The next n models of the inbox, fewer when the patience is over. For policies without on_model."""
+
+    n: int = 1
+    patience: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch(Step[tuple[Offer, ...]]):
+    """Pull the current model of these peers, or only its core or head."""
+
+    peers: Sequence[PeerId]
+    part: Part = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Step[dict[PeerId, Eval]]):
+    """These peers score my model on their own training data."""
+
+    peers: Sequence[PeerId]
+    model: Model
+
+
+# -- learning --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh(Step[Model]):
+    """A newly initialised model, or its core or head. Equal seeds give equal models on one node, and on all
+    nodes when the run starts from a common initialisation."""
+
+    part: Part = "model"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Train(Step[Model]):
+    """Train on my own data. None: as the run's settings say. `prox` pulls towards `anchor` (None: the start)."""
+
+    model: Model
+    only: Literal["core", "head"] | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    lr: float | None = None
+    prox: float = 0.0
+    anchor: Model | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Score(Step[tuple[Eval, ...]]):
+    """Score models on my own data: all of it, or a random sample. `own_sample_each` draws a new sample for each
+    model instead of one for all."""
+
+    models: Sequence[Model]
+    split: Split = "train"
+    samples: int | None = None
+    own_sample_each: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Average(Step[Model]):
+    """The (weighted) mean of models, cores or heads of one layout. Those that are not finite are left out."""
+
+    models: Sequence[Model]
+    weights: Sequence[float] | None = None
+
+
+# -- telling ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Record(Step[None]):
+    """Write an event into the node's journal."""
+
+    event: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Step[None]):
+    """A round is done and this is my personal model now: it is served to those who Fetch, evaluated when that
+    is due, and kept in the checkpoint."""
+
+    round: int
+    model: Model
+    data: Mapping[str, Any] = field(default_factory=dict)
