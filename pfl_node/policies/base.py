@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -35,6 +35,7 @@ class Policy(ABC):
 
     cfg: Any  # an instance of the class's own Config
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes that survive a restart, besides model, round and rng
+    lockstep: ClassVar[bool] = False  # rounds are the swarm's, not my own: a late node starts at the current one
 
     def __init__(
         self,
@@ -80,7 +81,30 @@ class Policy(ABC):
             yield self.round
             self.round += 1
 
+    def snapshot(self) -> dict[str, Any]:
+        """What a checkpoint holds; taken at a Report, when the state is whole."""
+        kept = {name: _copied(getattr(self, name)) for name in self.keeps}
+        return {"model": self.model, "round": self.round, "rng": self.rng.getstate(), "kept": kept}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a snapshot; called before `main`. The round it was taken in is done."""
+        self.model = state["model"]
+        self.round = state["round"] + 1
+        self.rng.setstate(state["rng"])
+        for name in self.keeps:
+            if name in state["kept"]:
+                setattr(self, name, _copied(state["kept"][name]))
+
     @classmethod
     def pushes(cls) -> bool:
         """Does the inbox go to `on_model`?"""
         return cls.on_model is not Policy.on_model
+
+
+def _copied(value: Any) -> Any:
+    """Containers are copied, so that a snapshot does not change afterwards; models are immutable."""
+    if isinstance(value, dict):
+        return type(value)({k: _copied(v) for k, v in value.items()})
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return type(value)(_copied(v) for v in value)
+    return value

@@ -1,0 +1,107 @@
+"""A node's directory: who it is, and that nobody else is using it. Knows nothing of models."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pfl_node.errors import ConfigError, StoreError
+from pfl_node.store.files import write_atomic
+from pfl_node.types import PeerId
+
+DEFAULT_ROOT = Path("pfl-data")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the node is, over restarts and changes of address; the incarnation grows with every start."""
+
+    id: PeerId
+    incarnation: int
+
+
+class Home:
+    """An open data directory. Holds a lock until it is closed."""
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self.path = path
+        self._lock = lock
+        self.identity = self._next_identity()
+
+    @classmethod
+    def open(cls, path: Path | None) -> Home:
+        """The directory asked for; None: the first of ./pfl-data/node-N that is free, so that a node which died
+        finds its own again."""
+        if path is not None:
+            lock = _lock(path)
+            if lock is None:
+                raise ConfigError(
+                    f"data directory {path} is in use by another node (pid {_holder(path)}); "
+                    "give this node its own with --data-dir"
+                )
+            return cls(path, lock)
+        for n in range(1, 10_000):
+            candidate = DEFAULT_ROOT / f"node-{n}"
+            if lock := _lock(candidate):
+                return cls(candidate, lock)
+        raise ConfigError(f"no free directory under {DEFAULT_ROOT}; give one with --data-dir")
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def _next_identity(self) -> Identity:
+        file = self.path / "identity.json"
+        old = _read_identity(file)
+        new = Identity(old.id, old.incarnation + 1) if old else Identity(PeerId(secrets.token_hex(8)), 1)
+        write_atomic(file, json.dumps({"id": new.id, "incarnation": new.incarnation}).encode() + b"\n")
+        return new
+
+
+def _lock(path: Path) -> IO[str] | None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = (path / "lock").open("a+")
+    except OSError as error:
+        raise ConfigError(f"cannot use data directory {path}: {error.strerror or error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _holder(path: Path) -> str:
+    return (path / "lock").read_text() or "unknown"
+
+
+def _read_identity(file: Path) -> Identity | None:
+    try:
+        data = json.loads(file.read_bytes())
+        return Identity(PeerId(str(data["id"])), int(data["incarnation"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{file} is damaged ({error}); move it away to start with a new identity, or restore it from a backup"
+        ) from error
