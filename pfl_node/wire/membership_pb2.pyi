@@ -1,0 +1,112 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Member(_message.Message):
+    __slots__ = ("id", "name", "address", "role", "run", "round", "incarnation", "state")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ALIVE: _ClassVar[Member.State]
+        SUSPECT: _ClassVar[Member.State]
+        DEAD: _ClassVar[Member.State]
+        LEFT: _ClassVar[Member.State]
+    ALIVE: Member.State
+    SUSPECT: Member.State
+    DEAD: Member.State
+    LEFT: Member.State
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    address: str
+    role: str
+    run: str
+    round: int
+    incarnation: int
+    state: Member.State
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[Member.State, str]] = ...) -> None: ...
+
+class Packet(_message.Message):
+    __slots__ = ("kind", "sequence", "sender", "target", "target_address", "updates")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[Packet.Kind]
+        PING: _ClassVar[Packet.Kind]
+        PING_REQ: _ClassVar[Packet.Kind]
+        ACK: _ClassVar[Packet.Kind]
+        NACK: _ClassVar[Packet.Kind]
+        GOSSIP: _ClassVar[Packet.Kind]
+    KIND_UNSPECIFIED: Packet.Kind
+    PING: Packet.Kind
+    PING_REQ: Packet.Kind
+    ACK: Packet.Kind
+    NACK: Packet.Kind
+    GOSSIP: Packet.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    TARGET_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    kind: Packet.Kind
+    sequence: int
+    sender: Member
+    target: str
+    target_address: str
+    updates: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, kind: _Optional[_Union[Packet.Kind, str]] = ..., sequence: _Optional[int] = ..., sender: _Optional[_Union[Member, _Mapping]] = ..., target: _Optional[str] = ..., target_address: _Optional[str] = ..., updates: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class State(_message.Message):
+    __slots__ = ("sender", "members")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    sender: Member
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, sender: _Optional[_Union[Member, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("sender", "members")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    sender: Member
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, sender: _Optional[_Union[Member, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+
+class LeaveReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListReply(_message.Message):
+    __slots__ = ("self", "members")
+    SELF_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    self: str
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self_, self: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
