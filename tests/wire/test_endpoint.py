@@ -1,0 +1,159 @@
+"""The port, its options, and what a user reads when it cannot be had."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from functools import partial
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from pfl_node.errors import ConfigError
+from pfl_node.wire import membership_pb2 as pb
+from pfl_node.wire import membership_pb2_grpc
+from pfl_node.wire.endpoint import (
+    KEEPALIVE_MS,
+    Endpoint,
+    channel_options,
+    is_loopback,
+    join_address,
+    parse_address,
+    server_options,
+)
+
+
+class Seed(membership_pb2_grpc.MembershipServicer):
+    async def List(self, request: pb.ListRequest, context: object) -> pb.ListReply:  # noqa: N802
+        return pb.ListReply(self="seed")
+
+
+def seed_endpoint() -> Endpoint:
+    endpoint = Endpoint()
+    endpoint.add(
+        "pfl.v1.Membership",
+        partial(membership_pb2_grpc.add_MembershipServicer_to_server, Seed()),
+    )
+    return endpoint
+
+
+def test_any_free_port_answers_on_ipv4_and_ipv6() -> None:
+    async def scenario(listen: str) -> None:
+        endpoint = seed_endpoint()
+        port = await endpoint.bind(listen)
+        await endpoint.start()
+        assert port == endpoint.port > 0
+        async with grpc.aio.insecure_channel(endpoint.address, options=channel_options()) as channel:
+            reply = await membership_pb2_grpc.MembershipStub(channel).List(pb.ListRequest(), timeout=5)
+        assert reply.self == "seed"
+        await endpoint.stop()
+
+    for listen in ("127.0.0.1:0", "localhost:0", "[::1]:0"):
+        asyncio.run(scenario(listen))
+
+
+def test_a_port_in_use_is_one_line_that_names_it(capfd: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        first, second = seed_endpoint(), seed_endpoint()
+        port = await first.bind("127.0.0.1:0")
+        await first.start()
+        with pytest.raises(ConfigError, match=rf"^cannot listen on 127.0.0.1:{port}: port {port} is in use"):
+            await second.bind(f"127.0.0.1:{port}")
+        await first.stop()
+        await second.stop()
+
+    asyncio.run(scenario())
+    assert capfd.readouterr().err == ""
+
+
+def test_a_host_that_is_not_ours_is_one_line() -> None:
+    async def scenario(listen: str, says: str) -> None:
+        with pytest.raises(ConfigError, match=says):
+            await seed_endpoint().bind(listen)
+
+    asyncio.run(scenario("203.0.113.9:7000", "cannot listen on 203.0.113.9:7000: Cannot assign"))
+    asyncio.run(scenario("no-such-host.invalid:7000", "cannot listen on no-such-host.invalid: no such host"))
+
+
+def test_another_port_is_tried_when_its_number_is_taken_for_udp() -> None:
+    sockets: list[socket.socket] = []
+    refused: list[int] = []
+
+    def udp(host: str, port: int) -> None:
+        if not refused:
+            refused.append(port)
+            raise OSError("taken")
+        sockets.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        sockets[-1].bind((host, port))
+
+    async def scenario() -> None:
+        endpoint = seed_endpoint()
+        port = await endpoint.bind("127.0.0.1:0", also=udp)
+        assert sockets[-1].getsockname() == ("127.0.0.1", port)
+        await endpoint.start()
+        await endpoint.stop()
+
+    asyncio.run(scenario())
+    assert len(sockets) == len(refused) == 1
+    sockets[0].close()
+
+
+def test_a_port_whose_udp_number_is_taken_is_in_use() -> None:
+    async def scenario(port: int, udp: socket.socket) -> None:
+        def bind(host: str, port: int) -> None:
+            udp.bind((host, port))
+
+        with pytest.raises(ConfigError, match=f"port {port} is in use"):
+            await seed_endpoint().bind(f"127.0.0.1:{port}", also=bind)
+
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine,
+    ):
+        other.bind(("127.0.0.1", 0))
+        asyncio.run(scenario(other.getsockname()[1], mine))
+
+
+def test_health_follows_the_node_and_reflection_lists_the_services() -> None:
+    async def scenario() -> None:
+        endpoint = seed_endpoint()
+        await endpoint.bind("127.0.0.1:0")
+        await endpoint.start()
+        async with grpc.aio.insecure_channel(endpoint.address) as channel:
+            check = partial(health_pb2_grpc.HealthStub(channel).Check, timeout=5)
+            asked = health_pb2.HealthCheckRequest(service="pfl.v1.Membership")
+            assert (await check(asked)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            await endpoint.serving(True)
+            assert (await check(asked)).status == health_pb2.HealthCheckResponse.SERVING
+            info = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+                iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=5
+            )
+            services = {s.name async for r in info for s in r.list_services_response.service}
+            assert {"pfl.v1.Membership", "grpc.health.v1.Health"} <= services
+        await endpoint.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_client_never_pings_more_often_than_the_server_allows() -> None:
+    server, client = dict(server_options()), dict(channel_options())
+    assert client["grpc.keepalive_time_ms"] == KEEPALIVE_MS
+    assert server["grpc.http2.min_recv_ping_interval_without_data_ms"] < KEEPALIVE_MS
+    assert server["grpc.max_receive_message_length"] == client["grpc.max_send_message_length"]
+
+
+def test_addresses() -> None:
+    assert parse_address("[::1]:7000") == ("::1", 7000)
+    assert join_address("::1", 7000) == "[::1]:7000"
+    assert is_loopback("127.0.0.1")
+    assert not is_loopback("10.0.0.1")
+
+
+def test_the_endpoint_is_light() -> None:
+    code = "import sys, pfl_node.wire.endpoint; print(*sys.modules.keys() & {'numpy', 'torch', 'pydantic'})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
