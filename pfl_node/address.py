@@ -1,0 +1,38 @@
+"""HOST:PORT as a user writes it. Looks nothing up: a name is taken as it is."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+
+from pfl_node.errors import ConfigError
+
+NAME = re.compile(r"^(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?$")
+
+
+def parse_address(text: str, *, what: str = "address", any_port: bool = False) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[IPv6]:PORT`; port 0 only where any free one will do."""
+    host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not host or (bracketed != (":" in host)) or not (_is_ip(host) or NAME.match(host)):
+        raise ConfigError(f"{what} {text!r} must be HOST:PORT, for example 127.0.0.1:7000 or [::1]:7000")
+    if not (port.isascii() and port.isdigit()) or not (0 if any_port else 1) <= int(port) <= 65535:
+        raise ConfigError(f"{what} {text!r}: the port must be a number from {0 if any_port else 1} to 65535")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    return ip_address(host).is_loopback if _is_ip(host) else host.rstrip(".").lower() == "localhost"
+
+
+def is_wildcard(host: str) -> bool:
+    return _is_ip(host) and ip_address(host).is_unspecified
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

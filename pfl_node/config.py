@@ -1,0 +1,245 @@
+"""Where settings come from: TOML file < environment < flags < --set. A mistake is one line that says where it is.
+
+Also the way back to TOML, and the rules that need more than the tree. Imports no torch and no grpc.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pfl_node.address import is_loopback, is_wildcard, parse_address
+from pfl_node.errors import ConfigError, nearest
+from pfl_node.keys import NAMED, TEXT, TEXTS, allowed, is_known, keys, sections
+from pfl_node.settings import Settings
+
+PREFIX = "PFL_"
+OURS_BUT_NOT_SETTINGS = frozenset({"PFL_CONFIG", "PFL_DEBUG"})
+# Kubernetes puts the addresses of every service into the environment of every pod, whatever the service's name.
+SERVICE_LINK = re.compile(r"^PFL_\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value and the words that say where it was given: "in exp.toml"."""
+
+    value: Any
+    where: str
+
+
+Layer = dict[str, Given]  # by dotted key
+
+
+def load_settings(
+    *,
+    config: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The effective settings. `overrides` are the flags by dotted key (None: not given), `sets` are KEY=VALUE."""
+    environ = environ or {}
+    config = config or (Path(environ["PFL_CONFIG"]) if environ.get("PFL_CONFIG") else None)
+    merged: Layer = {}
+    for layer in (_file(config), _environment(environ), _flags(overrides or {}), _sets(sets)):
+        _lay_over(merged, layer)
+    return _build(merged)
+
+
+# -- layers ----------------------------------------------------------------------------------------------------
+
+
+def _file(path: Path | None) -> Layer:
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise ConfigError(f"cannot read {path}: {e.strerror or e}") from e
+    except ValueError as e:  # TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(f"{path} is not valid TOML: {e}") from e
+    return {key: Given(value, f"in {path}") for key, value in _flat(table, f"in {path}")}
+
+
+def _flat(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if key not in sections():
+            yield _known(key, where), value
+        elif isinstance(value, Mapping):
+            yield from ((_known(f"{key}.{leaf}", where), v) for leaf, v in value.items())
+        elif key in NAMED:
+            yield f"{key}.name", value
+        else:
+            raise ConfigError(f"{key!r} {where} is a section: write {key}.KEY = VALUE")
+
+
+def _environment(environ: Mapping[str, str]) -> Layer:
+    layer: Layer = {}
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith(PREFIX) or variable in OURS_BUT_NOT_SETTINGS or SERVICE_LINK.match(variable):
+            continue
+        where = f"in environment variable {variable}"
+        key = _known(variable.removeprefix(PREFIX).lower().replace("__", "."), where)
+        layer[key] = Given(_value(key, text), where)
+    return layer
+
+
+def _flags(overrides: Mapping[str, Any]) -> Layer:
+    given = {key: value for key, value in overrides.items() if value is not None and value != []}
+    return {_known(key, f"in {flag(key)}"): Given(value, f"in {flag(key)}") for key, value in given.items()}
+
+
+def flag(key: str) -> str:
+    """How the flag for this key is spelled."""
+    return "--" + key.removesuffix(".name").replace(".", "-").replace("_", "-")
+
+
+def _sets(sets: Sequence[str]) -> Layer:
+    layer: Layer = {}
+    for text in sets:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--set {text!r} must be KEY=VALUE, for example --set train.lr=0.1")
+        key = _known(name.strip(), "in --set")
+        layer[key] = Given(_value(key, value.strip()), "in --set")
+    return layer
+
+
+def _known(key: str, where: str) -> str:
+    if key in NAMED:
+        return f"{key}.name"
+    if is_known(key):
+        return key
+    if key in sections():
+        raise ConfigError(f"{key!r} {where} is a section: write {key}.KEY = VALUE")
+    section, _, leaf = key.rpartition(".")
+    elsewhere = [k for k in keys() if k.rpartition(".")[2] == leaf]
+    if elsewhere:
+        raise ConfigError(f"unknown setting {key!r} {where}: did you mean {elsewhere[0]!r}?")
+    hint = nearest(key, keys())
+    if not hint.startswith("did you mean"):
+        siblings = sections()[section].model_fields if section in sections() else Settings.model_fields
+        hint = nearest(leaf, siblings)
+    raise ConfigError(f"unknown setting {key!r} {where}: {hint}")
+
+
+def _value(key: str, text: str) -> Any:
+    """A text of the environment or of --set, read as TOML; kept as it is where a text is wanted."""
+    value = _toml_value(text)
+    wants = allowed(key) if key in keys() else ""
+    if wants == TEXTS and isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, date | datetime | time) or (wants == TEXT and not isinstance(value, str)):
+        return text
+    return value
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except ValueError:
+        return text
+    return table["value"] if len(table) == 1 else text
+
+
+def _lay_over(merged: Layer, layer: Layer) -> None:
+    """The upper layer wins; naming another policy or task forgets the knobs that were meant for the former one."""
+    for section in NAMED:
+        name = f"{section}.name"
+        default = sections()[section].model_fields["name"].default
+        if name in layer and layer[name].value != (merged[name].value if name in merged else default):
+            for key in [k for k in merged if k.startswith(f"{section}.") and k not in keys()]:
+                del merged[key]
+    merged.update(layer)
+
+
+def _build(merged: Layer) -> Settings:
+    tree: dict[str, Any] = {}
+    for key, given in merged.items():
+        section, _, leaf = key.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[leaf] = given.value
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as e:
+        at = [str(part) for part in e.errors(include_url=False)[0]["loc"]]
+        key = next(k for k in (".".join(at[:2]), at[0]) if k in merged)
+        given = merged[key]
+        raise ConfigError(f"bad value {given.value!r} for {key!r} {given.where}: must be {allowed(key)}") from e
+
+
+# -- what can only be known when it starts ---------------------------------------------------------------------
+
+
+def check(settings: Settings) -> None:
+    """The rules that need more than the tree: names of policies and tasks, knobs, addresses, open doors."""
+    check_addresses(settings)
+    check_names(settings)
+
+
+def check_names(settings: Settings) -> None:
+    from pfl_node.learning.tasks import TASKS
+    from pfl_node.policies import configure, load_policy
+
+    configure(load_policy(settings.policy.name), settings.policy.options)
+    if ":" not in settings.task.name and settings.task.name not in TASKS:
+        raise ConfigError(f"unknown task {settings.task.name!r}: {nearest(settings.task.name, TASKS)}")
+
+
+def check_addresses(settings: Settings) -> None:
+    listen, advertise = settings.listen, settings.advertise
+    host, _ = parse_address(listen, what="listen", any_port=True)
+    dialled, _ = parse_address(advertise, what="advertise") if advertise else (host, 0)
+    for seed in settings.peer_seed:
+        parse_address(seed, what="peer_seed")
+    if is_wildcard(dialled):
+        what = f"advertise {advertise!r}" if advertise else f"listen {listen!r}"
+        raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
+    for what, address, name in (("listen", listen, host), ("advertise", advertise, dialled)):
+        if not is_loopback(name) and not settings.insecure:
+            hint = "connections are not encrypted; add --insecure if you trust this network"
+            raise ConfigError(f"{what} {address!r} is not loopback: {hint}")
+
+
+# -- and back to text ------------------------------------------------------------------------------------------
+
+
+def dump(settings: Settings) -> str:
+    """The settings as TOML that `load_settings` reads back; what is not set stands there as a comment."""
+    lines = [_line("", name, value) for name, value in settings if name not in sections()]
+    for section in sections():
+        lines += ["", f"[{section}]"]
+        lines += [_line(f"{section}.", name, value) for name, value in getattr(settings, section)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(prefix: str, name: str, value: Any) -> str:
+    if value is None:
+        return f"# {name} = {allowed(prefix + name)}" if prefix + name in keys() else f"# {name} ="
+    return f"{_toml_key(name)} = {_toml(value)}"
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+
+
+def _toml(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str() | Path():
+            return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        case Mapping():
+            return "{" + ", ".join(f"{_toml_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+        case Sequence():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+    return _toml(str(value))

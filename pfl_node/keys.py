@@ -1,0 +1,56 @@
+"""The tree of settings seen as dotted keys: which there are, and in words what each may be. Reads no values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from inspect import isclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from pfl_node.settings import Settings
+
+NAMED = frozenset({"policy", "task"})  # `policy = "pens"` is short for `policy.name = "pens"`; open for knobs
+TEXT, TEXTS = "a text", "a list of texts"
+KINDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "array": TEXTS}
+LIMITS = {"exclusiveMinimum": "above", "minimum": "at least", "maximum": "at most"}
+
+
+@cache
+def sections() -> dict[str, type[BaseModel]]:
+    kinds = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if isclass(kind) and issubclass(kind, BaseModel)}
+
+
+@cache
+def keys() -> dict[str, tuple[type[BaseModel], str]]:
+    """Every key, with the class and the field it stands for."""
+    plain = {name: (Settings, name) for name in Settings.model_fields if name not in sections()}
+    nested = {f"{section}.{name}": (cls, name) for section, cls in sections().items() for name in cls.model_fields}
+    return plain | nested
+
+
+def is_known(key: str) -> bool:
+    """Is it a key, or a knob of the policy or the task?"""
+    section, _, knob = key.partition(".")
+    return key in keys() or (section in NAMED and knob != "" and "." not in knob)
+
+
+@cache
+def allowed(key: str) -> str:
+    """What a value of this key may be, in words."""
+    cls, name = keys()[key]
+    schema = cls.model_json_schema()["properties"][name]
+    return in_words(schema)
+
+
+def in_words(schema: Mapping[str, Any]) -> str:
+    """A JSON schema of one value, in words."""
+    kind = next((s for s in schema.get("anyOf", ()) if s.get("type") != "null"), schema)
+    if "enum" in kind:
+        return "one of " + ", ".join(map(str, kind["enum"]))
+    if "pattern" in kind and "description" in schema:
+        return str(schema["description"]).removesuffix(".")
+    bounds = [f"{word} {kind[limit]}" for limit, word in LIMITS.items() if limit in kind]
+    return " ".join([KINDS.get(kind.get("type", ""), TEXT), " and ".join(bounds)]).rstrip()
