@@ -1,0 +1,62 @@
+"""The algorithms a node can follow, by name. A new one is a file and a line in POLICIES."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from pfl_node import plugin
+from pfl_node.errors import ConfigError, nearest
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.policies.el import El
+from pfl_node.policies.facade import Facade
+from pfl_node.policies.gossip import Gossip
+from pfl_node.policies.local import Local
+from pfl_node.policies.pens import Pens
+
+POLICIES: dict[str, type[Policy]] = {
+    "local": Local,
+    "gossip": Gossip,
+    "pens": Pens,
+    "el": El,
+    "facade": Facade,
+}
+
+
+def load_policy(name: str) -> type[Policy]:
+    """A policy of the table, of a file (`path/file.py:Class`) or of a module (`package.module:Class`)."""
+    if name in POLICIES:
+        return POLICIES[name]
+    if ":" not in name:
+        raise ConfigError(f"unknown policy {name!r}: {nearest(name, POLICIES)}")
+    cls = plugin.load("policy", name)
+    if not (isinstance(cls, type) and issubclass(cls, Policy)):
+        raise ConfigError(f"policy {name!r} is not a subclass of pfl_node.policies.base.Policy")
+    if inspect.isabstract(cls):
+        raise ConfigError(f"policy {name!r} has no main()")
+    return cls
+
+
+def configure(cls: type[Policy], options: Mapping[str, Any]) -> PolicyConfig:
+    """The knobs of a policy, checked; a mistake is one line that says which and what is allowed."""
+    try:
+        return cls.Config.model_validate(dict(options))
+    except ValidationError as error:
+        complaints = [_complaint(cls, row) for row in error.errors(include_url=False, include_context=False)]
+        raise ConfigError("; ".join(complaints)) from None
+
+
+def _complaint(cls: type[Policy], row: Mapping[str, Any]) -> str:
+    fields = cls.Config.model_fields
+    key = ".".join(map(str, row["loc"]))
+    if row["type"] == "extra_forbidden":
+        hint = nearest(key, fields) if fields else "it has no knobs"
+        return f"policy.{key} is not a knob of {cls.__name__}: {hint}"
+    said = row["msg"].removeprefix("Value error, ")
+    if not key:
+        return f"policy ({cls.__name__}): {said}"
+    about = fields[row["loc"][0]].description
+    return f"policy.{key} = {row['input']!r}: {said[:1].lower()}{said[1:]}" + (f" ({about})" if about else "")

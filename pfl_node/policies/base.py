@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from pfl_node.model import Model
-from pfl_node.types import Offer, PeerId
+from pfl_node.types import Eval, Offer, PeerId
 
 
 class PolicyConfig(BaseModel):
     """The knobs of a policy; unknown ones are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Policy(ABC):
@@ -35,6 +36,7 @@ class Policy(ABC):
 
     cfg: Any  # an instance of the class's own Config
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes that survive a restart, besides model, round and rng
+    solitary: ClassVar[bool] = False  # needs no peers and does not wait for them
     lockstep: ClassVar[bool] = False  # rounds are the swarm's, not my own: a late node starts at the current one
 
     def __init__(
@@ -108,3 +110,8 @@ def _copied(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return type(value)(_copied(v) for v in value)
     return value
+
+
+def by_loss(scores: Sequence[Eval]) -> list[int]:
+    """The indices of the scores, lowest loss first; a loss that is not a number comes last."""
+    return sorted(range(len(scores)), key=lambda i: (isnan(scores[i].loss), scores[i].loss))

@@ -1,0 +1,17 @@
+"""`local`: every node on its own. The baseline "Local" of Onoszko et al. 2021 (PENS), section 5.3."""
+
+from __future__ import annotations
+
+from pfl_node.policies.base import Policy
+from pfl_node.steps import Report, Train
+
+
+class Local(Policy):
+    """Local: no communication (Onoszko et al. 2021, section 5.3)."""
+
+    solitary = True
+
+    async def main(self) -> None:
+        for t in self.remaining():
+            self.model = await Train(self.model)
+            await Report(t, self.model)
