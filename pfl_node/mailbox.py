@@ -20,6 +20,7 @@ class Limits:
     per_peer: int = 2  # models of one peer in the inbox
     inbox: int = 64  # models in the inbox in all
     ahead: int = 16  # rounds a peer may be ahead of me
+    shelves: int = 2048  # models for this and coming rounds in all
 
 
 class Mailbox:
@@ -30,12 +31,15 @@ class Mailbox:
         self.round = 0  # rounds before this one are over
         self._inbox: deque[Offer] = deque()
         self._shelves: dict[int, dict[PeerId, Offer]] = {}
+        self._latest: dict[PeerId, int] = {}  # the last round I know a peer to have begun
         self._coming: Counter[PeerId] = Counter()  # admitted to the inbox, still on the wire
 
     def admit(self, sender: PeerId, round: int | None) -> None:
         """Called with the header, before the payload is read; raises Refused. A `put` or `cancel` must follow."""
         if round is not None:
             self._check_round(sender, round)
+            if sum(len(s) for s in self._shelves.values()) >= self.limits.shelves:
+                raise Refused(Reason.FLOOD, f"the shelves are full ({self.limits.shelves} models)", sender)
             return
         waiting = sum(1 for o in self._inbox if o.sender == sender) + self._coming[sender]
         if waiting >= self.limits.per_peer:
@@ -65,8 +69,10 @@ class Mailbox:
         return tuple(self._inbox.popleft() for _ in range(min(n, len(self._inbox))))
 
     def missing(self, peers: Iterable[PeerId], round: int) -> list[PeerId]:
+        """Those whose model for the round can still come: not here yet, and the peer not in a later round, because
+        it sends before it goes on."""
         shelf = self._shelves.get(round, {})
-        return [p for p in peers if p not in shelf]
+        return [p for p in peers if p not in shelf and self._latest.get(p, 0) <= round]
 
     def collect(self, peers: Iterable[PeerId], round: int) -> tuple[Offer, ...]:
         """What these peers sent for the round; afterwards the round is over and its shelf is cleared."""
@@ -81,6 +87,15 @@ class Mailbox:
         for old in [r for r in self._shelves if r < self.round]:
             del self._shelves[old]
 
+    def overtaken(self, peer: PeerId) -> None:
+        """The peer called a model of my round stale: it is further."""
+        self._latest[peer] = max(self._latest.get(peer, 0), self.round + 1)
+
+    def swarm_round(self, alive: Iterable[PeerId]) -> int:
+        """The round that at least half of those I heard from have begun; 0: I heard from nobody."""
+        rounds = sorted(self._latest[p] for p in alive if p in self._latest)
+        return rounds[(len(rounds) - 1) // 2] if rounds else 0
+
     def __len__(self) -> int:
         """Models in the inbox."""
         return len(self._inbox)
@@ -91,6 +106,7 @@ class Mailbox:
         return len(self._inbox) + sum(len(s) for s in self._shelves.values())
 
     def _check_round(self, sender: PeerId, round: int) -> None:
+        self._latest[sender] = max(self._latest.get(sender, 0), round)
         if round < self.round:
             raise Refused(Reason.STALE_ROUND, f"round {round} is over here, now is {self.round}", sender)
         if round > self.round + self.limits.ahead:

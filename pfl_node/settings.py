@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 class Section(BaseModel):
     """A frozen part of the tree; an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class PolicySettings(BaseModel):
@@ -51,10 +51,15 @@ class TrainSettings(Section):
     """How a node trains. None: as the task says, else 1 epoch of SGD, lr 0.05, batch 8."""
 
     optimizer: Literal["sgd", "adam"] | None = None
+    """What turns gradients into steps."""
     lr: PositiveFloat | None = None
+    """The learning rate."""
     momentum: NonNegativeFloat | None = None
+    """Of SGD."""
     weight_decay: NonNegativeFloat | None = None
+    """The L2 penalty."""
     batch: PositiveInt | None = None
+    """Samples per step."""
     epochs: PositiveFloat | None = None
     """Passes over the data per round (a fraction is allowed)."""
     steps: PositiveInt | None = None
@@ -90,9 +95,10 @@ class WireSettings(Section):
     """How models travel."""
 
     encoding: Literal["fp32", "fp16", "int8"] = "fp32"
+    """What a number becomes on the wire."""
     zstd: NonNegativeInt = Field(default=0, le=19)
     """Compression level; 0: off."""
-    chunk: PositiveInt = Field(default=1 << 19, ge=1 << 12, le=1 << 20)
+    chunk: int = Field(default=1 << 19, ge=1 << 12, le=1 << 20)
     """Bytes of payload in a message of a stream."""
     connect_timeout: PositiveFloat = 5.0
     """Seconds to reach a peer."""
@@ -114,25 +120,30 @@ class ServeSettings(Section):
     model: bool = True
     """GetModel."""
     per_peer: PositiveInt = 2
-    """Models of one peer that may wait in the inbox; also its calls at the same time."""
+    """Models of one peer that may wait in the inbox; also its evaluations under way."""
     inbox: PositiveInt = 64
     """Models that may wait in the inbox in all."""
-    evaluations_per_minute: PositiveInt = 600
-    """EvaluateModel calls of one peer."""
+    calls_per_minute: PositiveInt = 600
+    """EvaluateModel, GetHead and GetModel calls of one peer."""
 
 
 class MembershipSettings(Section):
     """SWIM with memberlist's LAN values; all in seconds."""
 
     transport: Literal["udp", "grpc"] = "udp"
+    """How probes travel; grpc is for networks that block UDP."""
     probe_interval: PositiveFloat = 1.0
+    """Between two probes of a node."""
     probe_timeout: PositiveFloat = 0.5
+    """Without an answer for so long, others are asked to probe."""
     indirect: NonNegativeInt = 3
     """Peers asked to probe a silent one."""
     suspicion: PositiveFloat = 4.0
     """Multiplier: suspicion lasts suspicion * log10(n) * probe_interval, at least."""
     gossip_interval: PositiveFloat = 0.2
+    """Between two packets of news."""
     gossip_fanout: PositiveInt = 3
+    """Peers that such a packet goes to."""
     sync_interval: PositiveFloat = 5.0
     """Full exchange with one peer, and a new try for dead ones."""
     pause: PositiveFloat = 5.0
@@ -147,8 +158,12 @@ class StoreSettings(Section):
 
 
 class LogSettings(Section):
+    """What a node says on stderr."""
+
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is said."""
     format: Literal["auto", "console", "json"] = "auto"
+    """auto: console on a terminal, else one JSON object per line."""
 
 
 class Settings(Section):
@@ -169,6 +184,7 @@ class Settings(Section):
     rounds: PositiveInt | None = None
     """None: until a signal comes."""
     seed: NonNegativeInt = 0
+    """Decides everything that is left to chance; the same on all nodes of a run."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """auto, cpu, cuda or cuda:N."""
     insecure: bool = False

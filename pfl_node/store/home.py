@@ -31,7 +31,11 @@ class Home:
     def __init__(self, path: Path, lock: IO[str]) -> None:
         self.path = path
         self._lock = lock
-        self.identity = self._next_identity()
+        try:
+            self.identity = self._next_identity()
+        except BaseException:
+            lock.close()
+            raise
 
     @classmethod
     def open(cls, path: Path | None) -> Home:

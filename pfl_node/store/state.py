@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pfl_node.errors import StoreError
@@ -50,6 +50,13 @@ def thaw(frozen: Any, vectors: Mapping[str, Vector], layout: Layout) -> Any:
     if kind == "model":
         return Model(layout.of(frozen["part"]), vectors[frozen["vector"]])
     items = [thaw(v, vectors, layout) for v in frozen["items"]]
-    pairs = {"dict": dict, "counter": lambda rows: Counter(dict(rows))}
-    plain = {"tuple": tuple, "set": set, "frozenset": frozenset}
-    return (pairs.get(kind) or plain[kind])(items)
+    return _MAKE[kind](items)
+
+
+_MAKE: dict[str, Callable[[list[Any]], Any]] = {
+    "dict": dict,
+    "counter": lambda rows: Counter(dict(rows)),
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}

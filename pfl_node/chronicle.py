@@ -1,0 +1,157 @@
+"""What the node remembers of its policy's way: journal, measurements, checkpoints, the published model.
+
+Listens to `Record` and `Report`. Knows no network; the policy never sees what is measured here on test data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from pfl_node import __version__
+from pfl_node.errors import PeerError, Refused, StoreError
+from pfl_node.model import Model
+from pfl_node.policies.base import Policy
+from pfl_node.settings import Settings
+from pfl_node.steps import Record, Report
+from pfl_node.store.checkpoint import save_checkpoint, save_model
+from pfl_node.store.home import Home
+from pfl_node.store.journal import Journal
+from pfl_node.types import Eval
+
+if TYPE_CHECKING:
+    from pfl_node.learning.learner import Learner
+    from pfl_node.learning.trainer import Trainer
+
+log = structlog.get_logger(__name__)
+
+Observer = Callable[[str, Mapping[str, Any]], None]
+
+
+class Chronicle:
+    """The diary of one run of one node."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        home: Home,
+        policy: Policy,
+        learner: Learner,
+        trainer: Trainer,
+        *,
+        publish: Callable[[Model, int], None],
+        observe: Observer | None = None,
+    ) -> None:
+        self.settings = settings
+        self.home = home
+        self.policy = policy
+        self.learner = learner
+        self.trainer = trainer
+        self.publish = publish
+        self.observe = observe
+        self.measured: dict[str, Eval] = {}  # val and test of the personal model
+        self.told: dict[str, Any] = {}  # the data of the last Report, and the last of each Record
+        self.failures: Counter[tuple[str, str]] = Counter()  # calls of ours that failed: (call, why)
+        self._journal = Journal(home.journal)
+        self._snapshot: dict[str, Any] | None = None
+        self._unsaved = 0
+
+    def write(self, event: str, data: Mapping[str, Any]) -> None:
+        self._journal.write(event, data, time=time.time())
+        if self.observe:
+            self.observe(event, data)
+
+    # -- what the driver tells -----------------------------------------------------------------------------
+
+    def record(self, step: Record) -> None:
+        self.told[step.event] = dict(step.data)
+        self.write(step.event, step.data)
+
+    async def report(self, step: Report) -> None:
+        """A round is done: publish, measure if due, write it down, keep the state."""
+        self.publish(step.model, step.round)
+        self.told["round"] = dict(step.data)
+        due = (step.round + 1) % self.settings.eval.every == 0
+        row: dict[str, Any] = {"round": step.round, **step.data}
+        if due:
+            row |= await self.measure(step.model)
+        self.write("round", row)
+        self._snapshot = self.policy.snapshot()
+        self._unsaved += 1
+        if self._unsaved >= self.settings.store.checkpoint_every:
+            await asyncio.to_thread(self._save_checkpoint)
+
+    def failed(self, call: str, error: PeerError) -> None:
+        why = error.reason.value if isinstance(error, Refused) else "gone"
+        self.failures[call, why] += 1
+        log.debug("call failed", call=call, peer=error.peer, why=why, text=error.text)
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    async def measure(self, model: Model) -> dict[str, Any]:
+        """Validation and test of the personal model, between the batches of whoever trains."""
+        learner = self.learner
+        for split in ("val", "test"):
+            scores = await self.trainer.soon(lambda split=split: learner.score([model], split=split))
+            self.measured[split] = scores[0]
+        return {
+            f"{split}_{what}": getattr(self.measured[split], what)
+            for split in ("val", "test")
+            for what in ("loss", "accuracy")
+        }
+
+    async def finish(self, how: str) -> None:
+        """The last measurement, checkpoint and personal model."""
+        row: dict[str, Any] = {"how": how, "round": self.policy.round}
+        model = self._snapshot["model"] if self._snapshot else self.policy.model
+        if how == "done":
+            model = self.policy.model
+            row |= await self.measure(model)
+        await asyncio.to_thread(self._save_all, model)
+        self.write("finished", row)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def _save_all(self, model: Model) -> None:
+        self._save_checkpoint()
+        try:
+            save_model(self.home.model, self.learner.tensors(model), **self._facts())
+        except StoreError as error:
+            log.error("the personal model was not written", error=str(error))
+
+    def _save_checkpoint(self) -> None:
+        """A full disk costs the checkpoint, not the training."""
+        if self._snapshot is None:
+            return
+        try:
+            save_checkpoint(self.home.checkpoint, self._snapshot, self.learner.layout, policy=self._policy_name)
+            self._unsaved = 0
+        except StoreError as error:
+            log.error("the checkpoint was not written; training goes on", error=str(error))
+
+    @property
+    def _policy_name(self) -> str:
+        return type(self.policy).__name__
+
+    def _facts(self) -> dict[str, str]:
+        """What model.safetensors says about itself."""
+        facts = {
+            "format": "pfl-node model 1",
+            "version": __version__,
+            "node": self.policy.me,
+            "run": self.settings.run,
+            "policy": self.settings.policy.name,
+            "task": self.settings.task.name,
+            "round": str(self.policy.round),
+            "layout": self.learner.layout.digest,
+            "samples": str(self.learner.samples),
+        }
+        return facts | {
+            f"{s}_{w}": f"{getattr(e, w):.6g}" for s, e in self.measured.items() for w in ("loss", "accuracy")
+        }

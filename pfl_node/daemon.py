@@ -1,0 +1,82 @@
+"""The daemon: one node in the foreground until its rounds are done or a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import signal
+
+import structlog
+
+from pfl_node.learning.trainer import Trainer
+from pfl_node.node import Node
+from pfl_node.ops.logs import configure_logs
+from pfl_node.ops.loop import run_loop
+from pfl_node.settings import Settings
+from pfl_node.store.home import Home
+
+log = structlog.get_logger(__name__)
+
+
+def run_daemon(settings: Settings) -> int:
+    """The exit code. A user's mistake is raised as a PflError."""
+    configure_logs(settings.log)
+    return run_loop(_run(settings))
+
+
+def join_line(settings: Settings, address: str) -> str:
+    """The exact line with which another node can join this one."""
+    defaults = Settings()
+    words = ["pfl-node", "--peer-seed", address]
+    for flag, mine, default in (
+        ("--run", settings.run, defaults.run),
+        ("--policy", settings.policy.name, defaults.policy.name),
+        ("--task", settings.task.name, defaults.task.name),
+        ("--rounds", settings.rounds, defaults.rounds),
+        ("--seed", settings.seed, defaults.seed),
+    ):
+        if mine != default:
+            words += [flag, str(mine)]
+    for section in ("policy", "task"):
+        for key, value in getattr(settings, section).options.items():
+            words += ["--set", f"{section}.{key}={value}"]
+    if settings.insecure:
+        words.append("--insecure")
+    return shlex.join(words)
+
+
+async def _run(settings: Settings) -> int:
+    home = Home.open(settings.data_dir)
+    trainer = Trainer()
+    node = Node(settings, home, trainer)
+    try:
+        await node.start()
+    except BaseException:
+        home.close()
+        raise
+    try:
+        print(f"{node.name} ({node.id}) listens on {node.address}, data in {home.path}", flush=True)
+        print(f"another node joins with: {join_line(settings, node.address)}", flush=True)
+        _on_signals(node)
+        how = await node.run()
+        log.info("finished", how=how, model=str(home.model))
+    finally:
+        await node.close()
+        await trainer.close()
+    return 0
+
+
+def _on_signals(node: Node) -> None:
+    """The first signal ends the node in order, the second at once."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def handle(number: signal.Signals) -> None:
+        log.info("stopping", signal=number.name, hint="once more to stop at once")
+        node.stop()
+        for s in signals:
+            loop.remove_signal_handler(s)
+            signal.signal(s, signal.SIG_DFL)
+
+    for number in signals:
+        loop.add_signal_handler(number, handle, number)

@@ -1,0 +1,232 @@
+"""One node: wiring and lifecycle only. An ordinary object; many live in one process and share a trainer.
+
+The port opens first, then torch is loaded, then the node joins: a member is a node that can take part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from pfl_node.bell import Bell
+from pfl_node.chronicle import Chronicle, Observer
+from pfl_node.driver import Desk, Driver, fresh_seed
+from pfl_node.learning.task import Place
+from pfl_node.learning.trainer import Trainer
+from pfl_node.mailbox import Limits, Mailbox
+from pfl_node.membership.member import Member
+from pfl_node.membership.service import Membership
+from pfl_node.model import Model
+from pfl_node.policies import configure, load_policy
+from pfl_node.policies.base import Policy
+from pfl_node.reception import Reception
+from pfl_node.settings import Settings
+from pfl_node.status import status_of
+from pfl_node.store.checkpoint import load_checkpoint
+from pfl_node.store.home import Home
+from pfl_node.types import PeerId
+from pfl_node.wire.client import PeerClient
+from pfl_node.wire.endpoint import Endpoint, join_address, parse_address
+from pfl_node.wire.server import PeerService
+
+if TYPE_CHECKING:
+    from pfl_node.learning.learner import Learner
+
+log = structlog.get_logger(__name__)
+
+
+class Node:
+    """`await start()`, `await run()`, `await close()`; `stop()` ends `run` early and in order."""
+
+    def __init__(self, settings: Settings, home: Home, trainer: Trainer, observe: Observer | None = None) -> None:
+        self.settings = settings
+        self.home = home
+        self.trainer = trainer
+        self.id = home.identity.id
+        self.name = settings.name or f"node-{self.id[:6]}"
+        self.state = "starting"
+        self.started = time.monotonic()
+        self.policy_class = load_policy(settings.policy.name)
+        self.policy_config = configure(self.policy_class, settings.policy.options)
+        self.policy: Policy | None = None
+        self.driver: Driver | None = None
+        self.chronicle: Chronicle | None = None
+        self._observe = observe
+        self._bell = Bell()
+        self._stop = asyncio.Event()
+        serve = settings.serve
+        self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox))
+        self.reception = Reception(
+            self.id, settings.run, serve, self.mailbox, self._bell, status=lambda: status_of(self)
+        )
+        self.client = PeerClient(self.id, settings.run, settings.wire)
+        self.endpoint = Endpoint()
+        self.membership: Membership
+
+    # -- lifecycle -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the port. Needs no torch."""
+        PeerService(self.reception).attach(self.endpoint)
+        self.membership = Membership(
+            Member(
+                id=self.id,
+                name=self.name,
+                role="node",
+                run=self.settings.run,
+                incarnation=self.home.identity.incarnation,
+            ),
+            self.settings.membership,
+            rng=random.Random(f"{self.settings.seed}/membership/{self.id}"),
+            on_event=self._on_membership,
+        )
+        self.membership.attach(self.endpoint)
+        await self.endpoint.bind(self.settings.listen, self.membership.bind)
+        await self.endpoint.start()
+
+    @property
+    def address(self) -> str:
+        """What others dial."""
+        if self.settings.advertise:
+            host, port = parse_address(self.settings.advertise, what="advertise", any_port=True)
+            return join_address(host, port or self.endpoint.port)
+        return self.endpoint.address
+
+    async def run(self) -> str:
+        """Load, join, learn, leave. Returns "done", or "stopped" after `stop()`."""
+        how = "failed"
+        try:
+            how = await self._until_stopped(self._learn())
+        finally:
+            await self._finish(how)
+        return how
+
+    def stop(self) -> None:
+        """The messages in hand are finished, the state is written, the swarm is told."""
+        self._stop.set()
+
+    async def close(self) -> None:
+        """Give back the port, the channels and the directory."""
+        await self.membership.close()
+        await self.client.close()
+        await self.endpoint.stop()
+        self.home.close()
+
+    # -- the way of a run ----------------------------------------------------------------------------------
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> str:
+        task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                return "stopped"
+            task.result()
+            return "done"
+        finally:
+            task.cancel()
+            stop.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+    async def _learn(self) -> None:
+        learner = await self.trainer.do(lambda _: self._load())
+        self.policy = policy = await self._make_policy(learner)
+        self.chronicle = Chronicle(
+            self.settings,
+            self.home,
+            policy,
+            learner,
+            self.trainer,
+            publish=self._publish,
+            observe=self._observe,
+        )
+        self.reception.publish(policy.model, policy.round, learner.samples)
+        self.reception.open(learner, self.trainer)
+        await self.endpoint.serving(True)
+        await self._join(policy)
+        self.state = "training"
+        self.chronicle.write("started", {"round": policy.round, "samples": learner.samples, "node": self.id})
+        desk = Desk(
+            settings=self.settings,
+            learner=learner,
+            trainer=self.trainer,
+            client=self.client,
+            mailbox=self.mailbox,
+            bell=self._bell,
+            company=self.company,
+            diary=self.chronicle,
+        )
+        self.driver = Driver(policy, desk)
+        await self.driver.run()
+
+    def _load(self) -> Learner:
+        """In the trainer's thread: this is where torch is imported."""
+        from pfl_node.learning.learner import Learner
+        from pfl_node.learning.tasks import load_task
+
+        task = self.settings.task
+        place = Place(index=task.index, nodes=task.nodes, seed=self.settings.seed, node_id=self.id)
+        return Learner(load_task(task, place), self.settings.train, self.settings.device)
+
+    async def _make_policy(self, learner: Learner) -> Policy:
+        """As the checkpoint left it, or new."""
+        seed = fresh_seed(self.settings, self.id, 0)
+        policy = self.policy_class(
+            me=self.id,
+            cfg=self.policy_config,
+            model=await self.trainer.soon(lambda: learner.fresh(seed)),
+            rounds=self.settings.rounds,
+            seed=self.settings.seed,
+            rng=random.Random(f"{self.settings.seed}/policy/{self.id}"),
+        )
+        facts = {"policy": type(policy).__name__}
+        if state := load_checkpoint(self.home.checkpoint, learner.layout, **facts):
+            policy.restore(state)
+            log.info("going on from the checkpoint", round=policy.round)
+        return policy
+
+    async def _join(self, policy: Policy) -> None:
+        """Become a member, wait for company, and learn where the swarm is."""
+        self.state = "joining"
+        self.membership.set_round(policy.round)
+        await self.membership.start(self.settings.peer_seed, advertise=self.address)
+        start, loop = self.settings.start, asyncio.get_running_loop()
+        wanted = 0 if policy.solitary else start.peers
+        end = loop.time() + start.wait
+        while len(self.company()) < wanted and await self._bell.wait(max(0.0, end - loop.time())):
+            pass
+        if policy.lockstep:
+            policy.round = max(policy.round, self.membership.swarm_round(self.settings.run))
+            self.mailbox.advance(policy.round)
+
+    def company(self) -> dict[PeerId, str]:
+        """The other nodes of this run that are believed alive, and where they are."""
+        return {PeerId(m.id): m.address for m in self.membership.alive(role="node", run=self.settings.run)}
+
+    def _publish(self, model: Model, round: int) -> None:
+        """A round is done. A node of a lockstep policy that fell behind goes on where the others are."""
+        assert self.policy is not None
+        self.reception.publish(model, round, self.learner_samples)
+        if self.policy.lockstep:
+            ahead = self.mailbox.swarm_round(self.company())
+            if ahead > round + 1:
+                log.info("catching up", round=round, swarm=ahead)
+                self.policy.round = ahead - 1
+        self.membership.set_round(self.policy.round + 1)
+
+    def _on_membership(self, event: Any) -> None:
+        log.debug("membership", what=type(event).__name__, peer=event.member.id, name=event.member.name)
+        self._bell.ring()
+
+    async def _finish(self, how: str) -> None:
+        self.state = "done" if how == "done" else "leaving"
+        self.reception.close()
+        await self.endpoint.serving(False)
+        if self.chronicle:
+            await self.chronicle.finish(how)
+            self.chronicle.close()
+        await self.membership.leave()

@@ -1,0 +1,171 @@
+"""What a node does for peers that call: it decides who may, takes what they bring, and counts.
+
+The wire's server calls it; it calls nobody outside, so a caller never waits for a third node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pfl_node.bell import Bell
+from pfl_node.errors import Reason, Refused
+from pfl_node.mailbox import Mailbox
+from pfl_node.model import Layout, Model
+from pfl_node.settings import ServeSettings
+from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.wire.codec import Envelope
+from pfl_node.wire.peer_pb2 import Status
+
+if TYPE_CHECKING:
+    from pfl_node.learning.learner import Learner
+    from pfl_node.learning.trainer import Trainer
+
+MINUTE = 60.0
+
+
+class Rate:
+    """At most `limit` calls of one peer in any window. Time is handed in."""
+
+    def __init__(self, limit: int, window: float = MINUTE) -> None:
+        self.limit = limit
+        self.window = window
+        self._calls: defaultdict[PeerId, deque[float]] = defaultdict(deque)
+
+    def take(self, peer: PeerId, now: float) -> None:
+        calls = self._calls[peer]
+        while calls and calls[0] <= now - self.window:
+            calls.popleft()
+        if len(calls) >= self.limit:
+            wait = calls[0] + self.window - now
+            raise Refused(
+                Reason.FLOOD, f"more than {self.limit} calls in {self.window:g} s; wait {wait:.1f} s", peer
+            )
+        calls.append(now)
+
+    def forget(self, peer: PeerId) -> None:
+        self._calls.pop(peer, None)
+
+
+class Reception:
+    """The node as its peers see it."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        run: str,
+        settings: ServeSettings,
+        mailbox: Mailbox,
+        bell: Bell,
+        status: Callable[[], Status],
+    ) -> None:
+        self.me = me
+        self.run = run
+        self.settings = settings
+        self.mailbox = mailbox
+        self.bell = bell
+        self.status = status
+        self.calls: Counter[tuple[str, str]] = Counter()  # (call, "ok" or the reason)
+        self.received: Counter[PeerId] = Counter()  # models
+        self.bytes_in = 0
+        self._rate = Rate(settings.calls_per_minute)
+        self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
+        self._learning: tuple[Learner, Trainer] | None = None
+        self._published: Offer | None = None
+
+    def open(self, learner: Learner, trainer: Trainer) -> None:
+        """From now on models are taken."""
+        self._learning = (learner, trainer)
+
+    def close(self) -> None:
+        """From now on they are not."""
+        self._learning = None
+
+    def publish(self, model: Model, round: int, samples: int) -> None:
+        """What GetModel and GetHead answer with."""
+        self._published = Offer(self.me, model, round=round, samples=samples)
+
+    # -- what the server asks ------------------------------------------------------------------------------
+
+    def layout(self, part: Part) -> Layout:
+        if self._learning is None:
+            raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
+        return self._learning[0].layout.of(part)
+
+    def admit(self, call: str, envelope: Envelope) -> None:
+        """Raises Refused. Whatever is admitted ends in `deliver`, `evaluate`, `serve` or `cancel`."""
+        self._check(call, envelope)
+        sender = PeerId(envelope.sender)
+        if call == "SendModel":
+            self.mailbox.admit(sender, envelope.round)
+            return
+        self._rate.take(sender, asyncio.get_running_loop().time())
+        if call == "EvaluateModel":
+            if self._busy[sender] >= self.settings.per_peer:
+                raise Refused(
+                    Reason.FLOOD, f"{self._busy[sender]} calls of yours are under way; slow down", sender
+                )
+            self._busy[sender] += 1
+
+    def cancel(self, call: str, envelope: Envelope) -> None:
+        if call == "SendModel":
+            self.mailbox.cancel(PeerId(envelope.sender), envelope.round)
+        elif call == "EvaluateModel":
+            self._release(PeerId(envelope.sender))
+
+    def deliver(self, offer: Offer) -> None:
+        self.mailbox.put(offer)
+        self.received[offer.sender] += 1
+        self.bell.ring()
+
+    async def evaluate(self, offer: Offer) -> Eval:
+        """Scored between two batches of our own training, on our training data."""
+        try:
+            if self._learning is None:
+                raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
+            learner, trainer = self._learning
+            scores = await trainer.soon(lambda: learner.score([offer.model], split="train"))
+            return scores[0]
+        finally:
+            self._release(offer.sender)
+
+    def serve(self, part: Part) -> Offer:
+        if self._published is None:
+            raise Refused(Reason.NOT_READY, "this node has no model yet; try again later")
+        offer = self._published
+        return Offer(offer.sender, offer.model.of(part), round=offer.round, samples=offer.samples)
+
+    def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:  # noqa: ARG002
+        self.calls[call, outcome] += 1
+        self.bytes_in += nbytes
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """How many messages were refused, by reason."""
+        totals: Counter[str] = Counter()
+        for (_, outcome), n in self.calls.items():
+            if outcome != "ok":
+                totals[outcome] += n
+        return dict(sorted(totals.items()))
+
+    def _check(self, call: str, envelope: Envelope) -> None:
+        if self._learning is None:
+            raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
+        if envelope.run != self.run:
+            raise Refused(Reason.UNKNOWN_RUN, f"run {envelope.run!r} is not known here, this is {self.run!r}")
+        if not envelope.sender or envelope.sender == self.me:
+            raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender!r} cannot be the sender")
+        served = {
+            "EvaluateModel": self.settings.evaluate,
+            "GetHead": self.settings.head,
+            "GetModel": self.settings.model,
+        }
+        if not served.get(call, True):
+            raise Refused(Reason.NOT_SERVED, f"this node does not serve {call}")
+
+    def _release(self, peer: PeerId) -> None:
+        self._busy[peer] -= 1
+        if self._busy[peer] <= 0:
+            del self._busy[peer]

@@ -1,0 +1,53 @@
+"""A node's answer to "how are you": the fields of the proto, and the rest as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from pfl_node.wire.peer_pb2 import Status
+
+if TYPE_CHECKING:
+    from pfl_node.node import Node
+
+
+def status_of(node: Node) -> Status:
+    settings, policy = node.settings, node.policy
+    return Status(
+        id=node.id,
+        name=node.name,
+        role="node",
+        run=settings.run,
+        address=node.address,
+        state=node.state,
+        round=policy.round if policy else 0,
+        rounds=settings.rounds,
+        policy=settings.policy.name,
+        task=settings.task.name,
+        uptime=time.monotonic() - node.started,
+        json=json.dumps(details_of(node), default=str),
+    )
+
+
+def details_of(node: Node) -> dict[str, Any]:
+    details: dict[str, Any] = {
+        "peers": len(node.company()),
+        "waiting_for": list(node.driver.waiting_for) if node.driver else [],
+        "models_waiting": node.mailbox.held,
+        "models_received": dict(node.reception.received),
+        "bytes_received": node.reception.bytes_in,
+        "models_sent": dict(node.client.traffic.models_out),
+        "bytes_sent": sum(node.client.traffic.bytes_out.values()),
+        "refused": node.reception.refused,
+    }
+    if chronicle := node.chronicle:
+        details |= {
+            "samples": chronicle.learner.samples,
+            "failed_calls": {f"{call} {why}": n for (call, why), n in sorted(chronicle.failures.items())},
+            "measured": {
+                split: {"loss": e.loss, "accuracy": e.accuracy} for split, e in chronicle.measured.items()
+            },
+            "told": chronicle.told,
+        }
+    return details
