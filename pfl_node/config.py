@@ -196,7 +196,7 @@ def check_names(settings: Settings) -> None:
 def check_addresses(settings: Settings) -> None:
     listen, advertise = settings.listen, settings.advertise
     host, _ = parse_address(listen, what="listen", any_port=True)
-    dialled, _ = parse_address(advertise, what="advertise") if advertise else (host, 0)
+    dialled, _ = parse_address(advertise, what="advertise", any_port=True) if advertise else (host, 0)
     for seed in settings.peer_seed:
         parse_address(seed, what="peer_seed")
     if is_wildcard(dialled):

@@ -1,0 +1,52 @@
+"""The `pfl-node` command: one typer app, one small file per group of verbs.
+
+Nothing heavy is imported before a verb needs it. A user's mistake is one line on stderr.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from pfl_node.cli import ask, catalog, daemon, sim, swarm
+from pfl_node.cli.usage import Verbs, in_one_line
+from pfl_node.errors import ConfigError, PflError, TaskError
+
+app = typer.Typer(
+    name="pfl-node",
+    cls=Verbs,
+    subcommand_metavar="[VERB]",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.callback(invoke_without_command=True)(daemon.run)
+PANELS = {
+    "Run": (swarm.demo, swarm.swarm, sim.sim),
+    "Ask a running node": (ask.status, ask.peers, ask.ping, ask.wait),
+    "Look up": (catalog.policies, catalog.tasks, daemon.config),
+}
+for panel, verbs in PANELS.items():
+    for verb in verbs:
+        app.command(rich_help_panel=panel)(verb)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; 0: fine, 1: it failed, 2: the user's mistake."""
+    try:
+        code = app(argv, prog_name="pfl-node", standalone_mode=False)
+    except typer.TyperException as e:
+        return _complain(in_one_line(e), e, code=2)
+    except (ConfigError, TaskError) as e:
+        return _complain(str(e), e, code=2)
+    except PflError as e:
+        return _complain(str(e), e, code=1)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(line: str, error: Exception, *, code: int) -> int:
+    if os.environ.get("PFL_DEBUG", "") not in ("", "0"):
+        raise error
+    print(f"pfl-node: {' '.join(line.split())}", file=sys.stderr)
+    return code

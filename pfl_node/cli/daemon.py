@@ -1,0 +1,70 @@
+"""`pfl-node` itself, which runs one node in the foreground, and `pfl-node config`, which shows its settings."""
+
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pfl_node import __version__
+from pfl_node.cli.options import dressed, takes_settings
+from pfl_node.cli.show import as_json
+from pfl_node.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pfl_node.settings import Settings
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"pfl-node {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and exit.")
+]
+
+
+@takes_settings()
+def _daemon(settings: "Settings") -> int:
+    from pfl_node.config import check
+    from pfl_node.node import run_daemon
+
+    check(settings)
+    return run_daemon(settings)
+
+
+def _run(ctx: typer.Context, version: Version = False, **given: Any) -> int | None:  # noqa: ARG001
+    """Learn with others and keep your data: one node of a peer-to-peer swarm.
+
+    Without a verb it runs a node in the foreground until --rounds are done or a signal comes.
+
+    A second node joins the first with --peer-seed and the address that the first one prints.
+    """
+    if ctx.invoked_subcommand is None:
+        return _daemon(**given)
+    if any(value is not None for value in given.values()):
+        raise ConfigError(f"options go after the verb: pfl-node {ctx.invoked_subcommand} [OPTIONS]")
+    return None
+
+
+_ctx, _version, _ = inspect.signature(_run).parameters.values()
+run = dressed(_run, [_ctx, *inspect.signature(_daemon).parameters.values(), _version], like=_run)
+
+
+@takes_settings()
+def config(settings: "Settings", format: Annotated[Literal["toml", "json"], typer.Option()] = "toml") -> int:
+    """Print the effective settings: file < environment (PFL_*) < flags < --set."""
+    from pfl_node.config import check, dump
+    from pfl_node.policies import configure, load_policy
+    from pfl_node.settings import PolicySettings
+
+    check(settings)
+    name = settings.policy.name
+    knobs = configure(load_policy(name), settings.policy.options).model_dump(mode="json")
+    settings = settings.model_copy(update={"policy": PolicySettings(name=name, **knobs)})
+    if format == "json":
+        as_json(settings.model_dump(mode="json"))
+    else:
+        print(dump(settings), end="")
+    return 0

@@ -1,0 +1,104 @@
+"""The flags that set settings, once for all verbs that run something. `takes_settings` adds them to a verb."""
+
+import inspect
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from pfl_node.settings import Settings
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+Format = Annotated[Literal["table", "json"], typer.Option(help="For people or for programs.")]
+Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="A node or a bootstrap.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag and the dotted key it sets. Its value stays a text: the settings know what is allowed."""
+
+    spelling: str
+    key: str
+    metavar: str
+    help: str
+    many: bool = False
+    switch: bool = False
+
+    @property
+    def parameter(self) -> str:
+        return self.spelling.removeprefix("--").replace("-", "_")
+
+
+FLAGS = (
+    Flag("--peer-seed", "peer_seed", "HOST:PORT", "Any member to join through; may be repeated.", many=True),
+    Flag("--listen", "listen", "HOST:PORT", "Where to listen; port 0: any free one."),
+    Flag("--advertise", "advertise", "HOST:PORT", "What others dial, where that is not the listening address."),
+    Flag("--policy", "policy.name", "NAME", "The algorithm: a name of `pfl-node policies`, or file.py:Class."),
+    Flag("--task", "task.name", "NAME", "What to learn: a name of `pfl-node tasks`, or file.py:function."),
+    Flag("--rounds", "rounds", "N", "Stop after so many rounds; otherwise a signal ends the run."),
+    Flag("--data-dir", "data_dir", "DIR", "Identity, checkpoint, journal and model live here."),
+    Flag("--device", "device", "D", "auto, cpu, cuda or cuda:N."),
+    Flag("--seed", "seed", "S", "Decides everything that is left to chance."),
+    Flag("--name", "name", "WORD", "What people call this node."),
+    Flag("--run", "run", "WORD", "Only nodes of the same run exchange models."),
+    Flag("--insecure", "insecure", "", "Allow plain connections beyond loopback.", switch=True),
+    Flag("--log-level", "log.level", "LEVEL", "debug, info, warning or error."),
+    Flag("--log-format", "log.format", "FORMAT", "auto, console or json."),
+)
+ABOUT_ONE_NODE = frozenset({"--peer-seed", "--listen", "--advertise", "--data-dir", "--name", "--insecure"})
+
+
+def takes_settings(*, leave_out: Collection[str] = ()) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Gives a verb all settings flags before its own options; the verb is called with the effective settings."""
+    flags = [f for f in FLAGS if f.spelling not in leave_out]
+
+    def dress(verb: Callable[..., int]) -> Callable[..., int]:
+        def run(**given: Any) -> int:
+            overrides = {f.key: given.pop(f.parameter) for f in flags}
+            return verb(load(given.pop("config"), overrides, given.pop("sets")), **given)
+
+        _, *own = inspect.signature(verb).parameters.values()
+        return dressed(run, [*map(_parameter, flags), *FILE_AND_SET, *own], like=verb)
+
+    return dress
+
+
+def load(config: Path | None, overrides: dict[str, Any], sets: list[str] | None) -> "Settings":
+    from pfl_node.config import load_settings
+
+    return load_settings(config=config, overrides=overrides, sets=sets or (), environ=os.environ)
+
+
+def _parameter(flag: Flag) -> inspect.Parameter:
+    kind: Any = list[str] | None if flag.many else bool | None if flag.switch else str | None
+    option = typer.Option(flag.spelling, metavar=flag.metavar or None, help=flag.help)
+    return _keyword(flag.parameter, Annotated[kind, option])
+
+
+def _keyword(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+FILE_AND_SET = (
+    _keyword("config", Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")]),
+    _keyword(
+        "sets",
+        Annotated[
+            list[str] | None,
+            typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as train.lr=0.1; may be repeated."),
+        ],
+    ),
+)
+
+
+def dressed(run: Verb, parameters: list[inspect.Parameter], *, like: Callable[..., Any]) -> Verb:
+    """`run` with the name and help of `like` and a signature that typer can read."""
+    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    run.__name__, run.__doc__ = like.__name__, like.__doc__
+    run.__annotations__ = {p.name: p.annotation for p in keyword_only}
+    run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,44 @@
+"""How results are printed: a table for people, JSON for programs; both on stdout."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def as_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def as_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    # A pipe has no width; rich would take 80 columns and break lines that grep should find whole.
+    Console(width=None if sys.stdout.isatty() else 240, highlight=False).print(table)
+
+
+def as_facts(facts: Mapping[str, Any]) -> None:
+    """One line per fact, names to the left."""
+    wide = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        print(f"{name:<{wide}}  {_cell(value)}".rstrip())
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.4g}"
+        case list() | tuple() | dict():
+            return json.dumps(value, ensure_ascii=False)
+    return str(value)

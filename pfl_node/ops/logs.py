@@ -1,0 +1,80 @@
+"""Logs: one event per line on stderr, coloured for people or JSON for programs. stdout stays free for results."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+import structlog
+from structlog.stdlib import ProcessorFormatter
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
+    from pfl_node.settings import LogSettings
+
+NOISY = ("asyncio", "grpc", "grpc._cython.cygrpc")  # what they say below a warning helps nobody
+
+
+def set_up_logs(settings: LogSettings, stream: TextIO | None = None, **bound: Any) -> None:
+    """Everything that logs in this process, structlog and logging alike, goes to the stream (None: stderr).
+
+    `bound` is part of every event, for example worker=3. May be called again: the last call counts.
+    """
+    stream = stream or sys.stderr
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    people = settings.format == "console" or (settings.format == "auto" and stream.isatty())
+    shared = _shared(people, bound)
+    structlog.configure(
+        processors=[*shared, ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(ProcessorFormatter(foreign_pre_chain=shared, processors=_endings(people, stream)))
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    for name in NOISY:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+
+
+def _shared(people: bool, bound: Mapping[str, Any]) -> list[Processor]:
+    """What structlog's and logging's events go through alike."""
+    clock = {"fmt": "%H:%M:%S", "utc": False} if people else {"fmt": "iso", "utc": True}
+
+    def bind(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:  # noqa: ARG001
+        return {**bound, **event}
+
+    return [
+        bind,
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(**clock),
+    ]
+
+
+def _endings(people: bool, stream: TextIO) -> list[Processor]:
+    if people:
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(),
+            pad_event_to=0,
+            pad_level=False,
+            sort_keys=False,
+            exception_formatter=structlog.dev.plain_traceback,  # the pretty one prints local variables: private data
+        )
+        return [ProcessorFormatter.remove_processors_meta, renderer]
+    return [
+        ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        _event_first,
+        structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
+    ]
+
+
+def _event_first(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:  # noqa: ARG001
+    """The keys that every line has stand at its beginning."""
+    first = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+    return {**first, **event}
