@@ -28,7 +28,7 @@ Version = Annotated[
 @takes_settings()
 def _daemon(settings: "Settings") -> int:
     from pfl_node.config import check
-    from pfl_node.node import run_daemon
+    from pfl_node.daemon import run_daemon
 
     check(settings)
     return run_daemon(settings)

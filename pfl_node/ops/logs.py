@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NOISY = ("asyncio", "grpc", "grpc._cython.cygrpc")  # what they say below a warning helps nobody
 
 
-def set_up_logs(settings: LogSettings, stream: TextIO | None = None, **bound: Any) -> None:
+def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound: Any) -> None:
     """Everything that logs in this process, structlog and logging alike, goes to the stream (None: stderr).
 
     `bound` is part of every event, for example worker=3. May be called again: the last call counts.
@@ -42,7 +42,7 @@ def set_up_logs(settings: LogSettings, stream: TextIO | None = None, **bound: An
 
 def _shared(people: bool, bound: Mapping[str, Any]) -> list[Processor]:
     """What structlog's and logging's events go through alike."""
-    clock = {"fmt": "%H:%M:%S", "utc": False} if people else {"fmt": "iso", "utc": True}
+    stamp = structlog.processors.TimeStamper
 
     def bind(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:  # noqa: ARG001
         return {**bound, **event}
@@ -52,7 +52,7 @@ def _shared(people: bool, bound: Mapping[str, Any]) -> list[Processor]:
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),
-        structlog.processors.TimeStamper(**clock),
+        stamp("%H:%M:%S", utc=False) if people else stamp("iso", utc=True),
     ]
 
 
@@ -63,7 +63,7 @@ def _endings(people: bool, stream: TextIO) -> list[Processor]:
             pad_event_to=0,
             pad_level=False,
             sort_keys=False,
-            exception_formatter=structlog.dev.plain_traceback,  # the pretty one prints local variables: private data
+            exception_formatter=structlog.dev.plain_traceback,  # the pretty one shows local variables
         )
         return [ProcessorFormatter.remove_processors_meta, renderer]
     return [
