@@ -1,0 +1,107 @@
+"""A place's data as tensors: taken from what a task brings, checked, and completed. Knows no model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pfl_node.errors import TaskError
+from pfl_node.learning.task import Data, Task
+
+VAL_SHARE = 0.1
+VAL_FROM = 10  # samples; with fewer, the training data is the validation data too
+SPLITS = ("train", "val", "test")
+
+
+class Samples(NamedTuple):
+    """Data on its device. Images may lie in memory with the channels last."""
+
+    x: Tensor
+    y: Tensor
+
+    @property
+    def n(self) -> int:
+        return self.x.shape[0]
+
+
+def complete(task: Task, seed: int) -> Task:
+    """The task with tensors for all three splits. A missing val is a tenth of train, drawn with the seed (all of
+    train when that has fewer than 10 samples); a missing test is val."""
+    train = tensors(task.train, task.name, "train")
+    val = None if task.val is None else tensors(task.val, task.name, "val")
+    test = None if task.test is None else tensors(task.test, task.name, "test")
+    if val is None:
+        train, val = split(train, seed)
+    return replace(task, train=train, val=val, test=val if test is None else test)
+
+
+def split(data: Data, seed: int) -> tuple[Data, Data]:
+    """Train and val."""
+    n = len(data.x)
+    if n < VAL_FROM:
+        return data, data
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed % 2**63))
+    held = max(1, round(VAL_SHARE * n))
+    kept, out = order[held:].sort().values, order[:held].sort().values
+    return Data(data.x[kept], data.y[kept]), Data(data.x[out], data.y[out])
+
+
+def tensors(data: Any, task: str, name: str) -> Data:
+    """Any of the shapes a user may give, as float32 or integer tensors; says what is wrong with it."""
+    where = f"task {task}: the {name} data"
+    x, y = _pair(data, where)
+    x, y = _tensor(x, f"{where}'s x"), _tensor(y, f"{where}'s y")
+    if x.ndim == 0 or y.ndim == 0:
+        raise TaskError(f"{where} must be arrays with one row per sample")
+    if len(x) != len(y):
+        raise TaskError(f"{where} has {len(x)} samples in x but {len(y)} labels in y")
+    if len(x) == 0:
+        raise TaskError(f"{where} is empty")
+    return Data(x, y)
+
+
+def _pair(data: Any, where: str) -> tuple[Any, Any]:
+    if isinstance(data, torch.utils.data.Dataset):
+        return _stack(data, where)
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return data[0], data[1]
+    raise TaskError(f"{where} is a {type(data).__name__}: give (x, y) or a torch Dataset of (x, y)")
+
+
+def _stack(data: Any, where: str) -> tuple[Any, Any]:
+    """All samples of a Dataset, read once."""
+    try:
+        rows = [data[i] for i in range(len(data))]
+        xs = [torch.as_tensor(x) for x, _ in rows]
+        ys = [torch.as_tensor(y) for _, y in rows]
+        return (torch.stack(xs), torch.stack(ys)) if rows else (torch.empty(0), torch.empty(0))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TaskError(f"{where}: the Dataset's samples cannot be stacked as (x, y): {error}") from None
+
+
+def _tensor(values: Any, where: str) -> Tensor:
+    try:
+        tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
+    except (TypeError, ValueError, RuntimeError):
+        kind = getattr(values, "dtype", type(values).__name__)
+        raise TaskError(f"{where} is {kind}: only numbers can be learned from") from None
+    if tensor.is_complex():
+        raise TaskError(f"{where} is {tensor.dtype}: only real numbers can be learned from")
+    if tensor.is_floating_point():
+        tensor = tensor.float()
+        if not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
+            raise TaskError(f"{where} has a NaN or an infinity in it")
+        return tensor
+    return tensor if tensor.dtype in (torch.uint8, torch.bool) else tensor.long()
+
+
+def settle(data: Data, device: torch.device, *, channels_last: bool) -> Samples:
+    """Data where it will be used, once. Convolutions read images faster with the channels last."""
+    x, y = data.x.to(device), data.y.to(device)
+    if channels_last and x.ndim == 4 and x.is_floating_point():
+        x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    return Samples(x, y)

@@ -1,0 +1,213 @@
+"""The embedded task: scikit-learn's handwritten digits, in clusters that see them rotated. Nothing to download."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pfl_node.errors import ConfigError, TaskError, nearest
+from pfl_node.learning.task import Data, Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+IMAGES = 1797
+TEST_SHARE = 0.2
+SAMPLES = 60  # that a node trains on, unless there are fewer
+LEAST = 20  # training samples; before a share gets smaller than this, nodes share samples instead
+TRAIN_PER_VAL = 4
+TRAIN = {"optimizer": "adam", "lr": 0.003, "batch": 8, "epochs": 2.0}
+
+Indices = npt.NDArray[np.intp]
+
+
+class Share(NamedTuple):
+    """One node's samples, as numbers of images."""
+
+    cluster: int
+    train: Indices
+    val: Indices
+    test: Indices
+
+
+def digits(
+    index: int | None,
+    nodes: int | None,
+    seed: int,
+    node_id: str,
+    angles: Sequence[int] = (0, 180),
+    sizes: Sequence[int] | None = None,
+    samples: int | None = None,
+    model: str = "mlp",
+) -> Task:
+    """One cluster for each of `angles`; `sizes` says how many nodes each has (None: as equal as possible), and the
+    first nodes are the first cluster. `samples` are for training; a quarter as many more are for validation.
+
+    No image is at two nodes, and no test image at any, as long as there are enough images; with too many nodes
+    their shares overlap. Without an index, cluster and samples are drawn with the node's id (and may overlap).
+    The test data of a node is all of its cluster's.
+    """
+    turns = tuple(_turn(a) for a in _numbers("angles", angles))
+    weights = None if sizes is None else _numbers("sizes", sizes)
+    if model not in MODELS:
+        raise ConfigError(f"task digits has no model {model!r}; {nearest(model, MODELS)}")
+    counts = _counts(len(turns), weights, nodes if index is not None else None)
+    if index is None:
+        mine = drawn_share(counts, samples, seed, node_id)
+    else:
+        mine = indexed_share(counts, samples, seed, index)
+    turn = turns[mine.cluster]
+    return Task(
+        name="digits",
+        model=MODELS[model],
+        train=_data(mine.train, turn),
+        val=_data(mine.val, turn),
+        test=_test(turn, seed, counts, mine.cluster),
+        train_defaults=TRAIN,
+        cluster=mine.cluster,
+    )
+
+
+# -- who gets what -----------------------------------------------------------------------------------------------
+
+
+def indexed_share(counts: tuple[int, ...], samples: int | None, seed: int, index: int) -> Share:
+    """The share of node `index`, when cluster c has `counts[c]` nodes."""
+    firsts = np.cumsum((0, *counts))
+    cluster = int(np.searchsorted(firsts, index, side="right")) - 1
+    pool, test = pools(seed, counts)[cluster]
+    n, fits = _samples(len(pool) // counts[cluster], len(pool), samples)
+    if fits:
+        start = (index - int(firsts[cluster])) * (len(pool) // counts[cluster])
+        mine = pool[start : start + n + _val(n)]
+    else:
+        mine = np.random.default_rng((seed, index)).choice(pool, n + _val(n), replace=False)
+    return Share(cluster, mine[:n], mine[n:], test)
+
+
+def drawn_share(counts: tuple[int, ...], samples: int | None, seed: int, node_id: str) -> Share:
+    """The share of a node that has only its id; `counts` are the weights of the clusters."""
+    chance = np.random.default_rng((seed, int.from_bytes(hashlib.sha256(node_id.encode()).digest()[:8])))
+    cluster = int(chance.choice(len(counts), p=np.array(counts) / sum(counts)))
+    pool, test = pools(seed, counts)[cluster]
+    n, _ = _samples(0, len(pool), samples or SAMPLES)
+    mine = chance.choice(pool, n + _val(n), replace=False)
+    return Share(cluster, mine[:n], mine[n:], test)
+
+
+@lru_cache(maxsize=16)
+def pools(seed: int, counts: tuple[int, ...]) -> tuple[tuple[Indices, Indices], ...]:
+    """For each cluster the images for training (by its number of nodes) and for tests (the same for all)."""
+    order = np.random.default_rng(seed).permutation(IMAGES)
+    held = round(TEST_SHARE * IMAGES)
+    ends = np.cumsum(counts) * (IMAGES - held) // sum(counts)
+    train = np.split(order[held:], ends[:-1])
+    return tuple(zip(train, np.array_split(order[:held], len(counts)), strict=True))
+
+
+def _samples(share: int, pool: int, samples: int | None) -> tuple[int, bool]:
+    """How many to train on, and whether every node can have its own."""
+    if samples is None:
+        mine = min(SAMPLES, share * TRAIN_PER_VAL // (TRAIN_PER_VAL + 1))
+        return (mine, True) if mine >= LEAST else (min(SAMPLES, pool // 2), False)
+    if samples + _val(samples) > pool:
+        raise ConfigError(f"task digits: samples = {samples}, but the cluster has only {pool} images to train on")
+    return samples, samples + _val(samples) <= share
+
+
+def _val(samples: int) -> int:
+    return max(1, samples // TRAIN_PER_VAL)
+
+
+def _counts(clusters: int, sizes: tuple[int, ...] | None, nodes: int | None) -> tuple[int, ...]:
+    if sizes is not None and len(sizes) != clusters:
+        raise ConfigError(f"task digits: {len(sizes)} sizes for {clusters} angles")
+    if sizes is not None and (min(sizes) < 0 or sum(sizes) == 0):
+        raise ConfigError(f"task digits: sizes = {list(sizes)} cannot be numbers of nodes")
+    if nodes is None:
+        return sizes or (1,) * clusters
+    if sizes is not None and sum(sizes) != nodes:
+        raise ConfigError(f"task digits: sizes = {list(sizes)} are {sum(sizes)} nodes, but there are {nodes}")
+    return sizes or tuple(len(part) for part in np.array_split(np.arange(nodes), clusters))
+
+
+def _numbers(name: str, values: Any) -> tuple[int, ...]:
+    """A list of whole numbers; `14,6` from a command line too."""
+    if isinstance(values, str):
+        values = values.split(",")
+    try:
+        numbers = tuple(int(v) for v in (values if isinstance(values, Sequence) else [values]))
+    except (TypeError, ValueError):
+        raise ConfigError(f"task digits: {name} = {values!r} is not a list of whole numbers") from None
+    if not numbers:
+        raise ConfigError(f"task digits: {name} is empty")
+    return numbers
+
+
+def _turn(angle: int) -> int:
+    if angle % 90:
+        raise ConfigError(f"task digits: angle {angle} is not a multiple of 90")
+    return angle // 90 % 4
+
+
+# -- the images --------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def images() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """(n, 1, 8, 8) in [-1, 1] and the labels. Read from scikit-learn's own file, without importing scikit-learn:
+    that would cost 1.6 s of CPU and 70 MB."""
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise TaskError("task digits needs scikit-learn, whose images it uses: pip install scikit-learn")
+    table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    pixels = (table[:, :-1] / 8 - 1).astype(np.float32)
+    return pixels.reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
+
+
+@lru_cache(maxsize=4)
+def rotated(turn: int) -> npt.NDArray[np.float32]:
+    return np.ascontiguousarray(np.rot90(images()[0], turn, axes=(2, 3)))
+
+
+@lru_cache(maxsize=64)
+def _test(turn: int, seed: int, counts: tuple[int, ...], cluster: int) -> Data:
+    """One copy for all nodes of the cluster."""
+    return _data(pools(seed, counts)[cluster][1], turn)
+
+
+def _data(which: Indices, turn: int) -> Data:
+    import torch
+
+    return Data(torch.from_numpy(rotated(turn)[which]), torch.from_numpy(images()[1][which]))
+
+
+# -- the models --------------------------------------------------------------------------------------------------
+
+
+def mlp() -> nn.Module:
+    from torch import nn
+
+    layers = {"flat": nn.Flatten(), "hidden": nn.Linear(64, 32), "relu": nn.ReLU(), "head": nn.Linear(32, 10)}
+    return nn.Sequential(OrderedDict(layers))
+
+
+def cnn() -> nn.Module:
+    from torch import nn
+
+    def block(channels_in: int, channels: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(channels_in, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+
+    layers = {"near": block(1, 16), "far": block(16, 32), "flat": nn.Flatten(), "head": nn.Linear(128, 10)}
+    return nn.Sequential(OrderedDict(layers))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "cnn": cnn}

@@ -1,0 +1,67 @@
+"""SGD and Adam on one flat tensor, in place, as torch.optim computes them.
+
+torch.optim itself is not used: its first step imports torch's compiler, measured 2.7 s of CPU and 160 MB.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pfl_node.learning.options import Options
+
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+
+
+class Optimizer(Protocol):
+    def step(self) -> None: ...
+
+
+class Sgd:
+    def __init__(self, flat: Tensor, grad: Tensor, *, lr: float, momentum: float, weight_decay: float) -> None:
+        self.flat, self.grad = flat, grad
+        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self._speed: Tensor | None = None
+
+    def step(self) -> None:
+        grad = self.grad
+        if self.weight_decay:
+            grad.add_(self.flat, alpha=self.weight_decay)
+        if self.momentum:
+            if self._speed is None:
+                self._speed = grad.clone()
+            else:
+                self._speed.mul_(self.momentum).add_(grad)
+            grad = self._speed
+        self.flat.add_(grad, alpha=-self.lr)
+
+
+class Adam:
+    def __init__(self, flat: Tensor, grad: Tensor, *, lr: float, weight_decay: float) -> None:
+        self.flat, self.grad = flat, grad
+        self.lr, self.weight_decay = lr, weight_decay
+        self._mean, self._square = torch.zeros_like(flat), torch.zeros_like(flat)
+        self._root = torch.empty_like(flat)
+        self._t = 0
+
+    def step(self) -> None:
+        self._t += 1
+        grad = self.grad
+        if self.weight_decay:
+            grad.add_(self.flat, alpha=self.weight_decay)
+        self._mean.lerp_(grad, 1 - BETA1)
+        self._square.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+        torch.sqrt(self._square, out=self._root)
+        scale = math.sqrt(1 - BETA2**self._t)
+        self._root.div_(scale).add_(EPS)
+        self.flat.addcdiv_(self._mean, self._root, value=-self.lr / (1 - BETA1**self._t))
+
+
+def optimizer(options: Options, flat: Tensor, grad: Tensor) -> Optimizer:
+    """A new one, without history."""
+    if options.optimizer == "adam":
+        return Adam(flat, grad, lr=options.lr, weight_decay=options.weight_decay)
+    return Sgd(flat, grad, lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay)
