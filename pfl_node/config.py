@@ -48,8 +48,10 @@ def load_settings(
     """The effective settings. `overrides` are the flags by dotted key (None: not given), `sets` are KEY=VALUE."""
     environ = environ or {}
     config = config or (Path(environ["PFL_CONFIG"]) if environ.get("PFL_CONFIG") else None)
+    file, environment = _file(config), _environment(environ)
+    flags, last = _flags(overrides or {}), _sets(sets)
     merged: Layer = {}
-    for layer in (_file(config), _environment(environ), _flags(overrides or {}), _sets(sets)):
+    for layer in (file, _respelled(environment, by=(last, flags, environment, file)), flags, last):
         _lay_over(merged, layer)
     return _build(merged)
 
@@ -92,6 +94,17 @@ def _environment(environ: Mapping[str, str]) -> Layer:
     return layer
 
 
+def _respelled(environment: Layer, by: Sequence[Layer]) -> Layer:
+    """The policy's knobs in the spelling of the policy that was chosen: variables are upper case, knobs may be."""
+    if not any(key.startswith("policy.") and key not in keys() for key in environment):
+        return environment
+    from pfl_node.policies import load_policy
+
+    name = next((layer["policy.name"].value for layer in by if "policy.name" in layer), Settings().policy.name)
+    spelling = {f"policy.{knob}".lower(): f"policy.{knob}" for knob in load_policy(name).Config.model_fields}
+    return {spelling.get(key, key): given for key, given in environment.items()}
+
+
 def _flags(overrides: Mapping[str, Any]) -> Layer:
     given = {key: value for key, value in overrides.items() if value is not None and value != []}
     return {_known(key, f"in {flag(key)}"): Given(value, f"in {flag(key)}") for key, value in given.items()}
@@ -124,7 +137,7 @@ def _known(key: str, where: str) -> str:
     elsewhere = [k for k in keys() if k.rpartition(".")[2] == leaf]
     if elsewhere:
         raise ConfigError(f"unknown setting {key!r} {where}: did you mean {elsewhere[0]!r}?")
-    hint = nearest(key, keys())
+    hint = nearest(key, [k for k in (*keys(), *sections()) if ("." in k) == ("." in key)])
     if not hint.startswith("did you mean"):
         siblings = sections()[section].model_fields if section in sections() else Settings.model_fields
         hint = nearest(leaf, siblings)
