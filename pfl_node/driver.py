@@ -6,9 +6,8 @@ Knows how an answer comes about; knows no algorithm and no lifecycle.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pfl_node import aggregate
@@ -17,6 +16,7 @@ from pfl_node.errors import PeerError, Reason, Refused
 from pfl_node.mailbox import Mailbox
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
+from pfl_node.seeds import fresh_seed, seed_from
 from pfl_node.settings import Settings
 from pfl_node.steps import (
     Ask,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pfl_node.wire.client import PeerClient
 
 T = TypeVar("T")
+Call = Callable[[PeerId, str], Awaitable[T]]  # of a peer at an address
 
 INLINE_NUMBERS = 250_000  # averaging fewer numbers than this is quicker than handing it to a thread
 
@@ -67,11 +68,6 @@ class Desk:
     bell: Bell  # rings when a model came or the company changed
     company: Callable[[], Mapping[PeerId, str]]  # who is alive, and where
     diary: Diary
-
-
-def seed_from(*parts: object) -> int:
-    """A seed that depends on all the parts and is the same on every machine."""
-    return int.from_bytes(sha256("/".join(map(str, parts)).encode()).digest()[:7])
 
 
 class Driver:
@@ -177,24 +173,26 @@ class Driver:
         return tuple(p for p, task in sends.items() if task.result())
 
     async def _send_one(self, peer: PeerId, step: Send) -> bool:
-        client, samples = self.desk.client, self.desk.learner.samples
-        async with self._slots:
-            sent = await self._reach(
-                "SendModel",
-                peer,
-                lambda address: client.send(
-                    peer, address, step.model, round=step.round, tag=step.tag, samples=samples, notes=step.notes
-                ),
-            )
-        return sent is not None
+        said: Any = {"round": step.round, "tag": step.tag, "notes": step.notes}
 
-    async def _reach(self, call: str, peer: PeerId, go: Callable[[str], Awaitable[T]]) -> T | None:
+        def go(peer: PeerId, address: str) -> Awaitable[int]:
+            return self.desk.client.send(peer, address, step.model, samples=self.desk.learner.samples, **said)
+
+        async with self._slots:
+            return await self._reach("SendModel", peer, go) is not None
+
+    async def _each(self, call: str, peers: Sequence[PeerId], go: Call[T]) -> dict[PeerId, T]:
+        """Call these peers at once; those that are gone or refuse are missing."""
+        answers = await asyncio.gather(*(self._reach(call, p, go) for p in peers))
+        return {p: a for p, a in zip(peers, answers, strict=True) if a is not None}
+
+    async def _reach(self, call: str, peer: PeerId, go: Call[T]) -> T | None:
         """Call a peer; None when it is gone or refuses, which is told to the diary."""
         address = self.desk.company().get(peer)
         if address is None:
             return None
         try:
-            return await go(address)
+            return await go(peer, address)
         except PeerError as error:
             if isinstance(error, Refused) and error.reason is Reason.STALE_ROUND:
                 self.desk.mailbox.overtaken(peer)
@@ -224,20 +222,12 @@ class Driver:
 
     async def _fetch(self, step: Fetch) -> tuple[Offer, ...]:
         client, layout = self.desk.client, self.desk.learner.layout.of(step.part)
-        offers = await asyncio.gather(
-            *(self._reach("Fetch", p, lambda a, p=p: client.fetch(p, a, step.part, layout)) for p in step.peers)
-        )
-        return tuple(o for o in offers if o is not None)
+        found = await self._each("Fetch", step.peers, lambda p, a: client.fetch(p, a, step.part, layout))
+        return tuple(found.values())
 
     async def _ask(self, step: Ask) -> dict[PeerId, Eval]:
         client = self.desk.client
-        answers = await asyncio.gather(
-            *(
-                self._reach("EvaluateModel", p, lambda a, p=p: client.evaluate(p, a, step.model))
-                for p in step.peers
-            )
-        )
-        return {p: e for p, e in zip(step.peers, answers, strict=True) if e is not None}
+        return await self._each("EvaluateModel", step.peers, lambda p, a: client.evaluate(p, a, step.model))
 
     async def _finish_sends(self) -> None:
         if self._sends:
@@ -288,9 +278,3 @@ class Driver:
         if sum(m.layout.size for m in step.models) < INLINE_NUMBERS:
             return aggregate.mean(step.models, step.weights)
         return await asyncio.to_thread(aggregate.mean, step.models, step.weights)
-
-
-def fresh_seed(settings: Settings, me: PeerId, seed: int) -> int:
-    """Common initialisation: the same on every node of the run; independent: my own."""
-    own = () if settings.train.init == "common" else (me,)
-    return seed_from(settings.seed, "fresh", *own, seed)

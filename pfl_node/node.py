@@ -15,7 +15,7 @@ import structlog
 
 from pfl_node.bell import Bell
 from pfl_node.chronicle import Chronicle, Observer
-from pfl_node.driver import Desk, Driver, fresh_seed
+from pfl_node.driver import Desk, Driver
 from pfl_node.learning.task import Place
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
@@ -25,6 +25,7 @@ from pfl_node.model import Model
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.reception import Reception
+from pfl_node.seeds import fresh_seed
 from pfl_node.settings import Settings
 from pfl_node.status import status_of
 from pfl_node.store.checkpoint import load_checkpoint
@@ -144,12 +145,13 @@ class Node:
             publish=self._publish,
             observe=self._observe,
         )
-        self.reception.publish(policy.model, policy.round, learner.samples)
+        self.reception.publish(policy.model, policy.round)
         self.reception.open(learner, self.trainer)
         await self.endpoint.serving(True)
         await self._join(policy)
         self.state = "training"
-        self.chronicle.write("started", {"round": policy.round, "samples": learner.samples, "node": self.id})
+        facts = {"node": self.id, "round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
+        self.chronicle.write("started", facts)
         desk = Desk(
             settings=self.settings,
             learner=learner,
@@ -210,7 +212,7 @@ class Node:
     def _publish(self, model: Model, round: int) -> None:
         """A round is done. A node of a lockstep policy that fell behind goes on where the others are."""
         assert self.policy is not None
-        self.reception.publish(model, round, self.learner_samples)
+        self.reception.publish(model, round)
         if self.policy.lockstep:
             ahead = self.mailbox.swarm_round(self.company())
             if ahead > round + 1:

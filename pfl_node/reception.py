@@ -73,7 +73,7 @@ class Reception:
         self._rate = Rate(settings.calls_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
         self._learning: tuple[Learner, Trainer] | None = None
-        self._published: Offer | None = None
+        self._published: tuple[Model, int] | None = None
 
     def open(self, learner: Learner, trainer: Trainer) -> None:
         """From now on models are taken."""
@@ -83,9 +83,9 @@ class Reception:
         """From now on they are not."""
         self._learning = None
 
-    def publish(self, model: Model, round: int, samples: int) -> None:
+    def publish(self, model: Model, round: int) -> None:
         """What GetModel and GetHead answer with."""
-        self._published = Offer(self.me, model, round=round, samples=samples)
+        self._published = (model, round)
 
     # -- what the server asks ------------------------------------------------------------------------------
 
@@ -132,10 +132,10 @@ class Reception:
             self._release(offer.sender)
 
     def serve(self, part: Part) -> Offer:
-        if self._published is None:
+        if self._published is None or self._learning is None:
             raise Refused(Reason.NOT_READY, "this node has no model yet; try again later")
-        offer = self._published
-        return Offer(offer.sender, offer.model.of(part), round=offer.round, samples=offer.samples)
+        model, round = self._published
+        return Offer(self.me, model.of(part), round=round, samples=self._learning[0].samples)
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:  # noqa: ARG002
         self.calls[call, outcome] += 1

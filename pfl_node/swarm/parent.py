@@ -29,6 +29,8 @@ class Seat:
     """What is known of one node from outside."""
 
     index: int
+    node: str = ""  # its id
+    cluster: int | None = None  # the truth, where the task knows it
     round: int = 0
     said: Said = field(default_factory=dict)  # its last "round" event
     records: list[Said] = field(default_factory=list)  # its other events
@@ -124,6 +126,9 @@ class Swarm:
             case "round":
                 seat = self.seats[said["index"]]
                 seat.round, seat.said = said["round"] + 1, said
+            case "started":
+                seat = self.seats[said["index"]]
+                seat.node, seat.cluster = said["node"], said["cluster"]
             case "result":
                 self.seats[said["index"]].result = said
             case _:

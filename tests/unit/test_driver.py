@@ -1,0 +1,385 @@
+"""The daemon's driver: how each step is answered. Two or three drivers share an in-memory switchboard."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from pfl_node.bell import Bell
+from pfl_node.driver import Desk, Driver
+from pfl_node.errors import PeerError, PeerGone
+from pfl_node.learning.trainer import Trainer
+from pfl_node.mailbox import Mailbox
+from pfl_node.model import Layout, Model
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.settings import Settings
+from pfl_node.steps import (
+    Ask,
+    Average,
+    Fetch,
+    Fresh,
+    Gather,
+    Peers,
+    Receive,
+    Record,
+    Report,
+    Score,
+    Send,
+    Sleep,
+    Step,
+    Train,
+)
+from pfl_node.types import Eval, Offer, Part, PeerId
+from tests.toy import ToyLearner, constant
+
+A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+
+
+class Switchboard:
+    """Connects drivers as the network would: address = id."""
+
+    def __init__(self, *ids: PeerId) -> None:
+        self.boxes = {i: Mailbox() for i in ids}
+        self.bells = {i: Bell() for i in ids}
+        self.down: set[PeerId] = set()
+        self.alive = set(ids)
+
+    def company(self, me: PeerId) -> Mapping[PeerId, str]:
+        return {p: p for p in self.alive if p != me}
+
+
+class Line:
+    """One node's client on the switchboard."""
+
+    def __init__(self, board: Switchboard, me: PeerId) -> None:
+        self.board = board
+        self.me = me
+
+    async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+        if peer in self.board.down:
+            raise PeerGone(peer, "no answer")
+        offer = Offer(self.me, model, **said)
+        self.board.boxes[peer].admit(self.me, offer.round)
+        self.board.boxes[peer].put(offer)
+        self.board.bells[peer].ring()
+        return model.nbytes
+
+    async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
+        if peer in self.board.down:
+            raise PeerGone(peer, "no answer")
+        return Offer(peer, constant(5.0).of(part))
+
+    async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:
+        if peer in self.board.down:
+            raise PeerGone(peer, "no answer")
+        return Eval(1.0, 0.5, 10)
+
+
+class Notes:
+    """A diary that keeps everything."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.reports: list[Report] = []
+        self.failures: list[PeerError] = []
+
+    def record(self, step: Record) -> None:
+        self.records.append(step)
+
+    async def report(self, step: Report) -> None:
+        self.reports.append(step)
+
+    def failed(self, call: str, error: PeerError) -> None:
+        self.failures.append(error)
+
+
+class Scripted(Policy):
+    """A policy whose main is handed in."""
+
+    script: Callable[[Policy], Awaitable[None]]
+
+    async def main(self) -> None:
+        await self.script(self)
+
+
+def driver(
+    board: Switchboard,
+    me: PeerId,
+    script: Callable[[Any], Awaitable[None]],
+    *,
+    kind: type[Scripted] = Scripted,
+    trainer: Trainer,
+    learner: ToyLearner | None = None,
+) -> tuple[Driver, Notes]:
+    policy = kind(me=me, cfg=PolicyConfig(), model=constant(1.0), rounds=3, seed=1, rng=random.Random(0))
+    policy.script = script
+    notes = Notes()
+    line: Any = Line(board, me)
+    desk = Desk(
+        settings=Settings.model_validate({"round": {"patience": 0.05}}),
+        learner=learner or ToyLearner(),  # type: ignore[arg-type]
+        trainer=trainer,
+        client=line,
+        mailbox=board.boxes[me],
+        bell=board.bells[me],
+        company=lambda: board.company(me),
+        diary=notes,
+    )
+    return Driver(policy, desk), notes
+
+
+def run(
+    *scripts: Callable[[Any], Awaitable[None]], board: Switchboard | None = None, **options: Any
+) -> list[Notes]:
+    """Run one driver per script on one switchboard."""
+
+    async def go() -> list[Notes]:
+        trainer = Trainer()
+        ids = (A, B, C)[: len(scripts)]
+        network = board or Switchboard(*ids)
+        try:
+            made = [driver(network, i, s, trainer=trainer, **options) for i, s in zip(ids, scripts, strict=True)]
+            await asyncio.gather(*(d.run() for d, _ in made))
+            return [n for _, n in made]
+        finally:
+            await trainer.close()
+
+    return asyncio.run(go())
+
+
+async def nothing(_: Policy) -> None:
+    return
+
+
+def test_learning_steps_are_answered_by_the_learner() -> None:
+    answers: list[Any] = []
+    learner = ToyLearner(point=3.0)
+
+    async def script(me: Policy) -> None:
+        answers.append(await Train(me.model, only="head", steps=4, prox=0.1))
+        answers.append(await Score([constant(3.0), constant(4.0)]))
+        answers.append(await Average([constant(1.0), constant(3.0)], weights=[3, 1]))
+        answers.append((await Fresh(seed=1), await Fresh(seed=1), await Fresh("head", seed=2)))
+
+    run(script, learner=learner)
+    trained, scores, mean, (one, same, head) = answers
+    assert trained == constant(2.0)
+    assert learner.trained[0] | {"seed": 0} == {
+        "seed": 0,
+        "only": "head",
+        "epochs": None,
+        "steps": 4,
+        "lr": None,
+        "prox": 0.1,
+        "anchor": None,
+    }
+    assert [s.loss for s in scores] == [0.0, 1.0]
+    assert mean == constant(1.5)
+    assert one == same
+    assert head.layout.part == "head"
+
+
+def test_every_training_gets_a_seed_of_its_own() -> None:
+    learner = ToyLearner()
+
+    async def script(me: Policy) -> None:
+        for _ in range(3):
+            await Train(me.model)
+
+    run(script, learner=learner)
+    assert len({t["seed"] for t in learner.trained}) == 3
+
+
+def test_a_round_gathers_what_its_peers_sent_in_the_order_asked() -> None:
+    got: list[tuple[Offer, ...]] = []
+
+    async def sender(me: Policy) -> None:
+        assert await Send([A], constant(7.0), round=0, tag=2, notes={"x": 1.0}) == (A,)
+
+    async def gatherer(me: Policy) -> None:
+        peers = await Peers()
+        assert peers == (B, C)
+        got.append(await Gather([C, B], round=0, patience=5.0))
+
+    run(gatherer, sender, sender)
+    assert [(o.sender, o.tag, o.samples, dict(o.notes)) for o in got[0]] == [
+        (C, 2, 10, {"x": 1.0}),
+        (B, 2, 10, {"x": 1.0}),
+    ]
+
+
+def test_a_peer_that_never_sends_costs_the_patience_and_is_missing() -> None:
+    got: list[Any] = []
+
+    async def gatherer(me: Policy) -> None:
+        got.append(await Gather([B], round=0))
+
+    run(gatherer, nothing)
+    assert got == [()]
+
+
+def test_a_dead_peer_is_not_waited_for() -> None:
+    board = Switchboard(A, B)
+
+    async def gatherer(me: Policy) -> None:
+        await Gather([B], round=0, patience=3600.0)
+
+    async def dies(me: Policy) -> None:
+        board.alive.discard(B)
+        board.bells[A].ring()
+
+    run(gatherer, dies, board=board)
+
+
+def test_a_peer_in_a_later_round_is_not_waited_for() -> None:
+    async def late(me: Policy) -> None:
+        assert await Gather([B], round=0, patience=3600.0) == ()
+        assert [o.round for o in await Gather([B], round=1, patience=3600.0)] == [1]
+
+    async def early(me: Policy) -> None:
+        await Send([A], constant(1.0), round=1)
+
+    run(late, early)
+
+
+def test_who_calls_my_round_stale_is_not_waited_for() -> None:
+    board = Switchboard(A, B)
+    board.boxes[B].advance(5)
+
+    async def late(me: Policy) -> None:
+        assert await Send([B], me.model, round=0) == ()
+        assert await Gather([B], round=0, patience=3600.0) == ()
+
+    notes, _ = run(late, nothing, board=board)
+    assert "round 0 is over here" in str(notes.failures[0])
+
+
+def test_answers_are_partial_when_a_peer_is_down_or_unknown() -> None:
+    board = Switchboard(A, B, C)
+    board.down.add(B)
+    answers: list[Any] = []
+
+    async def script(me: Policy) -> None:
+        everybody = [B, C, PeerId("nobody")]
+        answers.append(await Send(everybody, me.model))
+        answers.append(await Fetch(everybody, part="head"))
+        answers.append(await Ask(everybody, me.model))
+
+    notes = run(script, nothing, nothing, board=board)[0]
+    sent, fetched, asked = answers
+    assert sent == (C,)
+    assert [(o.sender, o.model.layout.part) for o in fetched] == [(C, "head")]
+    assert asked == {C: Eval(1.0, 0.5, 10)}
+    assert [e.peer for e in notes.failures] == [B, B, B]
+
+
+def test_receive_takes_n_models_or_what_is_there() -> None:
+    got: list[int] = []
+
+    async def receiver(me: Policy) -> None:
+        got.append(len(await Receive(2, patience=5.0)))
+        got.append(len(await Receive(2)))
+
+    async def sender(me: Policy) -> None:
+        await Send([A], me.model)
+
+    run(receiver, sender, sender)
+    assert got == [2, 0]
+
+
+class Pushed(Scripted):
+    """Counts what its handlers see."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.inside = 0
+        self.log: list[str] = []
+
+    async def on_model(self, offer: Offer) -> None:
+        self.inside += 1
+        assert self.inside == 1, "two handlers at once"
+        await Train(self.model)
+        await Sleep(0.0)
+        self.log.append(f"model {offer.sender}")
+        self.inside -= 1
+
+    async def on_quiet(self) -> None:
+        self.log.append("quiet")
+
+    @property
+    def quiet_after(self) -> float:
+        return 0.02
+
+
+def test_handlers_run_one_after_the_other_beside_main_and_hear_the_silence() -> None:
+    async def main(me: Pushed) -> None:
+        await Send(await Peers(), me.model)
+        while me.log.count("quiet") < 2 or len(me.log) < 4:
+            await Sleep(0.005)
+        await Record("log", {"log": me.log})
+
+    for notes in run(main, main, main, kind=Pushed):
+        log = notes.records[0].data["log"]
+        assert sorted(x for x in log if x != "quiet") == sorted(x for x in log if x.startswith("model"))
+        assert len([x for x in log if x.startswith("model")]) == 2
+
+
+def test_records_and_reports_reach_the_diary() -> None:
+    async def script(me: Policy) -> None:
+        await Record("found", {"who": "b"})
+        await Report(0, me.model, {"head": 1})
+
+    notes = run(script)[0]
+    assert notes.records[0].event == "found"
+    assert notes.reports[0].data == {"head": 1}
+
+
+def test_a_policy_that_fails_ends_the_driver_with_its_error() -> None:
+    async def script(me: Policy) -> None:
+        await Sleep(0.0)
+        raise ValueError("a mistake in the policy")
+
+    with pytest.raises(ValueError, match="a mistake in the policy"):
+        run(script)
+
+
+def test_a_step_nobody_knows_is_named() -> None:
+    async def script(me: Policy) -> None:
+        await Step()
+
+    with pytest.raises(TypeError, match="does not know"):
+        run(script)
+
+
+def test_a_stopped_driver_finishes_the_message_in_hand() -> None:
+    board = Switchboard(A, B)
+    sending, may_go = asyncio.Event(), asyncio.Event()
+
+    class SlowLine(Line):
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            sending.set()
+            await may_go.wait()
+            return await super().send(peer, address, model, **said)
+
+    async def script(me: Policy) -> None:
+        await Send([B], me.model)
+
+    async def go() -> None:
+        trainer = Trainer()
+        made, _ = driver(board, A, script, trainer=trainer)
+        object.__setattr__(made.desk, "client", SlowLine(board, A))
+        task = asyncio.create_task(made.run())
+        await sending.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await trainer.close()
+
+    asyncio.run(go())
+    assert len(board.boxes[B]) == 1

@@ -1,0 +1,152 @@
+"""What a node does for peers that call: admission, delivery, evaluation, counting."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pfl_node.bell import Bell
+from pfl_node.errors import Reason, Refused
+from pfl_node.learning.trainer import Trainer
+from pfl_node.mailbox import Limits, Mailbox
+from pfl_node.reception import Rate, Reception
+from pfl_node.settings import ServeSettings
+from pfl_node.types import Offer, PeerId
+from pfl_node.wire.codec import Envelope
+from pfl_node.wire.peer_pb2 import Status
+from tests.toy import ToyLearner, constant
+
+ME, YOU = PeerId("me"), PeerId("you")
+
+
+def reception(**serve: Any) -> Reception:
+    settings = ServeSettings.model_validate(serve)
+    box = Mailbox(Limits(per_peer=settings.per_peer, inbox=settings.inbox))
+    return Reception(ME, "run", settings, box, Bell(), status=Status)
+
+
+def opened(**serve: Any) -> Reception:
+    made = reception(**serve)
+    made.open(ToyLearner(), Trainer())  # type: ignore[arg-type]
+    return made
+
+
+def envelope(sender: str = YOU, run: str = "run", round: int | None = None) -> Envelope:
+    return Envelope(sender=PeerId(sender), run=run, round=round)
+
+
+async def admit(host: Reception, call: str, said: Envelope) -> Reason | None:
+    try:
+        host.admit(call, said)
+    except Refused as error:
+        return error.reason
+    return None
+
+
+def test_nothing_is_taken_before_the_learner_is_there_and_after_it_is_closed() -> None:
+    async def go() -> None:
+        host = reception()
+        assert await admit(host, "SendModel", envelope()) is Reason.NOT_READY
+        with pytest.raises(Refused):
+            host.layout("model")
+        host.open(ToyLearner(), Trainer())  # type: ignore[arg-type]
+        assert await admit(host, "SendModel", envelope()) is None
+        host.close()
+        assert await admit(host, "SendModel", envelope()) is Reason.NOT_READY
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (envelope(run="other"), Reason.UNKNOWN_RUN),
+        (envelope(sender=ME), Reason.UNKNOWN_PEER),
+        (envelope(sender=""), Reason.UNKNOWN_PEER),
+        (envelope(round=99), Reason.FUTURE_ROUND),
+    ],
+)
+def test_a_wrong_envelope_is_refused_with_its_reason(said: Envelope, reason: Reason) -> None:
+    assert asyncio.run(admit(opened(), "SendModel", said)) is reason
+
+
+def test_a_third_waiting_model_of_one_peer_is_a_flood_and_others_are_not_affected() -> None:
+    async def go() -> None:
+        host = opened(per_peer=2)
+        for _ in range(2):
+            assert await admit(host, "SendModel", envelope()) is None
+            host.deliver(Offer(YOU, constant(1.0)))
+        assert await admit(host, "SendModel", envelope()) is Reason.FLOOD
+        assert await admit(host, "SendModel", envelope(sender="third")) is None
+        assert len(host.mailbox) == 2
+
+    asyncio.run(go())
+
+
+def test_a_model_that_broke_off_gives_its_place_back() -> None:
+    async def go() -> None:
+        host = opened(per_peer=1)
+        assert await admit(host, "SendModel", envelope()) is None
+        assert await admit(host, "SendModel", envelope()) is Reason.FLOOD
+        host.cancel("SendModel", envelope())
+        assert await admit(host, "SendModel", envelope()) is None
+
+    asyncio.run(go())
+
+
+def test_services_that_are_off_are_not_served() -> None:
+    async def go() -> None:
+        host = opened(evaluate=False, head=False, model=False)
+        for call in ("EvaluateModel", "GetHead", "GetModel"):
+            assert await admit(host, call, envelope()) is Reason.NOT_SERVED
+
+    asyncio.run(go())
+
+
+def test_an_evaluation_is_scored_on_my_data_and_frees_its_place() -> None:
+    async def go() -> None:
+        trainer = Trainer()
+        host = reception(per_peer=1)
+        host.open(ToyLearner(point=2.0), trainer)  # type: ignore[arg-type]
+        assert await admit(host, "EvaluateModel", envelope()) is None
+        assert await admit(host, "EvaluateModel", envelope()) is Reason.FLOOD
+        score = await host.evaluate(Offer(YOU, constant(5.0)))
+        assert score.loss == 3.0
+        assert await admit(host, "EvaluateModel", envelope()) is None
+        await trainer.close()
+
+    asyncio.run(go())
+
+
+def test_what_is_published_is_served_in_parts() -> None:
+    async def go() -> None:
+        host = opened()
+        with pytest.raises(Refused, match="no model yet"):
+            host.serve("model")
+        host.publish(constant(4.0), 7)
+        offer = host.serve("head")
+        assert (offer.sender, offer.round, offer.samples) == (ME, 7, 10)
+        assert offer.model == constant(4.0).head
+
+    asyncio.run(go())
+
+
+def test_refusals_are_counted_by_reason() -> None:
+    host = reception()
+    host.count("SendModel", "ok", YOU, 100)
+    host.count("SendModel", "layout", YOU, 0)
+    host.count("EvaluateModel", "layout", YOU, 0)
+    assert host.refused == {"layout": 2}
+    assert host.bytes_in == 100
+
+
+def test_a_rate_is_per_peer_and_recovers() -> None:
+    rate = Rate(2, window=60.0)
+    rate.take(YOU, 0.0)
+    rate.take(YOU, 1.0)
+    with pytest.raises(Refused, match=r"wait 58\.0 s"):
+        rate.take(YOU, 2.0)
+    rate.take(PeerId("third"), 2.0)
+    rate.take(YOU, 60.5)
