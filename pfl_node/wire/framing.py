@@ -1,0 +1,105 @@
+"""ModelChunk by hand: the same bytes that protobuf writes and reads, without its copies of the data. No I/O.
+
+A message framed in another way than ours goes through protobuf's own parser: every correct client is understood.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.wire import peer_pb2 as pb
+
+MAX_HEADER = 1 << 18  # bytes
+
+HEADER, DATA, TRAILER = 0x0A, 0x12, 0x1A  # tags: field 1, 2 and 3, length-delimited
+
+
+class Chunk(NamedTuple):
+    header: pb.Header | None
+    data: memoryview
+    trailer: pb.Trailer | None
+
+
+def frame(header: pb.Header | None, data: memoryview, trailer: pb.Trailer | None) -> bytes:
+    """A serialized ModelChunk; the data is copied once."""
+    before = b"" if header is None else _field(HEADER, header.SerializeToString())
+    after = b"" if trailer is None else _field(TRAILER, trailer.SerializeToString())
+    return b"".join((before, bytes((DATA,)), _varint(data.nbytes), data, after)) if data.nbytes else before + after
+
+
+def parse(message: bytes) -> Chunk:
+    """A view into the message; raises Refused for what is no ModelChunk."""
+    spans = _spans(message)
+    try:
+        if spans is None:
+            chunk = pb.ModelChunk.FromString(message)
+            return Chunk(
+                _bounded(chunk.header) if chunk.HasField("header") else None,
+                memoryview(chunk.data),
+                chunk.trailer if chunk.HasField("trailer") else None,
+            )
+        header, data, trailer = spans.get(HEADER), spans.get(DATA), spans.get(TRAILER)
+        if header is not None and header.stop - header.start > MAX_HEADER:
+            raise _too_large(header.stop - header.start)
+        return Chunk(
+            None if header is None else pb.Header.FromString(message[header]),
+            memoryview(message)[data or slice(0)],
+            None if trailer is None else pb.Trailer.FromString(message[trailer]),
+        )
+    except DecodeError as error:
+        raise Refused(Reason.GARBAGE, "the message is not a ModelChunk") from error
+
+
+def _spans(message: bytes) -> dict[int, slice] | None:
+    """Where the fields are; None when it is framed in another way than ours, rightly or wrongly."""
+    spans: dict[int, slice] = {}
+    at, end = 0, len(message)
+    while at < end:
+        tag = message[at]
+        if tag not in (HEADER, DATA, TRAILER) or tag in spans:
+            return None
+        size, at = _read_varint(message, at + 1)
+        if size < 0 or at + size > end:
+            return None
+        spans[tag] = slice(at, at + size)
+        at += size
+    return spans
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number and where it ends; -1 when it does not end within 32 bits."""
+    number = shift = 0
+    for byte in message[at : at + 5]:
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+    return -1, at
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _field(tag: int, body: bytes) -> bytes:
+    return bytes((tag,)) + _varint(len(body)) + body
+
+
+def _bounded(header: pb.Header) -> pb.Header:
+    size = header.ByteSize()
+    if size > MAX_HEADER:
+        raise _too_large(size)
+    return header
+
+
+def _too_large(size: int) -> Refused:
+    return Refused(Reason.TOO_LARGE, f"a header of {size} bytes; {MAX_HEADER} are allowed")

@@ -1,0 +1,144 @@
+"""float32 numbers to bytes and back: fp32, fp16, int8 with a scale per block; byte planes for zstd. Pure numpy.
+
+A coding works on blocks; bytes of whole blocks (the last may be short) can be decoded on their own.
+
+Error: fp32 none; fp16 half a unit of its 11-bit mantissa, and finite numbers beyond 65504 become 65504; int8 at
+most max|block| / 254, and a block with all numbers below 1e-35 becomes zero. NaN and infinity stay not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pfl_node.model import Vector
+
+INT8_BLOCK = 1024
+PLANE_BLOCK = 16384
+
+_FP16_MAX = np.float32(65504)
+_MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))  # 127 of it are a number
+_TINY = np.float32(1e-35)
+
+
+class Coding(Protocol):
+    """`block`: how many numbers belong together."""
+
+    block: int
+
+    def size(self, numbers: int) -> int:
+        """Bytes of so many numbers, counted from the beginning of a block."""
+
+    def encode(self, numbers: Vector) -> memoryview:
+        """From the beginning of a block to the end of one, or of all."""
+
+    def decode(self, data: memoryview, out: Vector) -> None:
+        """`data` is exactly `size(out.size)` bytes."""
+
+
+class Plain:
+    """One number after the other."""
+
+    block = 1
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = np.dtype(dtype)
+
+    def size(self, numbers: int) -> int:
+        return numbers * self.dtype.itemsize
+
+    def encode(self, numbers: Vector) -> memoryview:
+        return _narrow(numbers, self.dtype).data.cast("B")
+
+    def decode(self, data: memoryview, out: Vector) -> None:
+        raw = np.frombuffer(data, np.uint8)
+        if self.dtype == np.float32:
+            out.view(np.uint8)[:] = raw  # a plain copy; numbers at an odd place in a message are slow to read
+        else:
+            out[:] = raw.copy().view(self.dtype)
+
+
+class Planes:
+    """Each block as all first bytes, all second bytes and so on: exponents lie together and compress better."""
+
+    block = PLANE_BLOCK
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = np.dtype(dtype)
+
+    def size(self, numbers: int) -> int:
+        return numbers * self.dtype.itemsize
+
+    def encode(self, numbers: Vector) -> memoryview:
+        raw = _narrow(numbers, self.dtype).view(np.uint8).reshape(-1, self.dtype.itemsize)
+        return np.concatenate([raw[i : i + self.block].T.ravel() for i in range(0, len(raw), self.block)]).data
+
+    def decode(self, data: memoryview, out: Vector) -> None:
+        raw = np.frombuffer(data, np.uint8)
+        width = self.dtype.itemsize
+        for start in range(0, out.size, self.block):
+            part = out[start : start + self.block]
+            planes = raw[start * width : (start + part.size) * width].reshape(width, part.size)
+            part[:] = np.ascontiguousarray(planes.T).view(self.dtype)[:, 0]
+
+
+class Int8:
+    """Blocks of a float32 scale and a signed byte for each number."""
+
+    block = INT8_BLOCK
+
+    def size(self, numbers: int) -> int:
+        return numbers + 4 * -(-numbers // self.block)
+
+    def encode(self, numbers: Vector) -> memoryview:
+        out = np.empty(self.size(numbers.size), np.uint8)
+        for width, part, record in self._runs(numbers.size):
+            _quantise(numbers[part].reshape(-1, width), out[record].reshape(-1, 4 + width))
+        return out.data
+
+    def decode(self, data: memoryview, out: Vector) -> None:
+        raw = np.frombuffer(data, np.uint8)
+        for width, part, record in self._runs(out.size):
+            records = raw[record].reshape(-1, 4 + width)
+            scales = np.ascontiguousarray(records[:, :4]).view("<f4")
+            with np.errstate(over="ignore", invalid="ignore"):  # whoever decodes looks for what is not finite
+                np.multiply(records[:, 4:].view(np.int8), scales, out=out[part].reshape(-1, width))
+
+    def _runs(self, numbers: int) -> Iterator[tuple[int, slice, slice]]:
+        """The whole blocks, then the short one: its width, its numbers, its bytes."""
+        whole = numbers - numbers % self.block
+        if whole:
+            yield self.block, slice(0, whole), slice(0, self.size(whole))
+        if numbers > whole:
+            yield numbers - whole, slice(whole, numbers), slice(self.size(whole), self.size(numbers))
+
+
+def _narrow(numbers: Vector, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
+    """In the bytes that travel; a finite number stays finite."""
+    if dtype.itemsize == 4:
+        return np.ascontiguousarray(numbers, dtype)
+    with np.errstate(over="ignore"):
+        half = numbers.astype(dtype)
+    lost = np.isinf(half) & np.isfinite(numbers)
+    if lost.any():
+        half[lost] = np.copysign(_FP16_MAX, numbers[lost])
+    return half
+
+
+def _quantise(rows: npt.NDArray[np.float32], records: npt.NDArray[np.uint8]) -> None:
+    """Each row becomes a scale and its bytes. A row that is not finite gets a scale that is not."""
+    peaks = np.abs(rows).max(axis=1, keepdims=True)
+    scales = np.where(peaks < _TINY, np.float32(0), peaks / np.float32(127))
+    scales = np.where(np.isfinite(scales), np.minimum(scales, _MAX_SCALE), scales).astype("<f4")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steps = np.rint(rows / scales)
+    np.nan_to_num(steps, copy=False)
+    records[:, :4] = scales.view(np.uint8)
+    records[:, 4:] = np.clip(steps, -127, 127).astype(np.int8).view(np.uint8)
+
+
+PLAIN: dict[str, Coding] = {"fp32": Plain("<f4"), "fp16": Plain("<f2"), "int8": Int8()}
+PACKED: dict[str, Coding] = {"fp32": Planes("<f4"), "fp16": Planes("<f2"), "int8": Int8()}  # before zstd

@@ -1,0 +1,70 @@
+"""Our framing is protobuf's, byte for byte where it matters."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.framing import MAX_HEADER, frame, parse
+
+words = st.text(max_size=20)
+headers = st.builds(
+    pb.Header,
+    version=st.integers(0, 9),
+    sender=words,
+    run=words,
+    round=st.none() | st.integers(-(2**63), 2**63 - 1),
+    tag=st.integers(0, 2**32 - 1),
+    notes=st.dictionaries(words, st.floats(allow_nan=False), max_size=4),
+    numbers=st.integers(0, 2**64 - 1),
+)
+trailers = st.builds(pb.Trailer, checksum=st.integers(0, 2**64 - 1))
+payloads = st.binary(max_size=300) | st.sampled_from([127, 128, 16383, 16384, 1 << 20]).map(bytes)
+
+
+@given(st.none() | headers, payloads, st.none() | trailers)
+def test_protobuf_reads_what_we_write_and_we_read_what_protobuf_writes(
+    header: pb.Header | None, data: bytes, trailer: pb.Trailer | None
+) -> None:
+    theirs = pb.ModelChunk(header=header, data=data, trailer=trailer)
+    ours = frame(header, memoryview(data), trailer)
+    assert pb.ModelChunk.FromString(ours) == theirs
+    for message in (ours, theirs.SerializeToString()):
+        chunk = parse(message)
+        assert (chunk.header, bytes(chunk.data), chunk.trailer) == (header, data, trailer)
+
+
+@given(
+    st.binary(max_size=60)
+    | st.lists(st.sampled_from([b"\x0a", b"\x12", b"\x1a", b"\x00", b"\x02", b"\xff"])).map(b"".join)
+)
+def test_we_understand_exactly_what_protobuf_understands(noise: bytes) -> None:
+    try:
+        theirs = pb.ModelChunk.FromString(noise)
+    except DecodeError:
+        with pytest.raises(Refused) as caught:
+            parse(noise)
+        assert caught.value.reason is Reason.GARBAGE
+        return
+    ours = parse(noise)
+    assert bytes(ours.data) == theirs.data
+    assert (ours.header or pb.Header()) == theirs.header
+    assert (ours.trailer or pb.Trailer()) == theirs.trailer
+
+
+def test_fields_of_a_later_version_are_skipped() -> None:
+    later = b"\x7a\x03new" + frame(None, memoryview(b"data"), None)
+    assert bytes(parse(later).data) == b"data"
+
+
+def test_the_largest_header_is_the_same_on_both_paths() -> None:
+    header = pb.Header(run="x" * MAX_HEADER)
+    ours = frame(header, memoryview(b""), None)
+    for message in (ours, ours + b"\x7a\x00"):
+        with pytest.raises(Refused) as caught:
+            parse(message)
+        assert caught.value.reason is Reason.TOO_LARGE
