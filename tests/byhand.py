@@ -94,7 +94,8 @@ class Run:
     def __init__(self, flow: Flow, hand: Hand) -> None:
         self.flow = flow
         self.hand = hand
-        self.pending: Step[Any] | None = flow.send(None)
+        self.pending: Step[Any] | None = None
+        self._advance(None)
 
     def to(self, kind: type[S]) -> S:
         """Go on until a step of this kind is asked for, and leave it unanswered."""
@@ -108,10 +109,7 @@ class Run:
     def go(self) -> None:
         """Answer the pending step."""
         assert self.pending is not None, "it has ended"
-        try:
-            self.pending = self.flow.send(self.hand.answer(self.pending))
-        except StopIteration:
-            self.pending = None
+        self._advance(self.hand.answer(self.pending))
 
     def past(self, kind: type[S]) -> S:
         """Go on until a step of this kind is answered."""
@@ -126,5 +124,8 @@ class Run:
             self.go()
         raise AssertionError("no end in 10,000 steps")
 
-    def close(self) -> None:
-        self.flow.close()
+    def _advance(self, answer: Any) -> None:
+        try:
+            self.pending = self.flow.send(answer)
+        except StopIteration:
+            self.pending = None
