@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epfl_node/wire/membership.proto\x12\x06pfl.v1\"\xcc\x01\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x0b\n\x03run\x18\x05 \x01(\t\x12\r\n\x05round\x18\x06 \x01(\x12\x12\x13\n\x0bincarnation\x18\x07 \x01(\x04\x12#\n\x05state\x18\x08 \x01(\x0e\x32\x14.pfl.v1.Member.State\"3\n\x05State\x12\t\n\x05\x41LIVE\x10\x00\x12\x0b\n\x07SUSPECT\x10\x01\x12\x08\n\x04\x44\x45\x41\x44\x10\x02\x12\x08\n\x04LEFT\x10\x03\"\xfb\x01\n\x06Packet\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.pfl.v1.Packet.Kind\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x1e\n\x06sender\x18\x03 \x01(\x0b\x32\x0e.pfl.v1.Member\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x16\n\x0etarget_address\x18\x05 \x01(\t\x12\x1f\n\x07updates\x18\x06 \x03(\x0b\x32\x0e.pfl.v1.Member\"S\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x08\n\x04PING\x10\x01\x12\x0c\n\x08PING_REQ\x10\x02\x12\x07\n\x03\x41\x43K\x10\x03\x12\x08\n\x04NACK\x10\x04\x12\n\n\x06GOSSIP\x10\x05\"H\n\x05State\x12\x1e\n\x06sender\x18\x01 \x01(\x0b\x32\x0e.pfl.v1.Member\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v1.Member\"-\n\x0bJoinRequest\x12\x1e\n\x06member\x18\x01 \x01(\x0b\x32\x0e.pfl.v1.Member\"L\n\tJoinReply\x12\x1e\n\x06sender\x18\x01 \x01(\x0b\x32\x0e.pfl.v1.Member\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v1.Member\".\n\x0cLeaveRequest\x12\x1e\n\x06member\x18\x01 \x01(\x0b\x32\x0e.pfl.v1.Member\"\x0c\n\nLeaveReply\"\r\n\x0bListRequest\":\n\tListReply\x12\x0c\n\x04self\x18\x01 \x01(\t\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v1.Member2\x98\x02\n\nMembership\x12.\n\x04Join\x12\x13.pfl.v1.JoinRequest\x1a\x11.pfl.v1.JoinReply\x12&\n\x04Ping\x12\x0e.pfl.v1.Packet\x1a\x0e.pfl.v1.Packet\x12)\n\x07PingReq\x12\x0e.pfl.v1.Packet\x1a\x0e.pfl.v1.Packet\x12$\n\x04Sync\x12\r.pfl.v1.State\x1a\r.pfl.v1.State\x12\x31\n\x05Leave\x12\x14.pfl.v1.LeaveRequest\x1a\x12.pfl.v1.LeaveReply\x12.\n\x04List\x12\x13.pfl.v1.ListRequest\x1a\x11.pfl.v1.ListReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epfl_node/wire/membership.proto\x12\x06pfl.v1\"\xdd\x01\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x0b\n\x03run\x18\x05 \x01(\t\x12\r\n\x05round\x18\x06 \x01(\x12\x12\x13\n\x0bincarnation\x18\x07 \x01(\x04\x12#\n\x05state\x18\x08 \x01(\x0e\x32\x14.pfl.v1.Member.State\x12\x0f\n\x07\x61\x63\x63user\x18\t \x01(\t\"3\n\x05State\x12\t\n\x05\x41LIVE\x10\x00\x12\x0b\n\x07SUSPECT\x10\x01\x12\x08\n\x04\x44\x45\x41\x44\x10\x02\x12\x08\n\x04LEFT\x10\x03\"\xfb\x01\n\x06Packet\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.pfl.v1.Packet.Kind\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x1e\n\x06sender\x18\x03 \x01(\x0b\x32\x0e.pfl.v1.Member\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x16\n\x0etarget_address\x18\x05 \x01(\t\x12\x1f\n\x07updates\x18\x06 \x03(\x0b\x32\x0e.pfl.v1.Member\"S\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x08\n\x04PING\x10\x01\x12\x0c\n\x08PING_REQ\x10\x02\x12\x07\n\x03\x41\x43K\x10\x03\x12\x08\n\x04NACK\x10\x04\x12\n\n\x06GOSSIP\x10\x05\"H\n\x05State\x12\x1e\n\x06sender\x18\x01 \x01(\x0b\x32\x0e.pfl.v1.Member\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v1.Member\"-\n\x0bJoinRequest\x12\x1e\n\x06member\x18\x01 \x01(\x0b\x32\x0e.pfl.v1.Member\"L\n\tJoinReply\x12\x1e\n\x06sender\x18\x01 \x01(\x0b\x32\x0e.pfl.v1.Member\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v1.Member\".\n\x0cLeaveRequest\x12\x1e\n\x06member\x18\x01 \x01(\x0b\x32\x0e.pfl.v1.Member\"\x0c\n\nLeaveReply\"\r\n\x0bListRequest\":\n\tListReply\x12\x0c\n\x04self\x18\x01 \x01(\t\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v1.Member2\x98\x02\n\nMembership\x12.\n\x04Join\x12\x13.pfl.v1.JoinRequest\x1a\x11.pfl.v1.JoinReply\x12&\n\x04Ping\x12\x0e.pfl.v1.Packet\x1a\x0e.pfl.v1.Packet\x12)\n\x07PingReq\x12\x0e.pfl.v1.Packet\x1a\x0e.pfl.v1.Packet\x12$\n\x04Sync\x12\r.pfl.v1.State\x1a\r.pfl.v1.State\x12\x31\n\x05Leave\x12\x14.pfl.v1.LeaveRequest\x1a\x12.pfl.v1.LeaveReply\x12.\n\x04List\x12\x13.pfl.v1.ListRequest\x1a\x11.pfl.v1.ListReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,27 +32,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pfl_node.wire.membership_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MEMBER']._serialized_start=43
-  _globals['_MEMBER']._serialized_end=247
-  _globals['_MEMBER_STATE']._serialized_start=196
-  _globals['_MEMBER_STATE']._serialized_end=247
-  _globals['_PACKET']._serialized_start=250
-  _globals['_PACKET']._serialized_end=501
-  _globals['_PACKET_KIND']._serialized_start=418
-  _globals['_PACKET_KIND']._serialized_end=501
-  _globals['_STATE']._serialized_start=503
-  _globals['_STATE']._serialized_end=575
-  _globals['_JOINREQUEST']._serialized_start=577
-  _globals['_JOINREQUEST']._serialized_end=622
-  _globals['_JOINREPLY']._serialized_start=624
-  _globals['_JOINREPLY']._serialized_end=700
-  _globals['_LEAVEREQUEST']._serialized_start=702
-  _globals['_LEAVEREQUEST']._serialized_end=748
-  _globals['_LEAVEREPLY']._serialized_start=750
-  _globals['_LEAVEREPLY']._serialized_end=762
-  _globals['_LISTREQUEST']._serialized_start=764
-  _globals['_LISTREQUEST']._serialized_end=777
-  _globals['_LISTREPLY']._serialized_start=779
-  _globals['_LISTREPLY']._serialized_end=837
-  _globals['_MEMBERSHIP']._serialized_start=840
-  _globals['_MEMBERSHIP']._serialized_end=1120
+  _globals['_MEMBER']._serialized_end=264
+  _globals['_MEMBER_STATE']._serialized_start=213
+  _globals['_MEMBER_STATE']._serialized_end=264
+  _globals['_PACKET']._serialized_start=267
+  _globals['_PACKET']._serialized_end=518
+  _globals['_PACKET_KIND']._serialized_start=435
+  _globals['_PACKET_KIND']._serialized_end=518
+  _globals['_STATE']._serialized_start=520
+  _globals['_STATE']._serialized_end=592
+  _globals['_JOINREQUEST']._serialized_start=594
+  _globals['_JOINREQUEST']._serialized_end=639
+  _globals['_JOINREPLY']._serialized_start=641
+  _globals['_JOINREPLY']._serialized_end=717
+  _globals['_LEAVEREQUEST']._serialized_start=719
+  _globals['_LEAVEREQUEST']._serialized_end=765
+  _globals['_LEAVEREPLY']._serialized_start=767
+  _globals['_LEAVEREPLY']._serialized_end=779
+  _globals['_LISTREQUEST']._serialized_start=781
+  _globals['_LISTREQUEST']._serialized_end=794
+  _globals['_LISTREPLY']._serialized_start=796
+  _globals['_LISTREPLY']._serialized_end=854
+  _globals['_MEMBERSHIP']._serialized_start=857
+  _globals['_MEMBERSHIP']._serialized_end=1137
 # @@protoc_insertion_point(module_scope)

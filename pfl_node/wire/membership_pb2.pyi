@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Member(_message.Message):
-    __slots__ = ("id", "name", "address", "role", "run", "round", "incarnation", "state")
+    __slots__ = ("id", "name", "address", "role", "run", "round", "incarnation", "state", "accuser")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ALIVE: _ClassVar[Member.State]
@@ -27,6 +27,7 @@ class Member(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    ACCUSER_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     address: str
@@ -35,7 +36,8 @@ class Member(_message.Message):
     round: int
     incarnation: int
     state: Member.State
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[Member.State, str]] = ...) -> None: ...
+    accuser: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[Member.State, str]] = ..., accuser: _Optional[str] = ...) -> None: ...
 
 class Packet(_message.Message):
     __slots__ = ("kind", "sequence", "sender", "target", "target_address", "updates")

@@ -1,0 +1,79 @@
+"""Who may join under which id: the second holder of an id that is in use is turned away. Knows no network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pfl_node.membership.config import SwimConfig
+from pfl_node.membership.member import Member, State
+from pfl_node.membership.view import View
+
+CHECKS_LIMIT = 64
+CHECK_LIFE = 10.0  # seconds for which a finding holds
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """`again`: ask once more in so many seconds, the id is being checked. `reason` says why not."""
+
+    accepted: bool
+    reason: str = ""
+    again: float = 0.0
+
+
+@dataclass(slots=True)
+class Check:
+    """Does the holder that was known first still answer?"""
+
+    holder: Member
+    since: float
+    answered: bool = False
+
+
+class Admissions:
+    def __init__(self, view: View, config: SwimConfig) -> None:
+        self._view = view
+        self._patience = 1.5 * config.probe_timeout
+        self._checks: dict[str, Check] = {}
+
+    def ask(self, newcomer: Member, now: float) -> tuple[Admission, Member | None]:
+        """The answer, and the holder to ping before the newcomer asks again."""
+        me = self._view.me
+        if me.state is State.LEFT:
+            return Admission(False, f"{me.name} is leaving"), None
+        if newcomer.id == me.id:
+            return Admission(False, _taken(me)), None
+        known = self._view.roster.get(newcomer.id)
+        if known is None or not known.state.present or known.address == newcomer.address:
+            self._checks.pop(newcomer.id, None)
+            return Admission(True), None
+        check = self._check(known, now)
+        if check.answered:
+            return Admission(False, _taken(known)), None
+        if now - check.since < self._patience:
+            again = max(self._patience - (now - check.since), 0.05)
+            return Admission(False, f"checking whether {known.address} still has the id {known.id}", again), known
+        del self._checks[newcomer.id]
+        return Admission(True), None
+
+    def heard(self, member: Member) -> None:
+        """It answered a ping."""
+        check = self._checks.get(member.id)
+        if check is not None and check.holder.address == member.address:
+            check.answered = True
+
+    def _check(self, known: Member, now: float) -> Check:
+        self._checks = {i: c for i, c in self._checks.items() if now - c.since < CHECK_LIFE}
+        check = self._checks.get(known.id)
+        if check is None or check.holder.address != known.address:
+            check = Check(known, now)
+            if len(self._checks) < CHECKS_LIMIT:
+                self._checks[known.id] = check
+        return check
+
+
+def _taken(holder: Member) -> str:
+    return (
+        f"the id {holder.id} is in use by {holder.name} at {holder.address}, which answers; "
+        "give this node a data directory of its own"
+    )

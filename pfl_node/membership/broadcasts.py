@@ -1,0 +1,47 @@
+"""The rumours still to be told, those told least first. Knows neither members' states nor the network."""
+
+from __future__ import annotations
+
+from pfl_node.membership.packet import Rumor, rumor_bytes
+
+
+class Broadcasts:
+    """One rumour for each member: a newer one replaces the older."""
+
+    def __init__(self) -> None:
+        self._tiers: list[dict[str, Rumor]] = []  # by how often it was told
+        self._tier_of: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._tier_of)
+
+    def put(self, rumor: Rumor) -> None:
+        self.drop(rumor.member.id)
+        self._insert(rumor, 0)
+
+    def drop(self, member: str) -> None:
+        tier = self._tier_of.pop(member, None)
+        if tier is not None:
+            del self._tiers[tier][member]
+
+    def take(self, budget: int, limit: int) -> list[Rumor]:
+        """As many as fit into `budget` bytes, the freshest first; one told `limit` times is dropped."""
+        taken: list[tuple[int, Rumor]] = []
+        for tier, rumors in enumerate(self._tiers):
+            for rumor in reversed(rumors.values()):
+                size = rumor_bytes(rumor)
+                if size > budget:
+                    break
+                budget -= size
+                taken.append((tier, rumor))
+        for tier, rumor in taken:
+            self.drop(rumor.member.id)
+            if tier + 1 < limit:
+                self._insert(rumor, tier + 1)
+        return [rumor for _, rumor in taken]
+
+    def _insert(self, rumor: Rumor, tier: int) -> None:
+        while len(self._tiers) <= tier:
+            self._tiers.append({})
+        self._tiers[tier][rumor.member.id] = rumor
+        self._tier_of[rumor.member.id] = tier

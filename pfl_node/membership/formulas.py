@@ -1,0 +1,57 @@
+"""The numbers of SWIM and Lifeguard as pure functions; the machine around them only owns the timers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from hashlib import blake2b
+from math import ceil, log, log10
+
+SUSPICION_STRETCH = 6  # Lifeguard's beta: an unconfirmed suspicion lasts so many times longer
+
+
+def suspicion_bounds(n: int, multiplier: float, interval: float) -> tuple[float, float]:
+    """The shortest and the longest life of a suspicion in a swarm of n."""
+    shortest = multiplier * max(1.0, log10(max(n, 1))) * interval
+    return shortest, SUSPICION_STRETCH * shortest
+
+
+def confirmations_wanted(n: int, multiplier: float) -> int:
+    """How many further accusers make a suspicion as short as it gets; 0 where there are too few members to ask."""
+    wanted = max(int(multiplier) - 2, 0)
+    return wanted if n - 2 >= wanted else 0
+
+
+def suspicion_timeout(confirmed: int, wanted: int, shortest: float, longest: float) -> float:
+    """The life of a suspicion: shrinks with the logarithm of independent confirmations."""
+    if wanted <= 0:
+        return shortest
+    share = log(min(confirmed, wanted) + 1) / log(wanted + 1)
+    return longest - share * (longest - shortest)
+
+
+def retransmissions(n: int, multiplier: int) -> int:
+    """How often a rumour is told by each who hears it, so that all of n hear it almost surely."""
+    return multiplier * ceil(log10(n + 1))
+
+
+def fingers(me: str, ids: Sequence[str], k: int) -> list[str]:
+    """k of the ids, spread over a ring of hashes as in Chord: everybody is somebody's, newcomers change few."""
+    if len(ids) <= k:
+        return list(ids)
+    ring = sorted((_position(i), i) for i in ids)
+    here = _position(me)
+    chosen: dict[str, None] = {}
+    for distance in (0, *(1 << (63 - j) for j in range(k - 1))):
+        at = bisect_left(ring, ((here + distance) % (1 << 64), ""))
+        chosen[ring[at % len(ring)][1]] = None
+    start = bisect_left(ring, (here, ""))
+    for step in range(len(ring)):
+        if len(chosen) >= k:
+            break
+        chosen[ring[(start + step) % len(ring)][1]] = None
+    return list(chosen)
+
+
+def _position(member: str) -> int:
+    return int.from_bytes(blake2b(member.encode(), digest_size=8).digest())

@@ -1,0 +1,119 @@
+"""Everybody who is known: a table of bounded size, whom to talk to next, and tombstones. Knows no protocol."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import replace
+from random import Random
+
+from pfl_node.membership.formulas import fingers
+from pfl_node.membership.member import Member, State
+
+
+class Roster:
+    """The others, without me. Those present can be drawn at random; `neighbours` restricts whom."""
+
+    def __init__(self, me: str, rng: Random, *, limit: int, neighbours: int | None = None) -> None:
+        self._me = me
+        self._rng = rng
+        self._limit = limit
+        self._neighbours = neighbours
+        self._members: dict[str, Member] = {}
+        self._present: list[str] = []
+        self._active: list[str] | None = None  # whom packets go to; None: to be worked out again
+        self._queue: list[str] = []  # whom to probe, from the end
+        self._queued: set[str] = set()
+        self._tombs: OrderedDict[str, tuple[Member, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def get(self, member: str) -> Member | None:
+        return self._members.get(member)
+
+    def all(self) -> list[Member]:
+        return list(self._members.values())
+
+    @property
+    def present(self) -> int:
+        return len(self._present)
+
+    @property
+    def tombs(self) -> int:
+        return len(self._tombs)
+
+    def put(self, member: Member) -> bool:
+        """Believe this of a member; False when it is unknown and the table is full."""
+        old = self._members.get(member.id)
+        if old is None and len(self._members) >= self._limit:
+            return False
+        self._members[member.id] = member
+        here = old is not None and old.state.present
+        if member.state.present and not here:
+            self._present.append(member.id)
+            self._active = None
+            if member.id not in self._queued:
+                self._queue.insert(self._rng.randrange(len(self._queue) + 1), member.id)
+                self._queued.add(member.id)
+        elif here and not member.state.present:
+            self._present.remove(member.id)
+            self._active = None
+        return True
+
+    def bury(self, member: Member, until: float) -> None:
+        """Keep only what refutes old news about it, as one who is gone; the oldest tombstones make room."""
+        if self._members.pop(member.id, None) is not None and member.id in self._present:
+            self._present.remove(member.id)
+            self._active = None
+        gone = member if not member.state.present else replace(member, state=State.DEAD)
+        self._tombs[member.id] = (gone, until)
+        self._tombs.move_to_end(member.id)
+        while len(self._tombs) > self._limit:
+            self._tombs.popitem(last=False)
+
+    def unbury(self, member: str) -> None:
+        self._tombs.pop(member, None)
+
+    def tomb(self, member: str, now: float) -> Member | None:
+        while self._tombs and next(iter(self._tombs.values()))[1] <= now:
+            self._tombs.popitem(last=False)
+        return self._tombs[member][0] if member in self._tombs else None
+
+    def next_target(self) -> Member | None:
+        """Everybody in turn; the order is drawn anew each time through."""
+        for _ in range(2):
+            while self._queue:
+                candidate = self._queue.pop()
+                self._queued.discard(candidate)
+                member = self._members.get(candidate)
+                if member and member.state.present and self._is_active(candidate):
+                    return member
+            self._queue = list(self._actives())
+            self._queued.update(self._queue)
+            self._rng.shuffle(self._queue)
+        return None
+
+    def draw(self, count: int, without: Collection[str] = ()) -> list[Member]:
+        """Up to `count` different members that are present, at random."""
+        pool = self._actives()
+        if len(pool) <= 2 * (count + len(without)):
+            chosen = [i for i in pool if i not in without]
+            self._rng.shuffle(chosen)
+            return [self._members[i] for i in chosen[:count]]
+        drawn: dict[str, None] = {}
+        while len(drawn) < count:
+            candidate = pool[self._rng.randrange(len(pool))]
+            if candidate not in without:
+                drawn[candidate] = None
+        return [self._members[i] for i in drawn]
+
+    def _is_active(self, member: str) -> bool:
+        return self._neighbours is None or member in self._actives()
+
+    def _actives(self) -> list[str]:
+        if self._neighbours is None:
+            return self._present
+        if self._active is None:
+            self._active = fingers(self._me, self._present, self._neighbours)
+        return self._active
