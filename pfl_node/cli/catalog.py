@@ -1,5 +1,7 @@
 """`pfl-node policies` and `pfl-node tasks`: what there is to choose from."""
 
+import inspect
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.cli.options import Format
@@ -19,20 +21,36 @@ def policies(format: Format = "table") -> int:
     if format == "json":
         as_json({"policies": [described(name, cls) for name, cls in classes.items()]})
     else:
-        rows = [(name, summary(cls.__doc__), short(cls.Config)) for name, cls in classes.items()]
+        rows = [(name, summary(cls.__doc__), short(knobs(cls.Config))) for name, cls in classes.items()]
         as_table(("policy", "what it is", "knobs"), rows)
     return 0
 
 
 def tasks(format: Format = "table") -> int:
-    """What can be learned without writing a task."""
+    """What can be learned without writing a task (set an option with --set task.OPTION=VALUE)."""
     from pfl_node.learning.tasks import TASKS
 
+    options = {name: task_options(name) for name in TASKS}
     if format == "json":
-        as_json({"tasks": [{"name": name, "summary": text} for name, text in TASKS.items()]})
+        found = [{"name": n, "summary": t.description, "options": options[n]} for n, t in TASKS.items()]
+        as_json({"tasks": found})
     else:
-        as_table(("task", "what it is"), TASKS.items())
+        as_table(
+            ("task", "what it is", "options"), [(n, t.description, short(options[n])) for n, t in TASKS.items()]
+        )
     return 0
+
+
+def task_options(name: str) -> list[dict[str, Any]]:
+    """What its function can be told, besides the place."""
+    from pfl_node.learning.task import Place
+    from pfl_node.learning.tasks import find
+
+    place = {field.name for field in fields(Place)}
+    declared = inspect.signature(find(name)).parameters.values()
+    return [
+        {"name": p.name, "type": str(p.annotation), "default": p.default} for p in declared if p.name not in place
+    ]
 
 
 def described(name: str, policy: type["Policy"]) -> dict[str, Any]:
@@ -60,5 +78,5 @@ def knobs(config: type["BaseModel"]) -> list[dict[str, Any]]:
     ]
 
 
-def short(config: type["BaseModel"]) -> str:
-    return " ".join(f"{k['name']}={'none' if k['default'] is None else k['default']}" for k in knobs(config))
+def short(options: list[dict[str, Any]]) -> str:
+    return " ".join(f"{o['name']}={'none' if o['default'] is None else o['default']}" for o in options)
