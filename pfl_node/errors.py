@@ -5,6 +5,7 @@ PflError
 ├── TaskError             the user's task: its data or model cannot be used; one line, exit code 2
 ├── LayoutMismatch        two models that cannot be combined
 ├── StoreError            a file of ours that cannot be read or written
+├── SimulationStuck       simulated nodes that wait for what cannot come
 └── PeerError(peer)       somebody else
     ├── PeerGone          did not answer, or not in time
     └── PeerMisbehaved    answered with something that must not be used
@@ -41,6 +42,10 @@ class LayoutMismatch(PflError):
 
 class StoreError(PflError):
     """A file of the node cannot be read or written."""
+
+
+class SimulationStuck(PflError):
+    """Simulated nodes wait for what cannot come."""
 
 
 class PeerError(PflError):

@@ -1,0 +1,97 @@
+"""Figures about a whole swarm, from plain records of its nodes. Pure; the same for simulated and real nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean
+
+Cluster = int
+Heads = dict[Cluster, dict[int, int]]  # for each cluster, how many of its nodes chose each head
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What is known about a node at the end. None: unknown, or the policy has no such thing."""
+
+    id: str
+    cluster: Cluster | None = None
+    state: str = "left"
+    rounds: int = 0
+    accuracy: float | None = None  # on its own test data
+    loss: float | None = None
+    models_sent: int = 0
+    models_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    neighbours: tuple[str, ...] | None = None  # whom the policy chose to learn with
+    head: int | None = None  # FACADE: which head it chose
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How well the nodes found those of their own cluster, as means over the nodes."""
+
+    precision: float | None  # of those chosen, how many are of my cluster
+    recall: float | None  # of my cluster, how many were chosen
+
+
+def mean_accuracy(nodes: Iterable[NodeRecord]) -> float | None:
+    known = [n.accuracy for n in nodes if n.accuracy is not None and isfinite(n.accuracy)]
+    return fmean(known) if known else None
+
+
+def accuracy_by_cluster(nodes: Sequence[NodeRecord]) -> dict[Cluster, float]:
+    """The mean accuracy of each cluster that has one."""
+    means = {c: mean_accuracy(n for n in nodes if n.cluster == c) for c in clusters_of(nodes)}
+    return {c: mean for c, mean in means.items() if mean is not None}
+
+
+def fair_accuracy(by_cluster: Mapping[Cluster, float], alpha: float = 2 / 3) -> float | None:
+    """alpha * mean + (1 - alpha) * (1 - (best - worst)), over the clusters' accuracies (FACADE, section 5)."""
+    if not by_cluster:
+        return None
+    values = list(by_cluster.values())
+    return alpha * fmean(values) + (1 - alpha) * (1 - (max(values) - min(values)))
+
+
+def found_neighbours(nodes: Sequence[NodeRecord]) -> Found | None:
+    """None when no node chose neighbours or no cluster is known. A node without any counts for recall only."""
+    chose = [n for n in nodes if n.neighbours is not None and n.cluster is not None]
+    if not chose:
+        return None
+    members = {c: {n.id for n in nodes if n.cluster == c} for c in clusters_of(nodes)}
+    precisions, recalls = [], []
+    for n in chose:
+        assert n.cluster is not None
+        mine, picked = members[n.cluster] - {n.id}, set(n.neighbours or ()) - {n.id}
+        if picked:
+            precisions.append(len(picked & mine) / len(picked))
+        if mine:
+            recalls.append(len(picked & mine) / len(mine))
+    return Found(fmean(precisions) if precisions else None, fmean(recalls) if recalls else None)
+
+
+def heads_by_cluster(nodes: Sequence[NodeRecord]) -> Heads | None:
+    """None when no node chose a head or no cluster is known."""
+    counts = {
+        c: Counter(n.head for n in nodes if n.cluster == c and n.head is not None) for c in clusters_of(nodes)
+    }
+    heads = {c: dict(sorted(count.items())) for c, count in counts.items() if count}
+    return heads or None
+
+
+def settled(heads: Heads) -> bool:
+    """Each cluster's nodes are all on one head, and no two clusters on the same."""
+    return all(len(count) == 1 for count in heads.values()) and distinct(next(iter(c)) for c in heads.values())
+
+
+def distinct(values: Iterable[int]) -> bool:
+    listed = list(values)
+    return len(set(listed)) == len(listed)
+
+
+def clusters_of(nodes: Collection[NodeRecord]) -> list[Cluster]:
+    return sorted({n.cluster for n in nodes if n.cluster is not None})

@@ -1,0 +1,5 @@
+"""The same policies on a virtual clock and an in-memory network: one seed decides everything."""
+
+from pfl_node.sim.run import simulate
+
+__all__ = ["simulate"]

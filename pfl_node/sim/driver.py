@@ -1,0 +1,242 @@
+"""Runs a policy inside the simulator: answers its steps on virtual time. Knows no algorithm and no lifecycle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pfl_node import aggregate
+from pfl_node.policies.base import Policy
+from pfl_node.seeds import fresh_seed, seed_from
+from pfl_node.sim.costs import batches
+from pfl_node.sim.fiber import WAIT, Fiber, Reply
+from pfl_node.sim.lane import Lane
+from pfl_node.sim.post import Answers, Post
+from pfl_node.sim.world import World
+from pfl_node.steps import (
+    Ask,
+    Average,
+    Fetch,
+    Fresh,
+    Gather,
+    Peers,
+    Receive,
+    Record,
+    Report,
+    Score,
+    Send,
+    Sleep,
+    Step,
+    Train,
+)
+from pfl_node.types import Offer, PeerId
+
+if TYPE_CHECKING:
+    from pfl_node.sim.node import SimNode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gathering:
+    """A Gather that waits, and for whom."""
+
+    step: Gather
+    awaited: set[PeerId]
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Receiving:
+    """A Receive that waits."""
+
+    step: Receive
+    reply: Reply
+
+
+class SimDriver:
+    """One policy, one node, from its start to its end or its crash."""
+
+    def __init__(self, policy: Policy, node: SimNode, world: World, post: Post, done: Callable[[], None]) -> None:
+        self.policy = policy
+        self.node = node
+        self.world = world
+        self.post = post
+        self.clock = world.clock
+        self.main = Fiber("main", policy.main(), self._answer, done)
+        self.lane = Lane(policy, node.mailbox, world.clock, self._answer) if policy.pushes() else None
+        self._gatherings: list[Gathering] = []
+        self._receivings: list[Receiving] = []
+        self._trainer_free = 0.0  # when the node's one trainer has done all it was asked for
+        self._jobs = 0
+
+    def start(self) -> None:
+        self.main.run()
+        if self.lane:
+            self.lane.go()
+
+    def stop(self) -> None:
+        self.main.stop()
+        if self.lane:
+            self.lane.stop()
+
+    def waits_for(self) -> str:
+        """For a human who asks why nothing happens."""
+        if self._gatherings:
+            waits = self._gatherings[0]
+            return f"Gather of round {waits.step.round} from {', '.join(sorted(waits.awaited))}"
+        return type(self.main.step).__name__
+
+    def _answer(self, fiber: Fiber, step: Step[Any]) -> Any:
+        match step:
+            case Sleep():
+                reply = fiber.reply()
+                self.clock.after(step.seconds, lambda: reply(self.clock.now))
+                return WAIT
+            case Peers():
+                return self.world.views.alive(self.node.id)
+            case Send():
+                return self._call(fiber, step.to, partial(self.post.send, self.node, step), tuple)
+            case Gather():
+                return self._gather(fiber, step)
+            case Receive():
+                return self._receive(fiber, step)
+            case Fetch():
+                call = partial(self.post.fetch, self.node, step)
+                return self._call(fiber, step.peers, call, lambda found: tuple(found.values()))
+            case Ask():
+                return self._call(fiber, step.peers, partial(self.post.ask, self.node, step), dict)
+            case Fresh():
+                return self.node.learner.fresh(fresh_seed(self.world.settings, self.node.id, step.seed), step.part)
+            case Train():
+                return self._train(fiber, step)
+            case Score():
+                return self._score(fiber, step)
+            case Average():
+                return aggregate.mean(step.models, step.weights)
+            case Record():
+                return self.node.record(step)
+            case Report():
+                return self._compute(fiber, self.node.report(step), None)
+        raise TypeError(f"a policy asked for {step!r}, which the simulator does not know")
+
+    # -- messages ------------------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        fiber: Fiber,
+        peers: Collection[PeerId],
+        go: Callable[[Callable[[Answers], None]], None],
+        shape: Callable[[Answers], Any],
+    ) -> Any:
+        if not peers:
+            return shape({})
+        reply = fiber.reply()
+        go(lambda found: reply(shape(found)))
+        return WAIT
+
+    def _gather(self, fiber: Fiber, step: Gather) -> Any:
+        box, believes = self.node.mailbox, self.world.views.believes
+        over = step.round < box.round
+        box.advance(step.round)
+        missing = box.missing(step.peers, step.round)
+        awaited = set() if over else {p for p in missing if believes(self.node.id, p)}
+        if not awaited:
+            return box.collect(step.peers, step.round)
+        waits = Gathering(step, awaited, fiber.reply())
+        self._gatherings.append(waits)
+        self.clock.after(self._patience(step), partial(self._gathered, waits))
+        return WAIT
+
+    def _gathered(self, waits: Gathering) -> None:
+        """All is there that will come, or the patience is over."""
+        if waits in self._gatherings:
+            self._gatherings.remove(waits)
+            if waits.reply.open:
+                waits.reply(self.node.mailbox.collect(waits.step.peers, waits.step.round))
+
+    def _receive(self, fiber: Fiber, step: Receive) -> Any:
+        box = self.node.mailbox
+        if len(box) >= step.n:
+            return box.take(step.n)
+        waits = Receiving(step, fiber.reply())
+        self._receivings.append(waits)
+        self.clock.after(self._patience(step), partial(self._received, waits))
+        return WAIT
+
+    def _received(self, waits: Receiving) -> None:
+        if waits in self._receivings:
+            self._receivings.remove(waits)
+            if waits.reply.open:
+                waits.reply(self.node.mailbox.take(waits.step.n))
+
+    def _patience(self, step: Gather | Receive) -> float:
+        return self.world.settings.round.patience if step.patience is None else step.patience
+
+    # -- what wakes a fiber --------------------------------------------------------------------------------
+
+    def heard(self, offer: Offer) -> None:
+        """A model came. One of a later round says that its sender sends nothing more for an earlier one."""
+        if offer.round is not None:
+            self._await_no_more((offer.sender,), up_to=offer.round)
+            return
+        if self.lane:
+            self.lane.go()
+        for waits in [w for w in self._receivings if len(self.node.mailbox) >= w.step.n]:
+            self._received(waits)
+
+    def gone(self, peers: Collection[PeerId]) -> None:
+        """They left or are believed dead."""
+        self._await_no_more(peers)
+
+    def overtaken(self, peer: PeerId) -> None:
+        """The peer is in a later round than I am."""
+        self._await_no_more((peer,), up_to=self.node.mailbox.round)
+
+    def _await_no_more(self, peers: Collection[PeerId], up_to: int | None = None) -> None:
+        for waits in list(self._gatherings):
+            if up_to is None or waits.step.round <= up_to:
+                waits.awaited.difference_update(peers)
+                if not waits.awaited:
+                    self._gathered(waits)
+
+    # -- learning ------------------------------------------------------------------------------------------
+
+    def _seed(self, kind: str) -> int:
+        self._jobs += 1
+        return seed_from(self.policy.seed, self.policy.me, self.policy.round, kind, self._jobs)
+
+    def _train(self, fiber: Fiber, step: Train) -> Any:
+        learner = self.node.learner
+        model = learner.train(
+            step.model,
+            seed=self._seed("train"),
+            only=step.only,
+            epochs=step.epochs,
+            steps=step.steps,
+            lr=step.lr,
+            prox=step.prox,
+            anchor=step.anchor,
+        )
+        seconds = self.world.costs.batch * batches(step, self.world.settings.train, learner.samples)
+        return self._compute(fiber, seconds, model)
+
+    def _score(self, fiber: Fiber, step: Score) -> Any:
+        scores = self.node.learner.score(
+            step.models,
+            split=step.split,
+            samples=step.samples,
+            own_sample_each=step.own_sample_each,
+            seed=self._seed("score"),
+        )
+        seconds = self.world.costs.sample * sum(score.samples for score in scores)
+        return self._compute(fiber, seconds, scores)
+
+    def _compute(self, fiber: Fiber, seconds: float, answer: Any) -> Any:
+        """The answer is known, as it depends on nothing that happens meanwhile; it is due when the node's one
+        trainer would have come to it and finished."""
+        if seconds <= 0:
+            return answer
+        self._trainer_free = max(self._trainer_free, self.clock.now) + self.node.seconds_of(seconds)
+        self.clock.at(self._trainer_free, partial(fiber.reply(), answer))
+        return WAIT

@@ -1,0 +1,216 @@
+"""What goes wrong in a simulation, and when: frozen events and their short text form. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from pfl_node.errors import ConfigError, nearest
+from pfl_node.types import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The node stops without a word and loses what it had not written."""
+
+    at: float
+    node: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A crashed node comes back with its last checkpoint."""
+
+    at: float
+    node: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The node is not there from the beginning but comes now."""
+
+    at: float
+    node: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Nodes of different groups do not reach each other. Those named in no group form one of their own."""
+
+    at: float
+    groups: tuple[frozenset[PeerId], ...]
+    until: float = inf
+
+    def apart(self, a: PeerId, b: PeerId) -> bool:
+        return self._side(a) != self._side(b)
+
+    def _side(self, node: PeerId) -> int:
+        return next((i for i, group in enumerate(self.groups) if node in group), -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """This share of all messages is lost."""
+
+    rate: float
+    at: float = 0.0
+    until: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Every message takes so many seconds more."""
+
+    seconds: float
+    at: float = 0.0
+    until: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """The node computes so many times slower."""
+
+    node: PeerId
+    factor: float
+    at: float = 0.0
+    until: float = inf
+
+
+Fault = Crash | Restart | Join | Partition | Loss | Delay | Slow
+
+FORMS = {
+    "crash": "crash:n003@12.5",
+    "restart": "restart:n003@20",
+    "join": "join:n009@30",
+    "partition": "partition:n000-n004|rest@10-40",
+    "loss": "loss:0.02 or loss:0.02@10-40",
+    "delay": "delay:0.1 or delay:0.1@10-40",
+    "slow": "slow:n003x4 or slow:n003x4@10-40",
+}
+
+
+def node_ids(nodes: int) -> tuple[PeerId, ...]:
+    """n000, n001, …: sorted as text they are sorted as numbers."""
+    width = max(3, len(str(nodes - 1)))
+    return tuple(PeerId(f"n{i:0{width}}") for i in range(nodes))
+
+
+def parse_faults(texts: Iterable[str], ids: Sequence[PeerId]) -> tuple[Fault, ...]:
+    """The faults in their text form, checked against the nodes there are."""
+    faults = tuple(_parse(text, ids) for text in texts)
+    check_faults(faults, ids)
+    return faults
+
+
+def check_faults(faults: Iterable[Fault], ids: Sequence[PeerId]) -> None:
+    """Raises ConfigError when a fault cannot happen."""
+    up: dict[PeerId, bool] = {}
+    joins: set[PeerId] = set()
+    for fault in sorted(faults, key=lambda f: f.at):
+        _check_numbers(fault)
+        for node in _named(fault):
+            if node not in ids:
+                raise ConfigError(f"{kind_of(fault)}: there is no node {node!r}; {nearest(node, ids)}")
+        match fault:
+            case Join(node=node):
+                if node in joins or node in up:
+                    raise ConfigError(f"join: {node} can join once, and before anything else happens to it")
+                joins.add(node)
+            case Crash(node=node):
+                if up.get(node) is False:
+                    raise ConfigError(f"crash: {node} is already down at {fault.at:g}; restart it first")
+                up[node] = False
+            case Restart(node=node):
+                if up.get(node) is not False:
+                    raise ConfigError(f"restart: {node} is not down at {fault.at:g}; crash it first")
+                up[node] = True
+
+
+def kind_of(fault: Fault) -> str:
+    return type(fault).__name__.lower()
+
+
+def _check_numbers(fault: Fault) -> None:
+    name = kind_of(fault)
+    if not 0 <= fault.at < inf:
+        raise ConfigError(f"{name}: a time of {fault.at:g} s; it must be zero or more")
+    match fault:
+        case Loss(rate=rate) if not 0 <= rate <= 1:
+            raise ConfigError(f"loss: a rate of {rate:g}; it must be between 0 and 1")
+        case Delay(seconds=seconds) if not 0 <= seconds < inf:
+            raise ConfigError(f"delay: {seconds:g} s; it must be zero or more")
+        case Slow(factor=factor) if not 0 < factor < inf:
+            raise ConfigError(f"slow: a factor of {factor:g}; it must be above zero")
+    match fault:
+        case Partition(until=until) | Loss(until=until) | Delay(until=until) | Slow(until=until):
+            if not until > fault.at:
+                raise ConfigError(f"{name}: it ends at {until:g} s, before it begins at {fault.at:g} s")
+
+
+def _named(fault: Fault) -> list[PeerId]:
+    match fault:
+        case Crash(node=node) | Restart(node=node) | Join(node=node) | Slow(node=node):
+            return [node]
+        case Partition(groups=groups):
+            return sorted(node for group in groups for node in group)
+    return []
+
+
+# -- text ------------------------------------------------------------------------------------------------------
+
+
+def _parse(text: str, ids: Sequence[PeerId]) -> Fault:
+    kind, colon, rest = text.partition(":")
+    if kind not in FORMS or not colon:
+        raise ConfigError(f"fault {text!r}: unknown kind {kind!r}; {nearest(kind, FORMS)}")
+    what, _, when = rest.partition("@")
+    try:
+        return _READ[kind](what, when, ids)
+    except ValueError:
+        raise ConfigError(f"fault {text!r} cannot be read; write it like {FORMS[kind]}") from None
+
+
+def _span(when: str) -> tuple[float, float]:
+    start, dash, end = when.partition("-")
+    return (float(start) if when else 0.0), (float(end) if dash else inf)
+
+
+def _slow(what: str, when: str, ids: Sequence[PeerId]) -> Slow:  # noqa: ARG001
+    node, x, factor = what.partition("x")
+    if not x:
+        raise ValueError(what)
+    return Slow(PeerId(node), float(factor), *_span(when))
+
+
+def _partition(what: str, when: str, ids: Sequence[PeerId]) -> Partition:
+    start, until = _span(when)
+    names = [name for name in what.split("|") if name != "rest"]
+    if not when or not names or not all(names):
+        raise ValueError(what)
+    groups = tuple(_group(name, ids) for name in names)
+    if sum(map(len, groups)) != len(frozenset[PeerId]().union(*groups)):
+        raise ConfigError(f"partition:{what}: a node stands in two groups")
+    return Partition(start, groups, until)
+
+
+def _group(text: str, ids: Sequence[PeerId]) -> frozenset[PeerId]:
+    """n000,n003-n005"""
+    found: set[PeerId] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        found |= {i for i in ids if first <= i <= last} if dash else {PeerId(first)}
+        if dash and not (first in ids and last in ids and first <= last):
+            raise ConfigError(f"partition: {part!r} is not a range of nodes; there are {ids[0]} to {ids[-1]}")
+    return frozenset(found)
+
+
+_READ: dict[str, Callable[[str, str, Sequence[PeerId]], Fault]] = {
+    "crash": lambda what, when, _: Crash(float(when), PeerId(what)),
+    "restart": lambda what, when, _: Restart(float(when), PeerId(what)),
+    "join": lambda what, when, _: Join(float(when), PeerId(what)),
+    "partition": _partition,
+    "loss": lambda what, when, _: Loss(float(what), *_span(when)),
+    "delay": lambda what, when, _: Delay(float(what), *_span(when)),
+    "slow": _slow,
+}

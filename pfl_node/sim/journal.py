@@ -1,0 +1,70 @@
+"""What happened in a simulation: one JSON object a line, the same bytes for the same seed. Knows no real clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from numbers import Integral, Real
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from pfl_node.errors import StoreError
+from pfl_node.types import PeerId
+
+Level = Literal["rounds", "messages"]
+
+
+class Journal:
+    """Lines go to a file beside the final one, which takes its place when the run is over. No path: to nowhere."""
+
+    def __init__(self, path: Path | None, level: Level = "messages") -> None:
+        self.messages = level == "messages" and path is not None
+        self._path = path
+        self._part = path.with_name(f"{path.name}.part") if path else None
+        self._file: IO[str] | None = None
+        if self._part:
+            try:
+                self._file = self._part.open("w", encoding="utf-8", newline="\n")
+            except OSError as error:
+                raise StoreError(f"cannot write {self._part}: {error.strerror or error}") from error
+
+    def write(self, time: float, node: PeerId | None, event: str, **data: Any) -> None:
+        """Without a node it is something that happens to the swarm."""
+        if self._file:
+            row = {"time": round(time, 6), "node": node, "event": event} | plain(data)
+            self._file.write(json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n")
+
+    def message(self, time: float, node: PeerId, event: str, **data: Any) -> None:
+        """One of the many lines that a big run leaves out."""
+        if self.messages:
+            self.write(time, node, event, **data)
+
+    def publish(self) -> None:
+        """The run is over: the file gets its name."""
+        self.close()
+        if self._part and self._path:
+            self._part.replace(self._path)
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+            self._file = None
+
+
+def plain(value: Any) -> Any:
+    """JSON's own types, with nine digits of a float and null for what is not a number."""
+    match value:
+        case None | bool() | str():
+            return value
+        case Integral():
+            return int(value)
+        case Real():
+            return float(f"{float(value):.9g}") if isfinite(value) else None
+        case Mapping():
+            return {str(k): plain(v) for k, v in value.items()}
+        case set() | frozenset():
+            return [plain(v) for v in sorted(value)]
+        case Sequence():
+            return [plain(v) for v in value]
+    raise TypeError(f"a journal cannot hold a {type(value).__name__}")

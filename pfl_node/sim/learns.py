@@ -1,0 +1,64 @@
+"""What the simulator asks of a learner, and how a real one is loaded. Imports torch only when a task is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from pfl_node.model import Layout, Model
+from pfl_node.settings import Settings
+from pfl_node.types import Eval, Part, PeerId, Split
+
+
+class Learns(Protocol):
+    """One node's data and how to learn from it. The same seed gives the same answer."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def cluster(self) -> int | None: ...
+
+    def fresh(self, seed: int, part: Part = "model") -> Model: ...
+
+    def train(
+        self,
+        model: Model,
+        *,
+        seed: int,
+        only: Literal["core", "head"] | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        lr: float | None = None,
+        prox: float = 0.0,
+        anchor: Model | None = None,
+    ) -> Model: ...
+
+    def score(
+        self,
+        models: Sequence[Model],
+        *,
+        split: Split = "train",
+        samples: int | None = None,
+        own_sample_each: bool = False,
+        seed: int = 0,
+    ) -> tuple[Eval, ...]: ...
+
+
+Load = Callable[[int, PeerId], Learns]  # the learner of a place
+
+
+def learners_of(settings: Settings, nodes: int) -> Load:
+    """The settings' task, at each of so many places."""
+    from pfl_node.learning.learner import Learner
+    from pfl_node.learning.task import Place
+    from pfl_node.learning.tasks import load_task
+
+    def load(index: int, node: PeerId) -> Learns:
+        place = Place(index=index, nodes=nodes, seed=settings.seed, node_id=node)
+        return Learner(load_task(settings.task, place), settings.train, settings.device)
+
+    return load

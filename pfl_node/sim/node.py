@@ -1,0 +1,249 @@
+"""One simulated node: its life, its mail, what it tells. Knows no algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.mailbox import Limits, Mailbox
+from pfl_node.metrics import NodeRecord
+from pfl_node.model import Model
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.seeds import fresh_seed
+from pfl_node.sim.driver import SimDriver
+from pfl_node.sim.learns import Learns
+from pfl_node.sim.post import Post
+from pfl_node.sim.world import Traffic, World
+from pfl_node.steps import Record, Report
+from pfl_node.types import Eval, Offer, Part, PeerId, Split
+
+State = Literal["away", "up", "crashed", "left"]
+SPLITS: tuple[Split, ...] = ("val", "test")  # a policy sees neither
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all nodes are to do."""
+
+    policy: type[Policy]
+    cfg: PolicyConfig
+
+
+class SimNode:
+    """away -> up -> left; up -> crashed -> up."""
+
+    def __init__(self, id: PeerId, learner: Learns, plan: Plan, world: World, post: Post) -> None:
+        self.id = id
+        self.learner = learner
+        self.world = world
+        self.state: State = "away"
+        self.traffic = Traffic()
+        seed = world.settings.seed
+        self.chance = Random(f"{seed}/network/{id}")  # of its messages and jobs
+        self._speed = world.costs.speed(Random(f"{seed}/speed/{id}"))
+        self._plan = plan
+        self._post = post
+        self._checkpoint: dict[str, Any] | None = None
+        self._unsaved = 0
+        self._reports = 0
+        self._told: dict[str, Any] = {}  # the data of the last Report and of the last Records
+        self._measured: dict[Split, Eval] = {}
+        self._measured_model: Model | None = None
+        self._driver: SimDriver | None = None
+        self._set_up()
+
+    @property
+    def up(self) -> bool:
+        return self.state == "up"
+
+    @property
+    def waits_for(self) -> str:
+        return self._driver.waits_for() if self._driver else "its start"
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        """As a process does when it starts: from the checkpoint, or new."""
+        settings, serve = self.world.settings, self.world.settings.serve
+        self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox))
+        self.policy = self._plan.policy(
+            me=self.id,
+            cfg=self._plan.cfg,
+            model=self.learner.fresh(fresh_seed(settings, self.id, 0), "model"),
+            rounds=settings.rounds,
+            seed=settings.seed,
+            rng=Random(f"{settings.seed}/policy/{self.id}"),
+        )
+        if self._checkpoint:
+            self.policy.restore(self._checkpoint)
+        self._published = Offer(self.id, self.policy.model, self.policy.round, samples=self.learner.samples)
+
+    def appear(self) -> None:
+        """From now on it is reached by others."""
+        self.state = "up"
+        self.world.running += 1
+
+    def start(self) -> None:
+        """Begin the algorithm."""
+        if not self.up:
+            return
+        self._write("started", round=self.policy.round, samples=self.learner.samples, cluster=self.learner.cluster)
+        self._driver = SimDriver(self.policy, self, self.world, self._post, self._finish)
+        self._driver.start()
+
+    def start_late(self) -> None:
+        """Begin it when others have begun; with a lockstep policy that is in their round."""
+        if self.policy.lockstep:
+            others = (self.world.nodes[p].policy.round for p in self.world.views.alive(self.id))
+            self.policy.round = max((self.policy.round, *others))
+            self.mailbox.advance(self.policy.round)
+        self.start()
+
+    def crash(self) -> None:
+        self.state = "crashed"
+        self._stop()
+        self._write("crashed")
+        self.world.views.crashed(self.id)
+
+    def come_back(self) -> None:
+        self._set_up()
+        self._write("restarted", round=self.policy.round)
+
+    def _finish(self) -> None:
+        """Its main has returned: it measures what it has and leaves, as a daemon does."""
+        if self._measured_model is not self.policy.model:
+            self._measure(self.policy.model)
+        self._write("finished", round=self.policy.round, **self._figures())
+        self.state = "left"
+        self._stop()
+        self.world.views.left(self.id)
+
+    def _stop(self) -> None:
+        self.world.running -= 1
+        if self._driver:
+            self._driver.stop()
+            self._driver = None
+
+    # -- mail ----------------------------------------------------------------------------------------------
+
+    def take(self, offer: Offer, *, finite: bool) -> None:
+        """A model was pushed; raises Refused."""
+        self._check_layout(offer.model, offer.sender)
+        if not finite:
+            raise Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity", offer.sender)
+        self.mailbox.admit(offer.sender, offer.round)
+        self.mailbox.put(offer)
+
+    def serve(self, part: Part) -> Offer:
+        """What a Fetch gets; raises Refused."""
+        if not (self.world.settings.serve.head if part == "head" else self.world.settings.serve.model):
+            raise Refused(Reason.NOT_SERVED, f"this node does not serve its {part}")
+        offer = self._published
+        return Offer(offer.sender, offer.model.of(part), offer.round, samples=offer.samples)
+
+    def evaluate(self, model: Model, asker: PeerId) -> Eval:
+        """What an Ask gets; raises Refused. It runs beside the node's own training, which it does not hold up."""
+        if not self.world.settings.serve.evaluate:
+            raise Refused(Reason.NOT_SERVED, "this node does not score models of others", asker)
+        self._check_layout(model, asker)
+        return self.learner.score([model], split="train", samples=None, own_sample_each=False, seed=0)[0]
+
+    def heard(self, offer: Offer) -> None:
+        if self._driver:
+            self._driver.heard(offer)
+
+    def overtaken(self, peer: PeerId) -> None:
+        self.mailbox.overtaken(peer)
+        if self._driver:
+            self._driver.overtaken(peer)
+
+    def lost_sight(self, peers: Collection[PeerId]) -> None:
+        if self._driver:
+            self._driver.gone(peers)
+
+    def _check_layout(self, model: Model, sender: PeerId) -> None:
+        layout = model.layout
+        if layout is not self.learner.layout and layout != self.learner.layout.of(layout.part):
+            raise Refused(Reason.LAYOUT, f"a {layout.part} of another layout", sender)
+
+    # -- what things take ----------------------------------------------------------------------------------
+
+    def seconds_of(self, seconds: float) -> float:
+        """What this node needs for what takes others so long."""
+        slowness = self.world.weather.slowness(self.id, self.world.clock.now)
+        return self.world.costs.work(seconds, self._speed * slowness, self.chance)
+
+    def seconds_to_score(self, samples: int) -> float:
+        return self.seconds_of(self.world.costs.sample * samples)
+
+    # -- what the policy tells -----------------------------------------------------------------------------
+
+    def record(self, step: Record) -> None:
+        self._told[step.event] = dict(step.data)
+        self._write(step.event, **step.data)
+
+    def report(self, step: Report) -> float:
+        """A round is done: publish, measure if due, keep the state. Returns the seconds that measuring takes."""
+        settings = self.world.settings
+        self._published = Offer(self.id, step.model, step.round, samples=self.learner.samples)
+        self._told["round"] = dict(step.data)
+        self._reports += 1
+        due = (step.round + 1) % settings.eval.every == 0
+        if due:
+            self._measure(step.model)
+        self._write("round", **step.data, round=step.round, **(self._figures() if due else {}))
+        self._keep()
+        self._catch_up(step.round)
+        self.world.reported()
+        return self.world.costs.sample * sum(e.samples for e in self._measured.values()) if due else 0.0
+
+    def _keep(self) -> None:
+        self._unsaved += 1
+        if self._unsaved >= self.world.settings.store.checkpoint_every:
+            self._checkpoint = self.policy.snapshot()
+            self._unsaved = 0
+
+    def _catch_up(self, round: int) -> None:
+        """A node of a lockstep policy that fell behind goes on where the others are."""
+        if self.policy.lockstep:
+            ahead = self.mailbox.swarm_round(self.world.views.alive(self.id))
+            if ahead > round + 1:
+                self._write("catching_up", round=round, swarm=ahead)
+                self.policy.round = ahead - 1
+
+    def _measure(self, model: Model) -> None:
+        for split in SPLITS:
+            scores = self.learner.score([model], split=split, samples=None, own_sample_each=False, seed=0)
+            self._measured[split] = scores[0]
+        self._measured_model = model
+
+    def _figures(self) -> dict[str, float]:
+        return {
+            f"{split}_{what}": getattr(score, what)
+            for split, score in self._measured.items()
+            for what in ("loss", "accuracy")
+        }
+
+    def _write(self, event: str, **data: Any) -> None:
+        self.world.journal.write(self.world.clock.now, self.id, event, **data)
+
+    def summary(self) -> NodeRecord:
+        test = self._measured.get("test")
+        neighbours = self._told.get("neighbours", {}).get("ids")
+        return NodeRecord(
+            id=self.id,
+            cluster=self.learner.cluster,
+            state=self.state,
+            rounds=self._reports,
+            accuracy=test.accuracy if test else None,
+            loss=test.loss if test else None,
+            models_sent=self.traffic.models_sent,
+            models_received=self.traffic.models_received,
+            bytes_sent=self.traffic.bytes_sent,
+            bytes_received=self.traffic.bytes_received,
+            neighbours=None if neighbours is None else tuple(neighbours),
+            head=self._told.get("round", {}).get("head"),
+        )

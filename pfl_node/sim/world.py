@@ -1,0 +1,65 @@
+"""What all nodes of a simulation share: the clock, the weather, the journal, each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pfl_node.settings import Settings
+from pfl_node.sim.clock import Clock
+from pfl_node.sim.costs import Costs
+from pfl_node.sim.journal import Journal
+from pfl_node.sim.views import Views
+from pfl_node.sim.weather import Weather
+from pfl_node.types import PeerId
+
+if TYPE_CHECKING:
+    from pfl_node.sim.node import SimNode
+
+
+@dataclass
+class Traffic:
+    """What a node sent and got. Everything sent is in the end received, refused or lost."""
+
+    models_sent: int = 0
+    bytes_sent: int = 0
+    models_received: int = 0
+    bytes_received: int = 0
+    models_lost: int = 0  # of those it sent
+    refused: Counter[str] = field(default_factory=Counter)  # what it refused, by reason
+
+    def sent(self, nbytes: int) -> None:
+        self.models_sent += 1
+        self.bytes_sent += nbytes
+
+    def received(self, nbytes: int) -> None:
+        self.models_received += 1
+        self.bytes_received += nbytes
+
+
+@dataclass
+class World:
+    """Handed to every part of the simulation."""
+
+    settings: Settings
+    costs: Costs
+    clock: Clock
+    weather: Weather
+    journal: Journal
+    reported: Callable[[], None]  # somebody finished a round
+    nodes: dict[PeerId, SimNode] = field(default_factory=dict)
+    running: int = 0  # nodes that are up
+    views: Views = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.views = Views(self.clock, self.costs, self.settings.seed, self.reaches, self._notice)
+
+    def reaches(self, a: PeerId, b: PeerId) -> bool:
+        """Would a message of a get to b now?"""
+        node = self.nodes.get(b)
+        return node is not None and node.up and not self.weather.apart(a, b, self.clock.now)
+
+    def _notice(self, observer: PeerId, gone: Collection[PeerId]) -> None:
+        self.nodes[observer].lost_sight(gone)
