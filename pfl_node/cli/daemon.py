@@ -27,10 +27,8 @@ Version = Annotated[
 
 @takes_settings()
 def _daemon(settings: "Settings") -> int:
-    from pfl_node.config import check
     from pfl_node.daemon import run_daemon
 
-    check(settings)
     return run_daemon(settings)
 
 
@@ -55,11 +53,10 @@ run = dressed(_run, [_ctx, *inspect.signature(_daemon).parameters.values(), _ver
 @takes_settings()
 def config(settings: "Settings", format: Annotated[Literal["toml", "json"], typer.Option()] = "toml") -> int:
     """Print the effective settings: file < environment (PFL_*) < flags < --set."""
-    from pfl_node.config import check, dump
+    from pfl_node.config import dump
     from pfl_node.policies import configure, load_policy
     from pfl_node.settings import PolicySettings
 
-    check(settings)
     name = settings.policy.name
     knobs = configure(load_policy(name), settings.policy.options).model_dump(mode="json")
     settings = settings.model_copy(update={"policy": PolicySettings(name=name, **knobs)})

@@ -68,9 +68,12 @@ def takes_settings(*, leave_out: Collection[str] = ()) -> Callable[[Callable[...
 
 
 def load(config: Path | None, overrides: dict[str, Any], sets: list[str] | None) -> "Settings":
-    from pfl_node.config import load_settings
+    """The effective settings, checked before anything heavy is imported."""
+    from pfl_node.config import check, load_settings
 
-    return load_settings(config=config, overrides=overrides, sets=sets or (), environ=os.environ)
+    settings = load_settings(config=config, overrides=overrides, sets=sets or (), environ=os.environ)
+    check(settings)
+    return settings
 
 
 def _parameter(flag: Flag) -> inspect.Parameter:

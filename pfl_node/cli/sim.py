@@ -24,11 +24,9 @@ def sim(
     settings: "Settings", nodes: Nodes = 20, fault: Faults = None, out: Out = None, format: Format = "table"
 ) -> int:
     """Simulate a swarm: one seed decides everything, and the same seed gives the same journal."""
-    from pfl_node.config import check
     from pfl_node.sim import simulate
     from pfl_node.sim.faults import node_ids, parse_faults
 
-    check(settings)
     faults = parse_faults(fault or (), node_ids(nodes))
     summary = simulate(settings, nodes=nodes, faults=faults, out=out, progress=None)
     (as_json if format == "json" else as_facts)(summary.as_dict())

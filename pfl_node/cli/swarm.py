@@ -23,10 +23,8 @@ def swarm(
     settings: "Settings", nodes: Nodes = 8, workers: Workers = None, out: Out = None, live: Live = True
 ) -> int:
     """Run many nodes on this machine, in a few processes, over real connections."""
-    from pfl_node.config import check
     from pfl_node.swarm import run_swarm
 
-    check(settings)
     return run_swarm(settings, nodes=nodes, workers=workers, out=out, live=live)
 
 
@@ -35,8 +33,6 @@ def demo(
     settings: "Settings", nodes: Nodes = 8, workers: Workers = None, out: Out = None, live: Live = True
 ) -> int:
     """See it work: a small swarm on real digits, two groups of nodes that see them differently, and a report."""
-    from pfl_node.config import check
     from pfl_node.swarm.demo import run_demo
 
-    check(settings)
     return run_demo(settings, nodes=nodes, workers=workers, out=out, live=live)

@@ -1,0 +1,78 @@
+"""A user's mistake is one line on stderr and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pfl_node.errors import ConfigError
+from tests.unit.cli.run import Shell
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("pers 127.0.0.1:1", "no such verb 'pers': did you mean 'peers'?"),
+        ("--rond 3", "no such option --rond: did you mean '--rounds'?"),
+        ("--rond=3", "no such option --rond: did you mean '--rounds'?"),
+        ("peers 127.0.0.1:1 --fromat json", "no such option --fromat: did you mean '--format'?"),
+        ("config --polcy pens", "no such option --polcy: did you mean '--policy'?"),
+        ("peers", "missing argument 'HOST:PORT' (see pfl-node peers --help)"),
+        ("peers a:1 b:2", "got unexpected extra argument(s) (b:2) (see pfl-node peers --help)"),
+        ("--rounds", "option '--rounds' requires an argument (see pfl-node --help)"),
+        ("--policy pens config", "options go after the verb: pfl-node config [OPTIONS]"),
+        ("--rounds many", "bad value 'many' for 'rounds' in --rounds: must be a whole number above 0"),
+        ("config --seed -1", "bad value '-1' for 'seed' in --seed: must be a whole number at least 0"),
+        ("config --device gpu", "bad value 'gpu' for 'device' in --device: must be auto, cpu, cuda or cuda:N"),
+        (
+            "config --log-level loud",
+            "bad value 'loud' for 'log.level' in --log-level: must be one of debug, info, warning, error",
+        ),
+        ("config --set train.lrr=1", "unknown setting 'train.lrr' in --set: did you mean 'train.lr'?"),
+        ("config --set lr", "--set 'lr' must be KEY=VALUE, for example --set train.lr=0.1"),
+        ("config --config gone.toml", "cannot read gone.toml: No such file or directory"),
+        ("config --policy pns", "unknown policy 'pns': did you mean 'pens'?"),
+        ("config --set policy.mm=1", "policy.mm is not a knob of Pens: did you mean 'm'?"),
+        ("--listen 127.0.0.1", "listen '127.0.0.1' must be HOST:PORT, for example 127.0.0.1:7000 or [::1]:7000"),
+        ("--peer-seed 127.0.0.1:x", "peer_seed '127.0.0.1:x': the port must be a number from 1 to 65535"),
+        (
+            "--listen 10.0.0.1:7000",
+            "listen '10.0.0.1:7000' is not loopback: connections are not encrypted; "
+            "add --insecure if you trust this network",
+        ),
+        ("status 127.0.0.1", "address '127.0.0.1' must be HOST:PORT, for example 127.0.0.1:7000 or [::1]:7000"),
+        ("sim --nodes 3 --fault crsh:n001@3", "fault 'crsh:n001@3': unknown kind 'crsh'; did you mean 'crash'?"),
+    ],
+)
+def test_each_mistake_is_one_line(shell: Shell, words: str, line: str) -> None:
+    assert shell.mistake(*words.split()) == line
+
+
+@pytest.mark.parametrize(
+    "words", ["sim --nodes 0", "sim --nodes x", "ping a:1 --count 0", "wait a:1 --state bored"]
+)
+def test_a_value_that_an_option_cannot_have_names_the_option(shell: Shell, words: str) -> None:
+    verb, *_, option, value = words.split()
+    line = shell.mistake(*words.split())
+    assert f"'{option}'" in line
+    assert line.endswith(f"(see pfl-node {verb} --help)")
+
+
+def test_a_task_that_does_not_exist_names_the_nearest(shell: Shell) -> None:
+    assert "did you mean 'digits'?" in shell.mistake("config", "--task", "digts")
+    assert "did you mean 'angles'?" in shell.mistake("config", "--set", "task.angels=[0]")
+
+
+def test_a_mistake_in_a_file_names_the_file(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text("[train]\nlrr = 1\n")
+    assert shell.mistake("config", "--config", str(file)) == (
+        f"unknown setting 'train.lrr' in {file}: did you mean 'train.lr'?"
+    )
+
+
+def test_with_debugging_on_a_mistake_is_a_traceback(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_DEBUG", "1")
+    with pytest.raises(ConfigError):
+        shell("config", "--set", "x")
