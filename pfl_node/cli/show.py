@@ -33,7 +33,7 @@ def as_facts(facts: Mapping[str, Any]) -> None:
 
 def _cell(value: Any) -> str:
     match value:
-        case None:
+        case None | "":
             return "-"
         case bool():
             return "yes" if value else "no"

@@ -24,5 +24,6 @@ def in_one_line(error: typer.TyperException) -> str:
         known = [o for p in context.command.params for o in p.opts if o.startswith("--")]
         return f"no such option {option}: {nearest(option, known)}"
     text = error.format_message().rstrip(".")
+    text = text.replace(": Value error, ", ": ").replace(": Input should", ": it should")
     path = context.command_path if context else "pfl-node"
     return f"{text[:1].lower()}{text[1:]} (see {path} --help)"

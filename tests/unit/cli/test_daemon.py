@@ -47,7 +47,8 @@ def test_every_flag_sets_a_key_that_exists_and_is_spelled_after_it() -> None:
 def test_every_flag_reaches_the_settings(shell: Shell) -> None:
     words = (
         "--peer-seed a:1 --peer-seed b:2 --listen 0.0.0.0:7000 --advertise c:7000 --policy el --task digits "
-        "--rounds 4 --data-dir d --device cpu --seed 5 --name n --run r --insecure --log-level debug --log-format json"
+        "--rounds 4 --data-dir d "
+        "--device cpu --seed 5 --name n --run r --insecure --log-level debug --log-format json"
     )
     got = json.loads(shell("config", *words.split(), "--format", "json").out)
     assert got["peer_seed"] == ["a:1", "b:2"]

@@ -53,7 +53,7 @@ def test_each_mistake_is_one_line(shell: Shell, words: str, line: str) -> None:
     "words", ["sim --nodes 0", "sim --nodes x", "ping a:1 --count 0", "wait a:1 --state bored"]
 )
 def test_a_value_that_an_option_cannot_have_names_the_option(shell: Shell, words: str) -> None:
-    verb, *_, option, value = words.split()
+    verb, *_, option, _value = words.split()
     line = shell.mistake(*words.split())
     assert f"'{option}'" in line
     assert line.endswith(f"(see pfl-node {verb} --help)")
