@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
@@ -16,8 +17,8 @@ def mean(models: Sequence[Model], weights: Sequence[float] | None = None) -> Mod
     """The (weighted) mean. A model with a NaN or an infinity is left out; if none is left, that is an error."""
     if weights is not None and len(weights) != len(models):
         raise ValueError(f"{len(models)} models but {len(weights)} weights")
-    if weights is not None and any(w < 0 for w in weights):
-        raise ValueError("a weight is negative")
+    if weights is not None and not all(0 <= w < inf for w in weights):
+        raise ValueError("a weight is negative or not finite")
     if len({m.layout.digest for m in models}) > 1:
         raise LayoutMismatch("models of different layouts cannot be averaged")
     pairs = [(m, w) for m, w in zip(models, weights or [1.0] * len(models), strict=True) if m.is_finite()]

@@ -140,7 +140,8 @@ class Model:
 
     def is_finite(self) -> bool:
         """No NaN and no infinity anywhere. A sum is finite only if all its terms are (or they overflow)."""
-        return bool(np.isfinite(self.vector.sum(dtype=np.float64)))
+        with np.errstate(invalid="ignore"):  # infinities of both signs
+            return bool(np.isfinite(self.vector.sum(dtype=np.float64)))
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.mailbox import Limits, Mailbox
+from pfl_node.types import Offer, PeerId
+from tests.byhand import A, B, C, core_of, offer
+
+
+def deliver(box: Mailbox, sender: PeerId, value: float = 0, round: int | None = None) -> None:
+    box.admit(sender, round)
+    box.put(offer(sender, value, round=round))
+
+
+def refused(box: Mailbox, sender: PeerId, round: int | None = None) -> Reason:
+    with pytest.raises(Refused) as error:
+        box.admit(sender, round)
+    assert error.value.peer == sender
+    return error.value.reason
+
+
+def values(offers: tuple[Offer, ...]) -> list[float]:
+    return [core_of(o.model) for o in offers]
+
+
+def test_the_inbox_is_first_in_first_out() -> None:
+    box = Mailbox()
+    for sender, value in ((A, 1), (B, 2), (A, 3)):
+        deliver(box, sender, value)
+    assert len(box) == 3
+    assert values(box.take(2)) == [1, 2]
+    assert values(box.take(5)) == [3]
+    assert box.take() == ()
+
+
+def test_a_message_with_a_round_does_not_reach_the_inbox_and_the_other_way_round() -> None:
+    box = Mailbox()
+    deliver(box, A, 1, round=0)
+    deliver(box, B, 2)
+    assert (len(box), box.held) == (1, 2)
+    assert values(box.take(9)) == [2]
+    assert values(box.collect([A, B], 0)) == [1]
+    assert box.held == 0
+
+
+def test_a_peer_may_have_two_models_in_the_inbox_and_the_third_is_refused() -> None:
+    box = Mailbox()
+    deliver(box, A)
+    deliver(box, A)
+    assert refused(box, A) is Reason.FLOOD
+    deliver(box, B)
+    box.take()
+    deliver(box, A)
+
+
+def test_what_is_still_on_the_wire_counts() -> None:
+    box = Mailbox()
+    box.admit(A, None)
+    box.admit(A, None)
+    assert refused(box, A) is Reason.FLOOD
+    box.cancel(A, None)
+    box.admit(A, None)
+
+
+def test_the_inbox_holds_so_many_models_in_all() -> None:
+    box = Mailbox(Limits(inbox=3))
+    deliver(box, A)
+    deliver(box, B)
+    box.admit(C, None)
+    assert refused(box, C) is Reason.FLOOD
+    box.put(offer(C, 0))
+    assert refused(box, B) is Reason.FLOOD
+    assert len(box) == 3
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["admit", "put", "cancel", "take"])), max_size=60)
+)
+def test_no_limit_is_ever_passed_and_nothing_that_was_taken_is_lost(moves: list[tuple[str, str]]) -> None:
+    box = Mailbox(Limits(per_peer=2, inbox=4))
+    coming: Counter[str] = Counter()
+    put = taken = 0
+    for name, move in moves:
+        sender = PeerId(name)
+        if move == "admit":
+            try:
+                box.admit(sender, None)
+                coming[name] += 1
+            except Refused as error:
+                assert error.reason is Reason.FLOOD  # noqa: PT017
+        elif move == "take":
+            taken += len(box.take())
+        elif coming[name]:
+            coming[name] -= 1
+            if move == "put":
+                box.put(offer(sender, 0))
+                put += 1
+            else:
+                box.cancel(sender, None)
+        assert len(box) + coming.total() <= 4
+        assert len(box) == put - taken
+
+
+def test_gather_finds_what_came_before_it_asked_in_the_order_asked() -> None:
+    box = Mailbox()
+    deliver(box, A, 1, round=3)
+    deliver(box, B, 2, round=3)
+    deliver(box, C, 3, round=4)
+    assert box.missing([C, B, A], 3) == []
+    assert values(box.collect([B, A, C], 3)) == [2, 1]
+
+
+def test_a_second_model_for_the_same_round_replaces_the_first() -> None:
+    box = Mailbox()
+    deliver(box, A, 1, round=0)
+    deliver(box, A, 2, round=0)
+    assert values(box.collect([A], 0)) == [2]
+
+
+def test_a_peer_that_is_in_a_later_round_is_not_missing_because_it_sends_before_it_goes_on() -> None:
+    box = Mailbox()
+    assert box.missing([A, B], 1) == [A, B]
+    deliver(box, A, round=2)
+    assert box.missing([A, B], 1) == [B]
+
+
+def test_once_gathered_a_round_is_over() -> None:
+    box = Mailbox()
+    deliver(box, A, round=0)
+    deliver(box, A, round=1)
+    box.collect([A], 0)
+    assert refused(box, B, round=0) is Reason.STALE_ROUND
+    assert box.held == 1
+    deliver(box, B, round=1)
+
+
+def test_a_round_that_ends_while_a_model_travels_refuses_it_at_the_door() -> None:
+    box = Mailbox()
+    box.admit(A, 0)
+    box.collect([A], 0)
+    with pytest.raises(Refused) as error:
+        box.put(offer(A, 1, round=0))
+    assert error.value.reason is Reason.STALE_ROUND
+    assert box.held == 0
+
+
+def test_rounds_far_ahead_are_refused() -> None:
+    box = Mailbox(Limits(ahead=3))
+    deliver(box, A, round=3)
+    assert refused(box, A, round=4) is Reason.FUTURE_ROUND
+    box.advance(1)
+    deliver(box, A, round=4)
+
+
+def test_the_shelves_hold_so_many_models_in_all() -> None:
+    box = Mailbox(Limits(shelves=2))
+    deliver(box, A, round=0)
+    deliver(box, A, round=1)
+    assert refused(box, B, round=0) is Reason.FLOOD
+
+
+def test_advancing_clears_the_old_shelves_and_never_goes_back() -> None:
+    box = Mailbox()
+    deliver(box, A, round=2)
+    deliver(box, A, round=5)
+    box.advance(4)
+    box.advance(1)
+    assert (box.round, box.held) == (4, 1)
+
+
+def test_one_that_calls_my_round_stale_is_not_waited_for() -> None:
+    box = Mailbox()
+    box.advance(2)
+    box.overtaken(A)
+    assert box.missing([A, B], 2) == [B]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "swarm"),
+    [({}, 0), ({A: 7}, 7), ({A: 7, B: 3}, 3), ({A: 7, B: 3, C: 5}, 5), ({A: 7, B: 7, C: 1}, 7)],
+)
+def test_the_swarms_round_is_the_one_that_half_of_those_heard_from_have_begun(
+    rounds: dict[PeerId, int], swarm: int
+) -> None:
+    box = Mailbox()
+    for sender, round in rounds.items():
+        deliver(box, sender, round=round)
+    assert box.swarm_round([A, B, C]) == swarm
+
+
+def test_the_dead_do_not_count_in_the_swarms_round() -> None:
+    box = Mailbox()
+    deliver(box, A, round=9)
+    deliver(box, B, round=2)
+    assert box.swarm_round([B]) == 2

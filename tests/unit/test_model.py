@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pfl_node.errors import LayoutMismatch
+from pfl_node.model import Entry, Layout, Model
+
+names = st.text("abcxyz.", min_size=1, max_size=6)
+shapes = st.lists(st.integers(1, 4), max_size=3).map(tuple)
+entries = st.lists(st.builds(Entry, names, shapes, st.booleans()), max_size=4).map(tuple)
+layouts = st.builds(Layout, entries, entries)
+
+TINY = Layout((Entry("w", (2, 2)), Entry("stat", (2,), trained=False)), (Entry("out", (3,)),))
+
+
+def vector(layout: Layout) -> Model:
+    return Model(layout, np.arange(layout.size, dtype=np.float32))
+
+
+@given(layouts)
+def test_core_and_head_put_together_are_the_model_again(layout: Layout) -> None:
+    model = vector(layout)
+    assert model.core + model.head == model
+
+
+@given(layouts)
+def test_core_and_head_are_slices_that_share_the_vectors_memory(layout: Layout) -> None:
+    model = vector(layout)
+    assert model.core.vector.size + model.head.vector.size == layout.size
+    for part in (model.core, model.head):
+        assert part.vector.size == 0 or np.shares_memory(part.vector, model.vector)
+
+
+@given(layouts)
+def test_the_spans_cover_the_vector_without_gaps(layout: Layout) -> None:
+    places = [place for _, place in layout.spans()]
+    assert [p.start for p in places[:1]] == [0] * len(places[:1])
+    assert all(a.stop == b.start for a, b in pairwise(places))
+    assert sum(p.stop - p.start for p in places) == layout.size == layout.nbytes // 4
+    assert layout.core_size == layout.core.size
+
+
+@given(layouts, layouts)
+def test_layouts_are_equal_exactly_when_their_entries_are(one: Layout, other: Layout) -> None:
+    same = (one.core_entries, one.head_entries) == (other.core_entries, other.head_entries)
+    assert (one == other) is same
+    assert (one.digest == other.digest) is same
+    assert not same or hash(one) == hash(other)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Layout(TINY.core_entries[:1], (*TINY.core_entries[1:], *TINY.head_entries)),  # the head begins earlier
+        Layout((Entry("v", (2, 2)), TINY.core_entries[1]), TINY.head_entries),  # another name
+        Layout((Entry("w", (4,)), TINY.core_entries[1]), TINY.head_entries),  # another shape of the same size
+        Layout((TINY.core_entries[0], Entry("stat", (2,))), TINY.head_entries),  # trained, not a buffer
+    ],
+)
+def test_a_layout_differs_by_any_detail(other: Layout) -> None:
+    assert other.size == TINY.size
+    assert other != TINY
+
+
+def test_the_digest_does_not_change_between_versions() -> None:
+    assert TINY.digest == "42422533f3a990b63cb4a77ac7b36a38"
+
+
+def test_a_part_knows_what_it_is() -> None:
+    assert TINY.of("model") is TINY
+    assert TINY.of("core").part == "core"
+    assert TINY.core != TINY.head
+    assert vector(TINY).of("head") == vector(TINY).head
+    assert repr(vector(TINY).head).startswith("Model(head, 3 numbers")
+
+
+def test_a_model_cannot_be_changed() -> None:
+    model = vector(TINY)
+    with pytest.raises(ValueError, match="read-only"):
+        model.vector[0] = 5
+    with pytest.raises(AttributeError, match="immutable"):
+        model.vector = np.zeros(9, np.float32)
+
+
+def test_making_a_model_does_not_lock_the_callers_array() -> None:
+    mine = np.zeros(TINY.size, np.float32)
+    Model(TINY, mine)
+    mine[0] = 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.zeros(8, np.float32),
+        np.zeros(10, np.float32),
+        np.zeros(9, np.float64),
+        np.zeros((3, 3), np.float32),
+    ],
+)
+def test_a_vector_that_does_not_fit_the_layout_is_refused(bad: np.ndarray) -> None:
+    with pytest.raises(LayoutMismatch, match="holds 9 float32"):
+        Model(TINY, bad)
+
+
+def test_only_a_core_and_a_head_of_the_same_layout_go_together() -> None:
+    model, stranger = vector(TINY), vector(Layout(TINY.core_entries, (Entry("out", (4,)),)))
+    for left, right in ((model, model.head), (model.head, model.core), (model.core, stranger.head)):
+        with pytest.raises(LayoutMismatch, match="cannot put"):
+            left + right
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_one_number_that_is_not_finite_is_noticed(bad: float) -> None:
+    numbers = np.zeros(TINY.size, np.float32)
+    assert Model(TINY, numbers.copy()).is_finite()
+    numbers[4] = bad
+    assert not Model(TINY, numbers).is_finite()
+
+
+def test_infinities_of_both_signs_are_noticed_without_a_warning() -> None:
+    numbers = np.array([np.inf, -np.inf, 0, 0, 0, 0, 0, 0, 0], np.float32)
+    assert not Model(TINY, numbers).is_finite()
+
+
+def test_the_largest_numbers_are_finite() -> None:
+    assert Model(TINY, np.full(TINY.size, np.finfo(np.float32).max)).is_finite()
+
+
+def test_models_are_equal_by_value_and_have_no_hash() -> None:
+    assert vector(TINY) == vector(TINY)
+    assert vector(TINY) != Model(TINY, np.zeros(9, np.float32))
+    assert vector(TINY) != "a model"
+    with pytest.raises(TypeError):
+        hash(vector(TINY))

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from pfl_node import steps
+from pfl_node.steps import Peers, Sleep, Step
+from pfl_node.types import PeerId
+
+KINDS = [kind for kind in vars(steps).values() if isinstance(kind, type) and issubclass(kind, Step)]
+
+
+def test_awaiting_a_step_yields_the_step_itself_and_returns_the_answer() -> None:
+    async def flow() -> tuple[float, tuple[PeerId, ...]]:
+        return await Sleep(2.5), await Peers()
+
+    coroutine = flow()
+    assert coroutine.send(None) == Sleep(2.5)
+    assert coroutine.send(17.0) == Peers()
+    with pytest.raises(StopIteration) as end:
+        coroutine.send(("a",))
+    assert end.value.value == (17.0, ("a",))
+
+
+def test_a_step_can_be_asked_again() -> None:
+    async def flow() -> list[float]:
+        wait = Sleep(1)
+        return [await wait, await wait]
+
+    coroutine = flow()
+    assert coroutine.send(None) is coroutine.send(1)
+    with pytest.raises(StopIteration) as end:
+        coroutine.send(2)
+    assert end.value.value == [1, 2]
+
+
+def test_an_error_of_the_driver_arrives_at_the_await() -> None:
+    async def flow() -> str:
+        try:
+            await Sleep(1)
+        except TimeoutError:
+            return "noticed"
+        return "not noticed"
+
+    coroutine = flow()
+    coroutine.send(None)
+    with pytest.raises(StopIteration) as end:
+        coroutine.throw(TimeoutError())
+    assert end.value.value == "noticed"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_step_is_frozen_and_says_what_it_is(kind: type[Step[Any]]) -> None:
+    assert dataclasses.is_dataclass(kind)
+    assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert kind.__doc__
+    assert not kind.__doc__.startswith(f"{kind.__name__}(")
+
+
+def test_the_vocabulary_is_known_to_this_test() -> None:
+    """A new step needs an answer in the driver and in the simulator."""
+    assert {kind.__name__ for kind in KINDS} == {
+        *("Step", "Sleep", "Peers", "Send", "Gather", "Receive", "Fetch", "Ask"),
+        *("Fresh", "Train", "Score", "Average", "Record", "Report"),
+    }
