@@ -1,51 +1,73 @@
-"""What a user names by its place: `path/file.py:Name` or `package.module:Name`. Knows nothing of what it finds."""
+"""What a user names by its place: `path/to/file.py:Name` or `package.module:Name`. Knows nothing of what it finds."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
+import os
 import sys
+import sysconfig
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pfl_node.errors import ConfigError, nearest
+from pfl_node.errors import PflError, nearest
 
 
-def load(what: str, place: str) -> Any:
-    """The thing at a place; `what` is the word for it in an error ("policy", "task")."""
-    source, _, name = place.rpartition(":")
-    module = _from_file(what, Path(source)) if source.endswith(".py") else _from_module(what, source)
+def load(what: str, place: str, error: type[PflError]) -> Any:
+    """The thing at a place. `what` it is ("policy", "task") begins the one line of an `error`."""
+    where, _, name = place.rpartition(":")
+    is_file = where.endswith(".py")
+    if is_file and not Path(where).is_file():
+        raise error(f"{what} {place}: there is no file {where} (looked in {Path.cwd()})")
+    try:
+        module = _from_file(Path(where).resolve()) if is_file else _from_module(where)
+    except Exception as failure:  # whatever the user's code raises
+        raise error(f"{what} {place}: cannot be imported{line_of(failure)}: {in_a_line(failure)}") from failure
     if not hasattr(module, name):
         own = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__]
         hint = nearest(name, own) if own else "nothing is defined there"
-        raise ConfigError(f"{what} {place!r}: {source} has no {name!r}; {hint}")
+        raise error(f"{what} {place}: there is no {name!r}; {hint}")
     return getattr(module, name)
 
 
-def _from_file(what: str, path: Path) -> ModuleType:
-    if not path.is_file():
-        raise ConfigError(f"{what}: there is no file {str(path)!r}")
-    name = f"pfl_{what}_{path.stem}"
+def _from_file(path: Path) -> ModuleType:
+    """Imported once, however many nodes of a process ask for it."""
+    name = f"pfl_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, path
     assert spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pydantic look a class's annotations up there
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # for the files beside it
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file raises
+    except BaseException:
         del sys.modules[name]
-        raise ConfigError(f"{what}: {path} cannot be imported: {_in_a_line(error)}") from error
+        raise
     return module
 
 
-def _from_module(what: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise ConfigError(f"{what}: {name!r} cannot be imported: {_in_a_line(error)}") from error
+def _from_module(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return importlib.import_module(name)
 
 
-def _in_a_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def in_a_line(error: Exception) -> str:
+    """The error's class and the first line of its text."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def line_of(error: Exception) -> str:
+    """The last line of the user's own code on the way to the error; a SyntaxError says it itself."""
+    not_theirs = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(not_theirs):
+            return f" ({Path(frame.filename).name}, line {frame.lineno})"
+    return ""

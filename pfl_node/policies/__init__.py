@@ -32,11 +32,11 @@ def load_policy(name: str) -> type[Policy]:
         return POLICIES[name]
     if ":" not in name:
         raise ConfigError(f"unknown policy {name!r}: {nearest(name, POLICIES)}")
-    cls = plugin.load("policy", name)
+    cls = plugin.load("policy", name, ConfigError)
     if not (isinstance(cls, type) and issubclass(cls, Policy)):
-        raise ConfigError(f"policy {name!r} is not a subclass of pfl_node.policies.base.Policy")
+        raise ConfigError(f"policy {name}: not a subclass of pfl_node.policies.base.Policy")
     if inspect.isabstract(cls):
-        raise ConfigError(f"policy {name!r} has no main()")
+        raise ConfigError(f"policy {name}: has no main()")
     return cls
 
 

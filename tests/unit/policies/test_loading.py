@@ -35,11 +35,12 @@ def helper() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_module_left() -> Iterator[None]:
+def _no_module_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", [*sys.path])
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        if name.startswith("pfl_policy_"):
+        if name.startswith("pfl_plugin_"):
             del sys.modules[name]
 
 
@@ -66,6 +67,7 @@ def test_a_class_of_a_file(file: Path) -> None:
     cls = load_policy(f"{file}:Mine")
     assert cls.__name__ == "Mine"
     assert configure(cls, {"depth": "4"}).model_dump() == {"depth": 4}
+    assert load_policy(f"{file}:Mine") is cls
 
 
 def test_a_class_of_a_module() -> None:
@@ -78,30 +80,34 @@ def test_a_name_that_does_not_exist_gets_the_nearest_one() -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert complaint(f"{tmp_path}/none.py:Mine") == f"policy: there is no file '{tmp_path}/none.py'"
+    place = f"{tmp_path}/none.py:Mine"
+    assert complaint(place).startswith(f"policy {place}: there is no file {tmp_path}/none.py (looked in ")
 
 
 def test_a_class_that_is_not_in_the_file(file: Path) -> None:
-    assert complaint(f"{file}:Mime").endswith("mine.py has no 'Mime'; did you mean 'Mine'?")
+    assert complaint(f"{file}:Mime").endswith("mine.py:Mime: there is no 'Mime'; did you mean 'Mine'?")
 
 
 def test_something_that_is_no_policy(file: Path) -> None:
-    assert "is not a subclass of pfl_node.policies.base.Policy" in complaint(f"{file}:helper")
+    assert "not a subclass of pfl_node.policies.base.Policy" in complaint(f"{file}:helper")
     assert complaint(f"{file}:Half").endswith("has no main()")
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("def broken(:\n")
-    assert re.search(r"broken.py cannot be imported: SyntaxError: .*line 1", complaint(f"{path}:X"))
-    path.write_text("import nothing_of_this_name\n")
-    assert complaint(f"{path}:X").endswith("ModuleNotFoundError: No module named 'nothing_of_this_name'")
-    assert "pfl_policy_broken" not in sys.modules
+    assert re.search(r"cannot be imported: SyntaxError: .*\(broken.py, line 1\)$", complaint(f"{path}:X"))
+    path.write_text("\n\nimport nothing_of_this_name\n")
+    assert complaint(f"{path}:X").endswith(
+        "broken.py:X: cannot be imported (broken.py, line 3): "
+        "ModuleNotFoundError: No module named 'nothing_of_this_name'"
+    )
+    assert not any(name.startswith("pfl_plugin_broken") for name in sys.modules)
 
 
 def test_a_module_that_cannot_be_imported() -> None:
     assert complaint("no.such.module:X") == (
-        "policy: 'no.such.module' cannot be imported: ModuleNotFoundError: No module named 'no'"
+        "policy no.such.module:X: cannot be imported: ModuleNotFoundError: No module named 'no'"
     )
     assert "cannot be imported" in complaint(":X")
 
@@ -109,8 +115,8 @@ def test_a_module_that_cannot_be_imported() -> None:
 def test_a_place_without_anything(tmp_path: Path) -> None:
     path = tmp_path / "empty.py"
     path.write_text("")
-    with pytest.raises(ConfigError, match="has no 'X'; nothing is defined there"):
-        plugin.load("task", f"{path}:X")
+    with pytest.raises(ConfigError, match="there is no 'X'; nothing is defined there"):
+        plugin.load("task", f"{path}:X", ConfigError)
 
 
 @pytest.mark.parametrize(
@@ -138,3 +144,10 @@ def test_a_wrong_knob_is_one_line_that_says_what_is_allowed(cls: Any, options: d
 def test_knobs_from_a_command_line_are_texts_and_are_understood() -> None:
     cfg = configure(Facade, {"k": "3", "all_reduce": "false"})
     assert cfg.model_dump() == {"k": 3, "degree": 4, "warmup": 10, "samples": 80, "all_reduce": False}
+
+
+def test_a_file_finds_the_files_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside_mine.py").write_text(MINE)
+    (tmp_path / "front.py").write_text("from beside_mine import Mine\n")
+    assert load_policy(f"{tmp_path}/front.py:Mine").__name__ == "Mine"
+    del sys.modules["beside_mine"]
