@@ -1,4 +1,4 @@
-"""What a user names by its place: `path/to/file.py:Name` or `package.module:Name`. Knows nothing of what it finds."""
+"""What a user names by its place, `path/file.py:Name` or `package.module:Name`. Knows nothing of what it finds."""
 
 from __future__ import annotations
 
