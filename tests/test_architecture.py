@@ -185,7 +185,10 @@ def test_importing_this_does_not_load_that(start: str, never: set[str]) -> None:
 
 
 def test_the_guard_itself_sees_every_kind_of_import() -> None:
-    text = "import a.b\ndef f():\n    from c import d\nif TYPE_CHECKING:\n    import e\nfrom .g import h\nfrom .. import i\n"
+    text = (
+        "import a.b\ndef f():\n    from c import d\nif TYPE_CHECKING:\n    import e\n"
+        "from .g import h\nfrom .. import i\n"
+    )
     found = set(_imports(ast.parse(text), ROOT / "pfl_node" / "x" / "y.py", typing=False))
     assert {("a.b", False), ("c", False), ("c.d", False), ("e", True)} <= found
     assert {
