@@ -239,14 +239,14 @@ def dump(settings: Settings) -> str:
 def _line(prefix: str, name: str, value: Any) -> str:
     if value is None:
         return f"# {name} = {allowed(prefix + name)}" if prefix + name in keys() else f"# {name} ="
-    return f"{_toml_key(name)} = {_toml(value)}"
+    return f"{_toml_key(name)} = {toml(value)}"
 
 
 def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name)
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
@@ -255,7 +255,7 @@ def _toml(value: Any) -> str:
         case str() | Path():
             return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
         case Mapping():
-            return "{" + ", ".join(f"{_toml_key(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+            return "{" + ", ".join(f"{_toml_key(k)} = {toml(v)}" for k, v in value.items()) + "}"
         case Sequence():
-            return "[" + ", ".join(map(_toml, value)) + "]"
-    return _toml(str(value))
+            return "[" + ", ".join(map(toml, value)) + "]"
+    return toml(str(value))

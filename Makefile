@@ -1,0 +1,54 @@
+# Needs only Python >= 3.11 and make. Everything is installed into .venv; nothing outside the project is touched.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check proto docs bench clean
+
+help:  ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## create .venv and install everything into it
+
+demo: $(STAMP)  ## see a small swarm learn and report
+	$(BIN)/pfl-node demo $(ARGS)
+
+test: $(STAMP)  ## run the tests, without the slow ones
+	$(BIN)/pytest $(ARGS)
+
+test-all: $(STAMP)  ## run all tests
+	$(BIN)/pytest -m "" $(ARGS)
+
+check: $(STAMP)  ## lint, format, types, stale generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pfl_node.wire.generate --check
+	$(BIN)/python docs/reference.py --check
+
+proto: $(STAMP)  ## generate the gRPC stubs from proto/
+	$(BIN)/python -m pfl_node.wire.generate
+
+docs: $(STAMP)  ## write the table of all settings into docs/configure.md
+	$(BIN)/python docs/reference.py
+
+bench: $(STAMP)  ## run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean:  ## remove what was built or cached; .venv stays
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+$(STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; say which: make PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)

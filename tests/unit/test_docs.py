@@ -1,0 +1,75 @@
+"""The documents keep up with the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pfl_node.cli import PANELS
+from pfl_node.cli.options import FLAGS
+from pfl_node.keys import keys
+from pfl_node.policies import POLICIES
+from pfl_node.sim.faults import FORMS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_every_setting_is_documented() -> None:
+    page = text("docs/configure.md")
+    assert [key for key in keys() if f"| `{key}` |" not in page] == []
+
+
+def test_the_table_of_settings_is_not_stale() -> None:
+    done = subprocess.run([sys.executable, str(DOCS / "reference.py"), "--check"], cwd=ROOT, timeout=60)
+    assert done.returncode == 0
+
+
+def test_every_verb_flag_and_fault_is_documented() -> None:
+    page = text("docs/cli.md")
+    verbs = [verb.__name__ for group in PANELS.values() for verb in group]
+    wanted = [*(f"| `{v}" for v in verbs), *(f"`{f.spelling}" for f in FLAGS), *(f"`{kind}:" for kind in FORMS)]
+    assert [words for words in wanted if words not in page] == []
+
+
+def test_every_policy_is_in_the_readme() -> None:
+    page = text("README.md")
+    assert [name for name in POLICIES if f"| `{name}` |" not in page] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/cli.md", "docs/configure.md", "docs/write-a-task.md"])
+def test_links_between_the_documents_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text(name))
+    assert [link for link in links if not ((ROOT / name).parent / link).exists()] == []
+
+
+def test_the_example_of_a_task_is_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pfl_node.learning.task import Place
+    from pfl_node.learning.tasks import load_task
+    from pfl_node.settings import TaskSettings
+
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the task's folder is put there
+    (example,) = re.findall(r"```python\n(.*?)```", text("docs/write-a-task.md"), re.DOTALL)
+    file = tmp_path / "hospital.py"
+    file.write_text(example)
+    settings = TaskSettings.model_validate({"name": f"{file}:ward", "folder": "/data/ward-3"})
+    task = load_task(settings, Place(index=None, nodes=None, seed=1, node_id="a"))
+    assert task.train.x.shape[1:] == (16,)
+    assert task.model()(task.train.x).shape[1:] == (3,)
+
+
+def test_the_examples_of_settings_can_be_loaded(tmp_path: Path) -> None:
+    from pfl_node.config import load_settings
+
+    for example in re.findall(r"```toml\n(.*?)```", text("docs/configure.md"), re.DOTALL):
+        file = tmp_path / "exp.toml"
+        file.write_text(example)
+        assert load_settings(config=file).policy.name == "pens"
