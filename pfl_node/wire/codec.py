@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
-import numpy as np
 import xxhash
 import zstandard
 
@@ -19,13 +18,14 @@ from pfl_node.model import Layout, Model
 from pfl_node.settings import WireSettings
 from pfl_node.types import Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.filler import ZSTD_WINDOW_LOG, Filler, unzstd
 from pfl_node.wire.framing import Chunk, frame, parse
 from pfl_node.wire.numbers import PACKED, PLAIN, Coding
 
 VERSION = 1
 MAX_NOTES = 4096
 ONE_MESSAGE = 1 << 20  # bytes of payload up to which one message is faster than several
-ZSTD_WINDOW_LOG = 20  # weights repeat nothing over a long distance; it bounds the memory of the receiver
+HEAVY = 4 << 20  # bytes of a vector that take some milliseconds to unpack
 
 PARTS: dict[int, Part] = {pb.Part.Value(f"PART_{p.upper()}"): p for p in get_args(Part)}
 ENCODINGS: dict[int, str] = {pb.Encoding.Value(f"ENCODING_{e.upper()}"): e for e in PLAIN}
@@ -64,6 +64,11 @@ def payload_size(layout: Layout, settings: WireSettings) -> int:
     return PLAIN[settings.encoding].size(layout.size)
 
 
+def is_one_message(layout: Layout, settings: WireSettings) -> bool:
+    """Does `encode` give exactly one message?"""
+    return payload_size(layout, settings) <= ONE_MESSAGE
+
+
 def _header(layout: Layout, envelope: Envelope, settings: WireSettings) -> pb.Header:
     return pb.Header(
         version=VERSION,
@@ -83,36 +88,38 @@ def _header(layout: Layout, envelope: Envelope, settings: WireSettings) -> pb.He
 
 
 def _payload(model: Model, settings: WireSettings) -> Iterator[memoryview]:
-    if settings.zstd:
-        return _compressed(model, settings)
-    coding = PLAIN[settings.encoding]
-    size = coding.size(model.layout.size)
-    return _pieces(model, coding, max(size, 1) if size <= ONE_MESSAGE else settings.chunk)
+    whole = is_one_message(model.layout, settings)
+    if not settings.zstd:
+        return _pieces(model, PLAIN[settings.encoding], None if whole else settings.chunk)
+    packed = _compressed(_pieces(model, PACKED[settings.encoding], settings.chunk), model.nbytes, settings.zstd)
+    return _regrouped(packed, 2 * ONE_MESSAGE if whole else settings.chunk)
 
 
-def _pieces(model: Model, coding: Coding, chunk: int) -> Iterator[memoryview]:
-    """The encoded vector in pieces of whole blocks, at most `chunk` bytes each."""
-    step = max(1, chunk // coding.size(coding.block)) * coding.block
-    if chunk >= coding.size(model.layout.size):
-        step = max(1, model.layout.size)
-    for start in range(0, model.layout.size, step):
+def _pieces(model: Model, coding: Coding, most: int | None) -> Iterator[memoryview]:
+    """The encoded vector in pieces of whole blocks, of at most `most` bytes or one block; None: in one piece."""
+    numbers = model.layout.size
+    step = max(1, numbers) if most is None else max(1, most // coding.size(coding.block)) * coding.block
+    for start in range(0, numbers, step):
         yield coding.encode(model.vector[start : start + step])
 
 
-def _compressed(model: Model, settings: WireSettings) -> Iterator[memoryview]:
-    params = zstandard.ZstdCompressionParameters.from_level(
-        settings.zstd, source_size=model.nbytes, window_log=ZSTD_WINDOW_LOG
-    )
+def _compressed(pieces: Iterator[memoryview], size: int, level: int) -> Iterator[bytes]:
+    params = zstandard.ZstdCompressionParameters.from_level(level, source_size=size, window_log=ZSTD_WINDOW_LOG)
     packer = zstandard.ZstdCompressor(compression_params=params).compressobj()
-    ready = bytearray()
-    for piece in _pieces(model, PACKED[settings.encoding], settings.chunk):
-        ready += packer.compress(piece)
-        while len(ready) >= settings.chunk:
-            yield memoryview(bytes(ready[: settings.chunk]))
-            del ready[: settings.chunk]
-    ready += packer.flush()
-    for start in range(0, len(ready), settings.chunk):
-        yield memoryview(ready)[start : start + settings.chunk]
+    for piece in pieces:
+        yield packer.compress(piece)
+    yield packer.flush()
+
+
+def _regrouped(pieces: Iterator[bytes], size: int) -> Iterator[memoryview]:
+    """The same bytes in pieces of exactly `size`; the last may be shorter."""
+    ready = b""
+    for piece in pieces:
+        ready += piece
+        while len(ready) > size:
+            yield memoryview(ready)[:size]
+            ready = ready[size:]
+    yield memoryview(ready)
 
 
 def _with_last(pieces: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
@@ -138,26 +145,34 @@ class Decoder:
     ) -> None:
         self.envelope: Envelope | None = None
         self.received = 0  # bytes of payload
-        self.zstd = False  # then `feed` may take long enough to be worth a thread
+        self.heavy = False  # one chunk may unpack to very much
         self._layout_of = layout_of
         self._admit = admit
         self._hasher = xxhash.xxh3_64()
         self._closed = False
 
-    def feed(self, message: bytes | Chunk) -> None:
-        header, data, trailer = parse(message) if isinstance(message, bytes) else message
+    def feed(self, message: bytes) -> None:
+        chunk = parse(message)
+        self.begin(chunk)
+        self.take(chunk)
+
+    def begin(self, chunk: Chunk) -> None:
+        """The half of `feed` that asks others: it belongs on their thread."""
         if self._closed:
             raise Refused(Reason.GARBAGE, "a chunk after the trailer")
         if self.envelope is None:
-            if header is None:
+            if chunk.header is None:
                 raise Refused(Reason.GARBAGE, "the first chunk has no header")
-            self._open(header)
-        elif header is not None:
+            self._open(chunk.header)
+        elif chunk.header is not None:
             raise Refused(Reason.GARBAGE, "a second header")
-        if data:
-            self._take(data)
-        if trailer is not None:
-            self._close(trailer)
+
+    def take(self, chunk: Chunk) -> None:
+        """The half that works; when `heavy`, it is worth a thread."""
+        if chunk.data:
+            self._unpack_data(chunk.data)
+        if chunk.trailer is not None:
+            self._close(chunk.trailer)
 
     def finish(self) -> Offer:
         if self.envelope is None or not self._closed:
@@ -176,11 +191,11 @@ class Decoder:
         _check_layout(header, layout)
         coding = (PACKED if header.zstd else PLAIN)[encoding]
         self._most = _check_size(header, coding.size(layout.size))
-        self.zstd = header.zstd
+        self.heavy = header.zstd and layout.nbytes > HEAVY
         self._vector = Filler(layout.size, coding, Reason.BOMB if header.zstd else Reason.TOO_LARGE)
-        self._unpack = _unzstd(self._vector) if header.zstd else self._vector.write
+        self._unpack = unzstd(self._vector) if header.zstd else self._vector.write
 
-    def _take(self, data: memoryview) -> None:
+    def _unpack_data(self, data: memoryview) -> None:
         self.received += len(data)
         if self.received > self._most:
             raise Refused(Reason.TOO_LARGE, f"more than the {self._most} bytes that the layout allows")
@@ -197,61 +212,6 @@ class Decoder:
             raise Refused(Reason.TRUNCATED, f"{self._vector.missing} of {self._layout.size} numbers are missing")
         if trailer.checksum != self._hasher.intdigest():
             raise Refused(Reason.CHECKSUM, f"the checksum of {self.received} bytes is wrong")
-
-
-class Filler:
-    """Puts encoded bytes, however they are cut, into a vector that is allocated once."""
-
-    def __init__(self, numbers: int, coding: Coding, beyond: Reason) -> None:
-        self.out = np.empty(numbers, np.float32)
-        self._coding = coding
-        self._beyond = beyond
-        self._at = 0  # numbers that are in place
-        self._left = coding.size(numbers)  # bytes still to come
-        self._cut = bytearray()  # the beginning of a block whose end is in a later chunk
-
-    @property
-    def missing(self) -> int:
-        return self.out.size - self._at
-
-    def write(self, data: memoryview) -> int:
-        """Called by zstd's writer too, which wants the length back."""
-        given = len(data)
-        if given > self._left:
-            raise Refused(self._beyond, f"more than the {self.out.size} numbers of the layout")
-        self._left -= given
-        while data:
-            block = min(self._coding.block, self.missing)
-            size = self._coding.size(block)
-            if self._cut or len(data) < size:
-                data = self._patch(data, block, size)
-            else:
-                blocks = len(data) // size
-                self._place(data[: blocks * size], blocks * block)
-                data = data[blocks * size :]
-        return given
-
-    def _patch(self, data: memoryview, block: int, size: int) -> memoryview:
-        lacking = size - len(self._cut)
-        self._cut += data[:lacking]
-        if len(self._cut) == size:
-            self._place(memoryview(bytes(self._cut)), block)
-            self._cut.clear()
-        return data[lacking:]
-
-    def _place(self, data: memoryview, numbers: int) -> None:
-        target = self.out[self._at : self._at + numbers]
-        self._coding.decode(data, target)
-        if not np.isfinite(target).all():
-            raise Refused(Reason.NOT_FINITE, f"NaN or infinity among the numbers from {self._at} on")
-        self._at += numbers
-
-
-def _unzstd(sink: Filler) -> Callable[[memoryview], object]:
-    """Unpacks in small steps into the sink, which stops it by raising."""
-    window = 1 << ZSTD_WINDOW_LOG
-    writer = zstandard.ZstdDecompressor(max_window_size=window).stream_writer(cast(Any, sink), write_size=1 << 17)
-    return writer.write
 
 
 def _envelope(header: pb.Header) -> Envelope:

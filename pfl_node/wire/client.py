@@ -1,0 +1,235 @@
+"""Calls to other nodes: one reused channel per peer, a deadline on every call, errors in our own words."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import grpc
+
+from pfl_node.errors import PeerGone, Reason, Refused
+from pfl_node.model import Layout, Model
+from pfl_node.settings import WireSettings
+from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.bandwidth import Bandwidth
+from pfl_node.wire.codec import PART_NUMBERS, Decoder, Envelope, encode, is_one_message, payload_size
+from pfl_node.wire.ending import Ending
+from pfl_node.wire.endpoint import channel_options
+from pfl_node.wire.pace import absorb, paced
+from pfl_node.wire.refusal import blame
+
+Direction = Literal["in", "out"]
+METHOD = "/pfl.v1.Peer/"
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went over the wire, by peer and direction."""
+
+    bytes: Counter[tuple[PeerId, Direction]] = field(default_factory=Counter)
+    models: Counter[tuple[PeerId, Direction]] = field(default_factory=Counter)
+
+    def add(self, peer: PeerId, direction: Direction, nbytes: int) -> None:
+        self.bytes[peer, direction] += nbytes
+        self.models[peer, direction] += 1
+
+
+class Line:
+    """The channel to one peer and the calls on it. ModelChunks stay bytes: the codec reads and writes them."""
+
+    def __init__(self, address: str, connect_timeout: float) -> None:
+        self.address = address
+        self.channel = _dial(address, connect_timeout)
+        replies = {"SendModel": pb.Receipt.FromString, "EvaluateModel": pb.Score.FromString}
+        requests: dict[str, Any] = {"GetHead": pb.HeadRequest, "GetModel": pb.ModelRequest}
+        # One message and a stream of one are the same on the wire; the former takes gRPC fewer batches.
+        self.whole = {
+            call: self.channel.unary_unary(METHOD + call, response_deserializer=reply)
+            for call, reply in replies.items()
+        }
+        self.chunks = {
+            call: self.channel.stream_unary(METHOD + call, response_deserializer=reply)
+            for call, reply in replies.items()
+        }
+        self.get = {
+            call: self.channel.unary_stream(METHOD + call, request_serializer=request.SerializeToString)
+            for call, request in requests.items()
+        }
+
+
+class PeerClient:
+    """Every method raises PeerGone, or Refused with the peer's reason (or ours, for what it answered)."""
+
+    def __init__(self, me: PeerId, run: str, settings: WireSettings) -> None:
+        self.me = me
+        self.run = run
+        self.settings = settings
+        self.traffic = Traffic()
+        self._lines: dict[PeerId, Line] = {}
+        self._bandwidths: dict[PeerId, Bandwidth] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def send(
+        self,
+        peer: PeerId,
+        address: str,
+        model: Model,
+        *,
+        round: int | None = None,
+        tag: int = 0,
+        samples: int = 0,
+        notes: Mapping[str, float] | None = None,
+    ) -> int:
+        """Push a model; the answer is the number of bytes that moved."""
+        envelope = Envelope(self.me, self.run, round, tag, samples, notes or {}, model.layout.part)
+        started = asyncio.get_running_loop().time()
+        _, moved = await self._push("SendModel", peer, address, model, envelope)
+        self._bandwidth(peer).moved(moved, asyncio.get_running_loop().time() - started)
+        return moved
+
+    async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:
+        """The peer scores my model on its data."""
+        envelope = Envelope(self.me, self.run, part=model.layout.part)
+        score, _ = await self._push("EvaluateModel", peer, address, model, envelope)
+        if not (math.isfinite(score.loss) and math.isfinite(score.accuracy)):
+            raise Refused(Reason.NOT_FINITE, "its score is not a number", peer)
+        return Eval(score.loss, score.accuracy, score.samples)
+
+    async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
+        """Pull the peer's current model or a part of it; `layout` is the whole model's or the part's."""
+        wanted = layout.of(part) if layout.part == "model" else layout
+        line = self._line(peer, address)
+        bandwidth = self._bandwidth(peer)
+        timeout = bandwidth.timeout(self.settings.base_timeout, wanted.nbytes)
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        with self._in_our_words(peer):
+            if part == "head":
+                head = pb.HeadRequest(sender=self.me, run=self.run, layout=wanted.digest)
+                call = line.get["GetHead"](head, timeout=timeout)
+            else:
+                number: Any = PART_NUMBERS[part]
+                request = pb.ModelRequest(sender=self.me, run=self.run, layout=wanted.digest, part=number)
+                call = line.get["GetModel"](request, timeout=timeout)
+            offer, moved = await self._take(call, peer, wanted)
+        bandwidth.moved(moved, clock() - started)
+        self.traffic.add(peer, "in", moved)
+        return offer
+
+    async def status(self, address: str) -> pb.Status:
+        """What the node there tells of itself; for a look from outside, so on a channel of its own."""
+        with self._in_our_words(PeerId(address)):
+            async with _dial(address, self.settings.connect_timeout) as channel:
+                call = channel.unary_unary(
+                    METHOD + "GetStatus",
+                    request_serializer=pb.StatusRequest.SerializeToString,
+                    response_deserializer=pb.Status.FromString,
+                )
+                reply: pb.Status = await call(pb.StatusRequest(), timeout=self.settings.base_timeout)
+        return reply
+
+    def forget(self, peer: PeerId) -> None:
+        """Close the channel to a peer that is dead or has moved; calls under way end with PeerGone."""
+        line = self._lines.pop(peer, None)
+        self._bandwidths.pop(peer, None)
+        if line is not None:
+            task = asyncio.get_running_loop().create_task(line.channel.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        for peer in list(self._lines):
+            self.forget(peer)
+        await asyncio.gather(*self._closing)
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    async def _push(
+        self, name: str, peer: PeerId, address: str, model: Model, envelope: Envelope
+    ) -> tuple[Any, int]:
+        line = self._line(peer, address)
+        size = payload_size(model.layout, self.settings)
+        timeout = self._bandwidth(peer).timeout(self.settings.base_timeout, size)
+        messages = paced(encode(model, envelope, self.settings), threaded=self.settings.zstd > 0)
+        with self._in_our_words(peer):
+            if is_one_message(model.layout, self.settings):
+                message = await anext(messages)
+                moved = len(message)
+                reply = await line.whole[name](message, timeout=timeout)
+            else:
+                reply, moved = await _stream(line.chunks[name](timeout=timeout), messages)
+        self.traffic.add(peer, "out", moved)
+        return reply, moved
+
+    async def _take(self, call: Any, peer: PeerId, layout: Layout) -> tuple[Offer, int]:
+        def check(envelope: Envelope) -> None:
+            if envelope.sender != peer or envelope.run != self.run:
+                raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender} of {envelope.run} answered")
+            if envelope.part != layout.part:
+                raise Refused(Reason.LAYOUT, f"a {envelope.part} came, the {layout.part} was asked for")
+
+        decoder = Decoder(lambda _: layout, check)
+        try:
+            async for message in call:
+                await absorb(decoder, message)
+            return decoder.finish(), decoder.received
+        except Refused as refused:
+            raise Refused(refused.reason, refused.text, peer) from refused
+        finally:
+            call.cancel()
+
+    @contextmanager
+    def _in_our_words(self, peer: PeerId) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                self._bandwidth(peer).too_slow()
+            raise blame(error, peer) from error
+        except grpc.aio.UsageError as error:
+            raise PeerGone(peer, "the channel was closed") from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise PeerGone(peer, "the channel was closed") from error
+
+    def _line(self, peer: PeerId, address: str) -> Line:
+        line = self._lines.get(peer)
+        if line is not None and line.address != address:
+            self.forget(peer)
+            line = None
+        if line is None:
+            line = self._lines[peer] = Line(address, self.settings.connect_timeout)
+        return line
+
+    def _bandwidth(self, peer: PeerId) -> Bandwidth:
+        return self._bandwidths.setdefault(peer, Bandwidth(self.settings.min_bandwidth))
+
+
+def _dial(address: str, connect_timeout: float) -> Any:
+    """A channel, not connected yet; Any, as its published types know no calls with bytes."""
+    return grpc.aio.insecure_channel(address, options=channel_options(connect_timeout))
+
+
+async def _stream(call: Any, messages: AsyncIterator[bytes]) -> tuple[Any, int]:
+    """Write everything; the answer, and how many bytes moved."""
+    ending = Ending(call)
+    moved = 0
+    try:
+        async for message in messages:
+            await call.write(message)
+            moved += len(message)
+        await call.done_writing()
+    except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+        pass  # it is over already: its status tells why
+    try:
+        return await call, moved
+    except grpc.aio.AioRpcError as error:
+        raise ending.true(error) from error

@@ -1,0 +1,213 @@
+"""The Peer service: turns calls into questions to its Host, and refusals into precise gRPC statuses.
+
+A handler never calls out to other peers, and nothing a caller sends can stop the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import structlog
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.model import Layout
+from pfl_node.settings import WireSettings
+from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.codec import PARTS, Decoder, Envelope, encode
+from pfl_node.wire.endpoint import Endpoint
+from pfl_node.wire.pace import absorb, paced
+from pfl_node.wire.refusal import REASON_KEY, STATUS
+
+log = structlog.get_logger(__name__)
+
+SERVICE = "pfl.v1.Peer"
+QUIET = 30.0  # seconds without a chunk after which a stream is over
+
+Context = Any  # grpc.aio.ServicerContext; its stubs know neither write's bytes nor abort's metadata
+T = TypeVar("T")
+
+
+class Host(Protocol):
+    """The node as the wire sees it. All run on the event loop and are quick, `evaluate` excepted.
+
+    What is admitted ends in exactly one of `deliver`, `evaluate`, `serve` or `cancel`, and every call, admitted or
+    not, in one `count`.
+    """
+
+    def layout(self, part: Part) -> Layout:
+        """Raises Refused while there is none yet."""
+
+    def admit(self, call: str, envelope: Envelope) -> None:
+        """May this call go on, as its header says? Raises Refused. The run is checked here."""
+
+    def cancel(self, call: str, envelope: Envelope) -> None:
+        """It was admitted, but what it brought did not arrive or cannot be used."""
+
+    def deliver(self, offer: Offer) -> None: ...
+
+    async def evaluate(self, offer: Offer) -> Eval: ...
+
+    def serve(self, part: Part) -> Offer:
+        """What GetModel and GetHead answer with."""
+
+    def status(self) -> pb.Status: ...
+
+    def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
+        """A call is over: "ok", a Reason or "internal"; the payload that came in, or went out for a Get."""
+
+
+class PeerService:
+    """`attach` it to an endpoint before that is bound."""
+
+    def __init__(self, host: Host, settings: WireSettings | None = None, *, quiet: float = QUIET) -> None:
+        self._host = host
+        self._settings = settings or WireSettings()
+        self._quiet = quiet
+
+    def attach(self, endpoint: Endpoint) -> None:
+        endpoint.add(SERVICE, self.register)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """ModelChunks are left as bytes: the codec reads and writes them itself."""
+        handlers = {
+            "SendModel": grpc.stream_unary_rpc_method_handler(
+                self._send_model, response_serializer=pb.Receipt.SerializeToString
+            ),
+            "EvaluateModel": grpc.stream_unary_rpc_method_handler(
+                self._evaluate_model, response_serializer=pb.Score.SerializeToString
+            ),
+            "GetHead": grpc.unary_stream_rpc_method_handler(
+                self._get_head, request_deserializer=pb.HeadRequest.FromString
+            ),
+            "GetModel": grpc.unary_stream_rpc_method_handler(
+                self._get_model, request_deserializer=pb.ModelRequest.FromString
+            ),
+            "GetStatus": grpc.unary_unary_rpc_method_handler(
+                self._get_status,
+                request_deserializer=pb.StatusRequest.FromString,
+                response_serializer=pb.Status.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    # -- the calls -----------------------------------------------------------------------------------------
+
+    async def _send_model(self, messages: AsyncIterable[bytes], context: Context) -> pb.Receipt:
+        async def work(visit: Visit) -> pb.Receipt:
+            offer = await self._receive(messages, visit)
+            visit.handed_over()
+            self._host.deliver(offer)
+            return pb.Receipt(bytes=visit.nbytes)
+
+        return await self._attend("SendModel", context, work)
+
+    async def _evaluate_model(self, messages: AsyncIterable[bytes], context: Context) -> pb.Score:
+        async def work(visit: Visit) -> pb.Score:
+            offer = await self._receive(messages, visit)
+            visit.handed_over()
+            score = await self._host.evaluate(offer)
+            return pb.Score(loss=score.loss, accuracy=score.accuracy, samples=score.samples)
+
+        return await self._attend("EvaluateModel", context, work)
+
+    async def _get_head(self, request: pb.HeadRequest, context: Context) -> None:
+        await self._attend("GetHead", context, lambda visit: self._serve(request, "head", context, visit))
+
+    async def _get_model(self, request: pb.ModelRequest, context: Context) -> None:
+        part = PARTS.get(request.part, "model")
+        await self._attend("GetModel", context, lambda visit: self._serve(request, part, context, visit))
+
+    async def _get_status(self, request: pb.StatusRequest, context: Context) -> pb.Status:  # noqa: ARG002
+        async def work(visit: Visit) -> pb.Status:  # noqa: ARG001
+            return self._host.status()
+
+        return await self._attend("GetStatus", context, work)
+
+    # -- what they share -----------------------------------------------------------------------------------
+
+    async def _receive(self, messages: AsyncIterable[bytes], visit: Visit) -> Offer:
+        decoder = Decoder(self._host.layout, visit.admit)
+        clock = asyncio.get_running_loop().time
+        async with asyncio.timeout(self._quiet) as patience:
+            async for message in messages:
+                patience.reschedule(clock() + self._quiet)
+                await absorb(decoder, message)
+                visit.nbytes = decoder.received
+        return decoder.finish()
+
+    async def _serve(
+        self, request: pb.HeadRequest | pb.ModelRequest, part: Part, context: Context, visit: Visit
+    ) -> None:
+        visit.admit(Envelope(PeerId(request.sender), request.run, part=part))
+        visit.handed_over()
+        offer = self._host.serve(part)
+        layout = offer.model.layout
+        if request.layout not in ("", layout.digest):
+            raise Refused(Reason.LAYOUT, f"the {part} here has the layout {layout.digest[:8]}", request.sender)
+        envelope = Envelope(
+            offer.sender, request.run, offer.round, offer.tag, offer.samples, offer.notes, layout.part
+        )
+        clock = asyncio.get_running_loop().time
+        async with asyncio.timeout(self._quiet) as patience:
+            async for message in paced(
+                encode(offer.model, envelope, self._settings), threaded=self._settings.zstd > 0
+            ):
+                await context.write(message)
+                patience.reschedule(clock() + self._quiet)
+                visit.nbytes += len(message)
+
+    async def _attend(self, call: str, context: Context, work: Callable[[Visit], Awaitable[T]]) -> T:
+        """Whatever happens, the call is counted once and ends with a status."""
+        visit = Visit(self._host, call)
+        try:
+            answer = await work(visit)
+            visit.end("ok")
+            return answer
+        except Refused as refused:
+            failure, code, outcome = refused.text, STATUS[refused.reason], str(refused.reason)
+        except TimeoutError:
+            failure, outcome = f"nothing moved for {self._quiet:g} s", str(Reason.TRUNCATED)
+            code = STATUS[Reason.TRUNCATED]
+        except asyncio.CancelledError:
+            visit.end(str(Reason.TRUNCATED))
+            raise
+        except Exception:
+            log.exception("a call failed", call=call, peer=visit.peer)
+            failure, code, outcome = (
+                "something is wrong on this node; see its log",
+                grpc.StatusCode.INTERNAL,
+                "internal",
+            )
+        visit.end(outcome)
+        await context.abort(code, failure, trailing_metadata=((REASON_KEY, outcome),))
+        raise AssertionError("abort returns never")
+
+
+class Visit:
+    """One call from its header to its end."""
+
+    def __init__(self, host: Host, call: str) -> None:
+        self.peer = ""
+        self.nbytes = 0
+        self._host = host
+        self._call = call
+        self._admitted: Envelope | None = None
+
+    def admit(self, envelope: Envelope) -> None:
+        self.peer = envelope.sender
+        self._host.admit(self._call, envelope)
+        self._admitted = envelope
+
+    def handed_over(self) -> None:
+        """From here on the host looks after what it admitted."""
+        self._admitted = None
+
+    def end(self, outcome: str) -> None:
+        if self._admitted is not None:
+            self._host.cancel(self._call, self._admitted)
+            self._admitted = None
+        self._host.count(self._call, outcome, self.peer, self.nbytes)
