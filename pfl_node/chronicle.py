@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -22,7 +23,8 @@ from pfl_node.steps import Record, Report
 from pfl_node.store.checkpoint import save_checkpoint, save_model
 from pfl_node.store.home import Home
 from pfl_node.store.journal import Journal
-from pfl_node.types import Eval
+from pfl_node.types import Eval, Split
+from pfl_node.work import Work
 
 if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner
@@ -44,6 +46,7 @@ class Chronicle:
         learner: Learner,
         trainer: Trainer,
         *,
+        work: Work,
         publish: Callable[[Model, int], None],
         observe: Observer | None = None,
     ) -> None:
@@ -52,6 +55,7 @@ class Chronicle:
         self.policy = policy
         self.learner = learner
         self.trainer = trainer
+        self.work = work
         self.publish = publish
         self.observe = observe
         self.measured: dict[str, Eval] = {}  # val and test of the personal model
@@ -80,6 +84,7 @@ class Chronicle:
         row: dict[str, Any] = {"round": step.round, **step.data}
         if due:
             row |= await self.measure(step.model)
+        row["learning_seconds"] = round(self.work.seconds, 4)
         self.write("round", row)
         self._snapshot = self.policy.snapshot()
         self._unsaved += 1
@@ -95,13 +100,14 @@ class Chronicle:
 
     async def measure(self, model: Model) -> dict[str, Any]:
         """Validation and test of the personal model, between the batches of whoever trains."""
-        learner = self.learner
-        for split in ("val", "test"):
-            scores = await self.trainer.soon(lambda split=split: learner.score([model], split=split))
-            self.measured[split] = scores[0]
+        splits: tuple[Split, ...] = ("val", "test")
+        for split in splits:
+            score = partial(self.learner.score, [model], split=split)
+            with self.work.of("measured"):
+                self.measured[split] = (await self.trainer.soon(score))[0]
         return {
             f"{split}_{what}": getattr(self.measured[split], what)
-            for split in ("val", "test")
+            for split in splits
             for what in ("loss", "accuracy")
         }
 

@@ -36,6 +36,7 @@ from pfl_node.steps import (
     Train,
 )
 from pfl_node.types import Eval, Offer, PeerId
+from pfl_node.work import Work
 
 if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner
@@ -68,6 +69,7 @@ class Desk:
     bell: Bell  # rings when a model came or the company changed
     company: Callable[[], Mapping[PeerId, str]]  # who is alive, and where
     diary: Diary
+    work: Work
 
 
 class Driver:
@@ -173,10 +175,12 @@ class Driver:
         return tuple(p for p, task in sends.items() if task.result())
 
     async def _send_one(self, peer: PeerId, step: Send) -> bool:
-        said: Any = {"round": step.round, "tag": step.tag, "notes": step.notes}
+        samples = self.desk.learner.samples
 
         def go(peer: PeerId, address: str) -> Awaitable[int]:
-            return self.desk.client.send(peer, address, step.model, samples=self.desk.learner.samples, **said)
+            return self.desk.client.send(
+                peer, address, step.model, round=step.round, tag=step.tag, samples=samples, notes=step.notes
+            )
 
         async with self._slots:
             return await self._reach("SendModel", peer, go) is not None
@@ -248,31 +252,33 @@ class Driver:
 
     async def _train(self, step: Train) -> Model:
         learner, seed = self.desk.learner, self._seed("train")
-        return await self.desk.trainer.do(
-            lambda between: learner.train(
-                step.model,
-                seed=seed,
-                only=step.only,
-                epochs=step.epochs,
-                steps=step.steps,
-                lr=step.lr,
-                prox=step.prox,
-                anchor=step.anchor,
-                between=between,
+        with self.desk.work.of("trained"):
+            return await self.desk.trainer.do(
+                lambda between: learner.train(
+                    step.model,
+                    seed=seed,
+                    only=step.only,
+                    epochs=step.epochs,
+                    steps=step.steps,
+                    lr=step.lr,
+                    prox=step.prox,
+                    anchor=step.anchor,
+                    between=between,
+                )
             )
-        )
 
     async def _score(self, step: Score) -> tuple[Eval, ...]:
         learner, seed = self.desk.learner, self._seed("score")
-        return await self.desk.trainer.soon(
-            lambda: learner.score(
-                step.models,
-                split=step.split,
-                samples=step.samples,
-                own_sample_each=step.own_sample_each,
-                seed=seed,
+        with self.desk.work.of("scored", len(step.models)):
+            return await self.desk.trainer.soon(
+                lambda: learner.score(
+                    step.models,
+                    split=step.split,
+                    samples=step.samples,
+                    own_sample_each=step.own_sample_each,
+                    seed=seed,
+                )
             )
-        )
 
     async def _average(self, step: Average) -> Model:
         if sum(m.layout.size for m in step.models) < INLINE_NUMBERS:

@@ -34,6 +34,7 @@ from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
 from pfl_node.wire.endpoint import Endpoint, join_address, parse_address
 from pfl_node.wire.server import PeerService
+from pfl_node.work import Work
 
 if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner
@@ -52,6 +53,7 @@ class Node:
         self.name = settings.name or f"node-{self.id[:6]}"
         self.state = "starting"
         self.started = time.monotonic()
+        self.work = Work()
         self.policy_class = load_policy(settings.policy.name)
         self.policy_config = configure(self.policy_class, settings.policy.options)
         self.policy: Policy | None = None
@@ -142,6 +144,7 @@ class Node:
             policy,
             learner,
             self.trainer,
+            work=self.work,
             publish=self._publish,
             observe=self._observe,
         )
@@ -161,6 +164,7 @@ class Node:
             bell=self._bell,
             company=self.company,
             diary=self.chronicle,
+            work=self.work,
         )
         self.driver = Driver(policy, desk)
         await self.driver.run()

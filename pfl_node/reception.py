@@ -139,7 +139,8 @@ class Reception:
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:  # noqa: ARG002
         self.calls[call, outcome] += 1
-        self.bytes_in += nbytes
+        if call in ("SendModel", "EvaluateModel"):
+            self.bytes_in += nbytes
 
     @property
     def refused(self) -> dict[str, int]:

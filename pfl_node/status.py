@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.wire.peer_pb2 import Status
@@ -31,19 +32,22 @@ def status_of(node: Node) -> Status:
 
 
 def details_of(node: Node) -> dict[str, Any]:
+    models, nbytes = node.client.traffic.models, node.client.traffic.bytes
+    fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
     details: dict[str, Any] = {
         "peers": len(node.company()),
         "waiting_for": list(node.driver.waiting_for) if node.driver else [],
         "models_waiting": node.mailbox.held,
-        "models_received": dict(node.reception.received),
-        "bytes_received": node.reception.bytes_in,
-        "models_sent": dict(node.client.traffic.models_out),
-        "bytes_sent": sum(node.client.traffic.bytes_out.values()),
+        "models_sent": {peer: n for (peer, way), n in models.items() if way == "out"},
+        "models_received": fetched + node.reception.received,
+        "bytes_sent": sum(n for (_, way), n in nbytes.items() if way == "out"),
+        "bytes_received": sum(n for (_, way), n in nbytes.items() if way == "in") + node.reception.bytes_in,
         "refused": node.reception.refused,
     }
     if chronicle := node.chronicle:
         details |= {
             "samples": chronicle.learner.samples,
+            "work": {**node.work.models, "seconds": round(node.work.seconds, 3)},
             "failed_calls": {f"{call} {why}": n for (call, why), n in sorted(chronicle.failures.items())},
             "measured": {
                 split: {"loss": e.loss, "accuracy": e.accuracy} for split, e in chronicle.measured.items()

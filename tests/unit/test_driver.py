@@ -34,6 +34,7 @@ from pfl_node.steps import (
     Train,
 )
 from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.work import Work
 from tests.toy import ToyLearner, constant
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
@@ -128,6 +129,7 @@ def driver(
         bell=board.bells[me],
         company=lambda: board.company(me),
         diary=notes,
+        work=Work(),
     )
     return Driver(policy, desk), notes
 

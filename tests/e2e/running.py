@@ -1,0 +1,96 @@
+"""Starts the real commands as processes and makes sure that none is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+DEADLINE = 90.0  # seconds for anything to happen on a busy machine
+
+
+class Process:
+    """A running command; its output is in files, so that nothing blocks on a full pipe."""
+
+    def __init__(self, module: str, *words: object, cwd: Path) -> None:
+        self.words = [sys.executable, "-m", module, *map(str, words)]
+        self._out = (cwd / f"out-{time.monotonic_ns()}").open("w+")
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.popen = subprocess.Popen(self.words, stdout=self._out, stderr=subprocess.STDOUT, cwd=cwd, env=env)
+
+    @property
+    def output(self) -> str:
+        self._out.flush()
+        return Path(self._out.name).read_text()
+
+    def says(self, word: str) -> str:
+        """Waits for a line with the word."""
+        return until(lambda: next((line for line in self.output.splitlines() if word in line), None), self)
+
+    def wait(self) -> int:
+        return self.popen.wait(DEADLINE)
+
+    def close(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.wait()
+        self._out.close()
+
+
+def until(look: Callable[[], T | None], process: Process | None = None) -> T:
+    """The first answer that is something; fails with the process's output when it takes too long."""
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        if process and process.popen.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise AssertionError(f"did not happen; the process said:\n{process.output if process else ''}")
+
+
+@contextmanager
+def processes(cwd: Path) -> Iterator[Callable[..., Process]]:
+    """Gives a function that starts processes, and ends them all."""
+    started: list[Process] = []
+
+    def start(module: str, *words: object) -> Process:
+        started.append(Process(module, *words, cwd=cwd))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.close()
+
+
+def command(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs `pfl-node WORDS` to its end."""
+    line = [sys.executable, "-m", "pfl_node", *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE * 4, cwd=cwd, check=False)
+
+
+def ask(*words: object) -> Any:
+    """The JSON that a reading verb prints."""
+    done = command(*words, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def states(address: str, role: str = "node") -> dict[str, str]:
+    """What the member at this address thinks of the others."""
+    return {p["id"]: p["state"] for p in ask("peers", address)["peers"] if p["role"] == role}
+
+
+def fast(*, policy: Sequence[str] = ()) -> list[str]:
+    """Settings with which a small swarm is quick."""
+    words = ["task.samples=40", *policy]
+    return [w for word in words for w in ("--set", word)]

@@ -1,0 +1,73 @@
+"""The same policy object code runs in the simulator, in a swarm and in separate daemons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.running import ask, command, fast, processes, until
+
+ROUNDS = 6
+KNOBS = {
+    "gossip": ["policy.delta=0.1", "policy.n_peers=2", "policy.quiet=1"],
+    "pens": [
+        "policy.delta=0.1", "policy.n_sampled=2", "policy.m=1", "policy.T=3", "policy.n_peers=2", "policy.quiet=1",
+    ],
+    "facade": ["policy.warmup=2", "policy.degree=2"],
+}  # fmt: skip
+
+every_policy = pytest.mark.parametrize("policy", sorted(KNOBS))
+
+
+def words(policy: str) -> list[Any]:
+    return ["--policy", policy, "--rounds", ROUNDS, *fast(policy=KNOBS[policy])]
+
+
+def check(summary: dict[str, Any], policy: str) -> None:
+    assert summary["accuracy"] > 0.3
+    assert summary["models_sent"] > 0
+    assert all(n["rounds"] >= ROUNDS for n in summary["per_node"])
+    assert bool(summary.get("neighbours")) == (policy == "pens")
+    assert bool(summary.get("heads_by_cluster")) == (policy == "facade")
+
+
+@every_policy
+def test_in_the_simulator(policy: str, tmp_path: Path) -> None:
+    done = command("sim", "--nodes", 4, "--out", tmp_path, *words(policy))
+    assert done.returncode == 0, done.stderr
+    check(json.loads((tmp_path / "summary.json").read_text()), policy)
+
+
+@every_policy
+def test_in_a_swarm(policy: str, tmp_path: Path) -> None:
+    done = command("swarm", "--nodes", 4, "--workers", 2, "--out", tmp_path, *words(policy))
+    assert done.returncode == 0, done.stderr + done.stdout
+    check(json.loads((tmp_path / "summary.json").read_text()), policy)
+    assert len(list((tmp_path / "nodes").glob("*/model.safetensors"))) == 4
+
+
+@every_policy
+def test_in_separate_daemons(policy: str, tmp_path: Path) -> None:
+    with processes(tmp_path) as start:
+        bootstrap = start("bootstrap", "--listen", "127.0.0.1:0")
+        seed = bootstrap.says("--peer-seed").split("--peer-seed ")[1].split()[0]
+        place = ["--set", "task.nodes=3", "--set", "start.peers=2", "--set", "start.wait=60"]
+        nodes = [
+            start(
+                "pfl_node", "--peer-seed", seed, "--data-dir", f"n{i}", "--set", f"task.index={i}", *place,
+                *words(policy),
+            )
+            for i in range(3)
+        ]  # fmt: skip
+        until(lambda: len(ask("peers", seed)["peers"]) == 4, nodes[0])
+        assert [n.wait() for n in nodes] == [0, 0, 0], nodes[0].output
+    for i in range(3):
+        rows = [json.loads(line) for line in (tmp_path / f"n{i}" / "journal.jsonl").read_text().splitlines()]
+        rounds = [r for r in rows if r["event"] == "round"]
+        assert len(rounds) >= ROUNDS
+        assert any(r.get("from") for r in rounds) or policy == "facade"
+        assert rows[-1]["event"] == "finished"
+        assert rows[-1]["test_accuracy"] > 0.2
