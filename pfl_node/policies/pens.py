@@ -33,27 +33,26 @@ class Pens(Gossip):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.search()
-
-    def search(self) -> None:  # step 1 begins
         self.selections = 0
         self.seen, self.picked, self.expected = Counter[PeerId](), Counter[PeerId](), dict[PeerId, float]()
-        self.neighbours: list[PeerId] | None = None
+        self.neighbours: list[PeerId] | None = None  # None: step 1
         self.strangers: list[PeerId] = []  # were there when I chose, and were not chosen
+        self.alone = False  # all my neighbours are gone, others are there
 
     async def select(self, saved: Sequence[Offer]) -> Sequence[Offer]:
-        if self.neighbours is not None:  # step 2: Algorithm 1 among the neighbours
+        if self.neighbours is not None and not self.alone:  # step 2: Algorithm 1 among the neighbours
             return [o for o in saved if o.sender in self.neighbours]
         # paper: each on arrival; here: all at once, because a random sample is then the same for all of them
         scores = await Score([o.model for o in saved], samples=self.cfg.score_samples) if saved else ()  # 10
         best = [saved[i] for i in by_loss(scores)[: self.cfg.m]]  # 13
-        self.seen.update(o.sender for o in saved)
-        self.picked.update(o.sender for o in best)
-        for o in saved:
-            self.expected[o.sender] = self.expected.get(o.sender, 0) + len(best) / len(saved)
-        self.selections += 1 if saved else 0
-        if self.selections >= self.cfg.T:
-            await self.select_neighbours()  # 7
+        if saved and self.neighbours is None:
+            self.selections += 1
+            self.seen.update(o.sender for o in saved)
+            self.picked.update(o.sender for o in best)
+            for o in saved:
+                self.expected[o.sender] = self.expected.get(o.sender, 0) + len(best) / len(saved)
+            if self.selections >= self.cfg.T:
+                await self.select_neighbours()  # 7
         return best
 
     async def select_neighbours(self) -> None:  # 18
@@ -66,13 +65,12 @@ class Pens(Gossip):
 
     async def audience(self) -> Sequence[PeerId]:  # 4
         peers = await Peers()
-        if self.neighbours is not None and peers and not set(peers) & set(self.neighbours):
-            self.search()  # all my neighbours are gone, others are there
-        return [p for p in peers if p not in self.strangers]  # newcomers included: they must find their own
+        self.alone = bool(peers and self.neighbours) and not set(peers) & set(self.neighbours or ())
+        return [p for p in peers if self.alone or p not in self.strangers]  # newcomers too: they must find theirs
 
     @property
     def wanted(self) -> int:  # 12; in step 2 a stranger's model counts, or a node nobody chose would wait for ever
-        return int(self.cfg.n_sampled if self.neighbours is None else self.cfg.n_peers)
+        return int(self.cfg.n_sampled if self.neighbours is None or self.alone else self.cfg.n_peers)
 
 
 def more_than_expected(picked: Mapping[PeerId, int], expected: Mapping[PeerId, float]) -> list[PeerId]:

@@ -71,13 +71,21 @@ def test_a_dead_neighbour_is_not_sent_to() -> None:
     assert sent_to(policy, hand, 20) == {C}
 
 
-def test_when_all_neighbours_are_gone_the_search_begins_anew() -> None:
+def test_while_all_neighbours_are_gone_the_best_of_what_comes_is_merged_as_in_step_1() -> None:
     policy, hand = settled(neighbours=[A], strangers=[B, C], peers=[B, C], n_sampled=2, m=1, T=1)
     assert sent_to(policy, hand, 20) == {B, C}
-    assert policy.neighbours is None
-    feed(policy, hand, (B, 1), (C, 2))
-    assert policy.neighbours == [B]
-    assert len(hand.all(Record)) == 1
+    feed(policy, hand, (B, 6), (C, 4))
+    assert [core_of(m) for m in hand.all(Average)[0].models] == [0, 4]
+    assert (policy.neighbours, hand.all(Record)) == ([A], [])
+
+
+def test_when_a_neighbour_is_back_step_2_goes_on() -> None:
+    policy, hand = settled(neighbours=[A], strangers=[B, C], peers=[B, C], n_sampled=2, m=1, n_peers=2)
+    sent_to(policy, hand, 1)
+    hand.peers = (A, B, C)
+    assert sent_to(policy, hand, 20) == {A}
+    feed(policy, hand, (A, 6), (C, 4))
+    assert [core_of(m) for m in hand.all(Average)[0].models] == [0, 6]
 
 
 def test_being_alone_for_a_while_is_no_reason_to_forget_the_neighbours() -> None:
