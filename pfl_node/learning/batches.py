@@ -8,11 +8,8 @@ from itertools import count, islice
 import torch
 from torch import Tensor
 
+from pfl_node.learning.chance import generator
 from pfl_node.learning.options import Options
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed % 2**63)
 
 
 def batches(samples: int, options: Options, seed: int, *, single: bool = True) -> Iterator[Tensor]:

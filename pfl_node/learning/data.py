@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pfl_node.errors import TaskError
+from pfl_node.learning.chance import generator
 from pfl_node.learning.task import Data, Task
 
 VAL_SHARE = 0.1
@@ -44,7 +45,7 @@ def split(data: Data, seed: int) -> tuple[Data, Data]:
     n = len(data.x)
     if n < VAL_FROM:
         return data, data
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed % 2**63))
+    order = torch.randperm(n, generator=generator(seed))
     held = max(1, round(VAL_SHARE * n))
     kept, out = order[held:].sort().values, order[:held].sort().values
     return Data(data.x[kept], data.y[kept]), Data(data.x[out], data.y[out])
@@ -55,6 +56,7 @@ def tensors(data: Any, task: str, name: str) -> Data:
     where = f"task {task}: the {name} data"
     x, y = _pair(data, where)
     x, y = _tensor(x, f"{where}'s x"), _tensor(y, f"{where}'s y")
+    y = y if y.is_floating_point() else y.long()
     if x.ndim == 0 or y.ndim == 0:
         raise TaskError(f"{where} must be arrays with one row per sample")
     if len(x) != len(y):
@@ -103,5 +105,6 @@ def settle(data: Data, device: torch.device, *, channels_last: bool) -> Samples:
     """Data where it will be used, once. Convolutions read images faster with the channels last."""
     x, y = data.x.to(device), data.y.to(device)
     if channels_last and x.ndim == 4 and x.is_floating_point():
-        x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+        n, c, h, w = x.shape
+        x = x.permute(0, 2, 3, 1).contiguous().as_strided((n, c, h, w), (h * w * c, 1, w * c, c))
     return Samples(x, y)

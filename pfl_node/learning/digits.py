@@ -24,7 +24,7 @@ TEST_SHARE = 0.2
 SAMPLES = 60  # that a node trains on, unless there are fewer
 LEAST = 20  # training samples; before a share gets smaller than this, nodes share samples instead
 TRAIN_PER_VAL = 4
-TRAIN = {"optimizer": "adam", "lr": 0.003, "batch": 8, "epochs": 2.0}
+TRAIN = {"optimizer": "sgd", "lr": 0.1, "batch": 8, "epochs": 2.0}
 
 Indices = npt.NDArray[np.intp]
 

@@ -32,13 +32,14 @@ class Options:
     batch: int
     epochs: float
     steps: int | None
+    prox: float = 0.0
 
 
-def resolve(levels: Sequence[Mapping[str, Any]]) -> Options:
+def resolve(levels: Sequence[Mapping[str, Any]], prox: float = 0.0) -> Options:
     """The first level that names an option decides it. `steps` and `epochs` are one question; `steps` wins."""
     found = {key: next(lv[key] for lv in levels if lv.get(key) is not None) for key in BUILT_IN}
     long = next(lv for lv in levels if lv.get("steps") is not None or lv.get("epochs") is not None)
-    return Options(**found, steps=long.get("steps"))
+    return Options(**found, steps=long.get("steps"), prox=prox)
 
 
 def check_defaults(task: str, defaults: Mapping[str, Any]) -> dict[str, Any]:

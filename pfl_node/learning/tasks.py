@@ -14,7 +14,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,18 +47,16 @@ def load_task(settings: TaskSettings, place: Place) -> Task:
     function = find(settings.name)
     wanted = arguments(function, settings, place)
 
-    import torch
-
+    from pfl_node.learning.chance import seeded
     from pfl_node.learning.data import complete
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(place.seed % 2**63)  # for a function that makes its model on the spot
-        try:
+    try:
+        with seeded(place.seed):  # for a function that makes its model on the spot
             made = function(**wanted)
-        except PflError:
-            raise
-        except Exception as error:
-            raise TaskError(f"task {settings.name} failed{_where(error)}: {_say(error)}") from error
+    except PflError:
+        raise
+    except Exception as error:
+        raise TaskError(f"task {settings.name} failed{_where(error)}: {_say(error)}") from error
     return complete(as_task(made, settings.name), place.seed)
 
 
@@ -104,7 +102,7 @@ def arguments(function: Callable[..., Any], settings: TaskSettings, place: Place
 def as_task(made: Any, name: str) -> Task:
     """A Task from what a function gave: a Task, a dict, or any object with these attributes."""
     if isinstance(made, Task):
-        return made
+        return replace(made, model=_factory(made.model, name))
     known = [f.name for f in fields(Task)]
     if isinstance(made, Mapping):
         if unknown := [key for key in made if key not in known]:

@@ -38,7 +38,7 @@ class Workspace:
     """One module to run models in, one job at a time."""
 
     def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
-        self.module = module.to(device)
+        self.module = module.to(device, torch.float32)
         self.layout = layout
         self.flat = torch.zeros(layout.size, device=device)
         self.grad = torch.zeros(layout.size, device=device)
