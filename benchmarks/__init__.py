@@ -1,1 +1,1 @@
-"""Figures, as ratios inside one run: the machines are noisy. Each script prints a table and the command beside it."""
+"""Figures as ratios inside one run, because machines are noisy. Each prints a table and its own command."""
