@@ -63,7 +63,7 @@ class SimDriver:
         self.world = world
         self.post = post
         self.clock = world.clock
-        self.main = Fiber("main", policy.main(), self._answer, done)
+        self.main = Fiber(f"{node.id}, main", policy.main(), self._answer, done)
         self.lane = Lane(policy, node.mailbox, world.clock, self._answer) if policy.pushes() else None
         self._gatherings: list[Gathering] = []
         self._receivings: list[Receiving] = []

@@ -44,6 +44,13 @@ class Fiber:
 
     def run(self, answer: Any = None) -> None:
         self.pending = None
+        try:
+            self._advance(answer)
+        except Exception as error:
+            error.add_note(self.name)
+            raise
+
+    def _advance(self, answer: Any) -> None:
         while True:
             try:
                 self.step = self._flow.send(answer)

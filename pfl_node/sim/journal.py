@@ -23,17 +23,13 @@ class Journal:
         self._path = path
         self._part = path.with_name(f"{path.name}.part") if path else None
         self._file: IO[str] | None = None
-        if self._part:
-            try:
-                self._file = self._part.open("w", encoding="utf-8", newline="\n")
-            except OSError as error:
-                raise StoreError(f"cannot write {self._part}: {error.strerror or error}") from error
 
     def write(self, time: float, node: PeerId | None, event: str, **data: Any) -> None:
         """Without a node it is something that happens to the swarm."""
-        if self._file:
+        if self._part:
             row = {"time": round(time, 6), "node": node, "event": event} | plain(data)
-            self._file.write(json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False) + "\n")
+            line = json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False)
+            (self._file or self._open(self._part)).write(line + "\n")
 
     def message(self, time: float, node: PeerId, event: str, **data: Any) -> None:
         """One of the many lines that a big run leaves out."""
@@ -42,14 +38,22 @@ class Journal:
 
     def publish(self) -> None:
         """The run is over: the file gets its name."""
-        self.close()
         if self._part and self._path:
+            self.close()
             self._part.replace(self._path)
 
     def close(self) -> None:
         if self._file:
             self._file.close()
             self._file = None
+
+    def _open(self, path: Path) -> IO[str]:
+        """With the first line, so that a run that cannot begin leaves nothing."""
+        try:
+            self._file = path.open("w", encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+        return self._file
 
 
 def plain(value: Any) -> Any:

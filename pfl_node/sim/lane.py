@@ -41,9 +41,11 @@ class Lane:
 
     def _next(self) -> bool:
         if offers := self._mailbox.take(1):
-            self.fiber = Fiber("on_model", self._policy.on_model(offers[0]), self._answer, self._ended)
+            self.fiber = Fiber(
+                f"{self._policy.me}, on_model", self._policy.on_model(offers[0]), self._answer, self._ended
+            )
         elif self._quiet_at <= self._clock.now:
-            self.fiber = Fiber("on_quiet", self._policy.on_quiet(), self._answer, self._ended)
+            self.fiber = Fiber(f"{self._policy.me}, on_quiet", self._policy.on_quiet(), self._answer, self._ended)
         else:
             return False
         self.fiber.run()
