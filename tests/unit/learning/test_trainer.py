@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from pfl_node.learning.trainer import Between, Trainer
+
+
+def threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name == "trainer"]
+
+
+class Batches:
+    """A long job that goes on by one batch for each word it is given."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.done = 0
+        self.started = threading.Event()
+        self.turn = threading.Semaphore(0)
+
+    def __call__(self, between: Between) -> int:
+        self.started.set()
+        for _ in range(self.n):
+            self.turn.acquire()
+            self.done += 1
+            between()
+        return self.done
+
+    async def running(self) -> None:
+        await asyncio.to_thread(self.started.wait)
+
+    def go_on(self, n: int = 1) -> None:
+        self.turn.release(n)
+
+
+def test_a_job_runs_in_the_trainers_thread_and_its_result_comes_back() -> None:
+    async def story() -> None:
+        trainer = Trainer()
+        assert threads() == []
+        assert await trainer.do(lambda _: threading.current_thread().name) == "trainer"
+        assert await trainer.soon(lambda: threading.current_thread().name) == "trainer"
+        assert threads() == ["trainer"]
+        await trainer.close()
+        assert threads() == []
+
+    asyncio.run(story())
+
+
+def test_jobs_are_served_in_the_order_they_came() -> None:
+    async def story() -> list[int]:
+        trainer, seen, first = Trainer(), list[int](), Batches(1)
+        held = asyncio.create_task(trainer.do(first))
+        await first.running()
+        rest = [asyncio.create_task(trainer.do(lambda _, n=n: seen.append(n))) for n in range(5)]  # type: ignore[misc]
+        await asyncio.sleep(0)
+        first.go_on()
+        await asyncio.gather(held, *rest)
+        await trainer.close()
+        return seen
+
+    assert asyncio.run(story()) == [0, 1, 2, 3, 4]
+
+
+def test_urgent_work_overtakes_waiting_jobs_and_runs_after_one_batch_of_the_running_one() -> None:
+    async def story() -> None:
+        trainer, long = Trainer(), Batches(100)
+        job = asyncio.create_task(trainer.do(long))
+        waiting = asyncio.create_task(trainer.do(lambda _: "later"))
+        await long.running()
+        urgent = asyncio.create_task(trainer.soon(lambda: long.done))
+        await asyncio.sleep(0)
+        long.go_on(1)
+        assert await urgent == 1
+        assert not job.done()
+        assert not waiting.done()
+        long.go_on(99)
+        assert (await job, await waiting) == (100, "later")
+        await trainer.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyError("x"), StopIteration("end")])
+def test_an_error_goes_to_whoever_asked_and_the_trainer_goes_on(error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    async def story() -> None:
+        trainer = Trainer()
+        with pytest.raises((type(error), RuntimeError)):
+            await trainer.do(lambda _: fail())
+        with pytest.raises((type(error), RuntimeError)):
+            await trainer.soon(fail)
+        assert await trainer.do(lambda _: 1) == 1
+        await trainer.close()
+
+    asyncio.run(story())
+
+
+def test_an_error_of_urgent_work_does_not_touch_the_job_around_it() -> None:
+    def fail() -> None:
+        raise ValueError("urgent")
+
+    async def story() -> None:
+        trainer, long = Trainer(), Batches(2)
+        job = asyncio.create_task(trainer.do(long))
+        await long.running()
+        urgent = asyncio.create_task(trainer.soon(fail))
+        await asyncio.sleep(0)
+        long.go_on(2)
+        with pytest.raises(ValueError, match="urgent"):
+            await urgent
+        assert await job == 2
+        await trainer.close()
+
+    asyncio.run(story())
+
+
+def test_a_cancelled_job_stops_after_its_batch() -> None:
+    async def story() -> None:
+        trainer, long = Trainer(), Batches(100)
+        job = asyncio.create_task(trainer.do(long))
+        await long.running()
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        long.go_on(100)
+        assert await trainer.do(lambda _: "next") == "next"
+        assert long.done == 1
+        await trainer.close()
+
+    asyncio.run(story())
+
+
+def test_work_that_is_cancelled_while_it_waits_never_runs() -> None:
+    async def story() -> None:
+        trainer, long, ran = Trainer(), Batches(1), list[str]()
+        job = asyncio.create_task(trainer.do(long))
+        await long.running()
+        later = asyncio.create_task(trainer.do(lambda _: ran.append("job")))
+        urgent = asyncio.create_task(trainer.soon(lambda: ran.append("urgent")))
+        await asyncio.sleep(0)
+        later.cancel()
+        urgent.cancel()
+        await asyncio.gather(later, urgent, return_exceptions=True)
+        long.go_on()
+        await job
+        await trainer.do(lambda _: None)
+        assert ran == []
+        await trainer.close()
+
+    asyncio.run(story())
+
+
+def test_a_job_cannot_hold_on_to_its_thread_by_catching_exceptions() -> None:
+    def stubborn(between: Between) -> None:
+        while True:
+            try:
+                between()
+            except Exception:
+                continue
+
+    async def story() -> None:
+        trainer = Trainer()
+        job = asyncio.create_task(trainer.do(stubborn))
+        await asyncio.sleep(0)
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        assert await trainer.do(lambda _: 1) == 1
+        await trainer.close()
+
+    asyncio.run(story())
+
+
+def test_closing_stops_what_runs_cancels_what_waits_and_leaves_no_thread() -> None:
+    async def story() -> None:
+        trainer, long = Trainer(), Batches(100)
+        work = [
+            asyncio.create_task(trainer.do(long)),
+            asyncio.create_task(trainer.do(lambda _: None)),
+            asyncio.create_task(trainer.soon(lambda: None)),
+        ]
+        await long.running()
+        closing = asyncio.create_task(trainer.close())
+        again = asyncio.create_task(trainer.close())
+        await asyncio.sleep(0)
+        long.go_on(100)
+        await asyncio.gather(closing, again)
+        results = await asyncio.gather(*work, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert isinstance(results[1], asyncio.CancelledError)
+        assert long.done == 1
+        assert threads() == []
+        with pytest.raises(RuntimeError, match="closed"):
+            await trainer.do(lambda _: None)
+
+    asyncio.run(story())
+
+
+def test_closing_a_trainer_that_never_worked_is_nothing() -> None:
+    async def story() -> None:
+        trainer = Trainer()
+        await trainer.close()
+        await trainer.close()
+
+    asyncio.run(story())
+    assert threads() == []
+
+
+def test_a_trainer_outlives_a_loop_that_went_away() -> None:
+    trainer, long = Trainer(), Batches(1)
+
+    async def leave() -> None:
+        job = asyncio.create_task(trainer.do(long))
+        await long.running()
+        job.cancel()
+
+    async def come_back() -> int:
+        long.go_on()
+        answer = await trainer.do(lambda _: 3)
+        await trainer.close()
+        return answer
+
+    asyncio.run(leave())
+    assert asyncio.run(come_back()) == 3
+    assert threads() == []
+
+
+def test_many_nodes_share_one_thread() -> None:
+    async def story() -> None:
+        trainer = Trainer()
+        names: list[Callable[[Between], str]] = [lambda _: threading.current_thread().name] * 50
+        assert set(await asyncio.gather(*(trainer.do(job) for job in names))) == {"trainer"}
+        assert threads() == ["trainer"]
+        await trainer.close()
+
+    asyncio.run(story())
