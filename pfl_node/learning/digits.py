@@ -59,6 +59,10 @@ def digits(
     weights = None if sizes is None else _numbers("sizes", sizes)
     if model not in MODELS:
         raise ConfigError(f"task digits has no model {model!r}; {nearest(model, MODELS)}")
+    if samples is not None and (not isinstance(samples, int) or samples < 1):
+        raise ConfigError(f"task digits: samples = {samples!r} is not a whole number above zero")
+    if index is not None and nodes is None:
+        raise ConfigError("task digits: with task.index comes task.nodes, the number of places")
     counts = _counts(len(turns), weights, nodes if index is not None else None)
     if index is None:
         mine = drawn_share(counts, samples, seed, node_id)

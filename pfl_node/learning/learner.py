@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfl_node.errors import LayoutMismatch, TaskError
+from pfl_node.errors import LayoutMismatch, PflError, TaskError
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.batches import batches
 from pfl_node.learning.chance import generator, seed_layers, seeded
@@ -181,7 +181,7 @@ class Learner:
         with seeded(seed):
             module = self._factory()
         if not isinstance(module, nn.Module):
-            raise TaskError(f"task {self._name}: the model is a {type(module).__name__}, not an nn.Module")
+            raise TaskError(f"task {self._name}: the model is of type {type(module).__name__}, not an nn.Module")
         return module
 
     def _check(self, model: Model) -> None:
@@ -199,15 +199,17 @@ class Learner:
             with self._pool.borrow() as space, torch.inference_mode():
                 space.load(self.fresh(0))
                 output = space.module(x)
+                if self._given_loss is None and not y.is_floating_point() and output.ndim > 1:
+                    self._check_labels(output.shape[1])
                 self._loss(output, y)
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        except PflError:
+            raise
+        except Exception as error:  # the user's code may raise anything
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise TaskError(
                 f"task {self._name}: the model or the loss fails on x {tuple(x.shape)} {x.dtype}, "
                 f"y {tuple(y.shape)} {y.dtype}: {text}"
             ) from error
-        if self._given_loss is None and not y.is_floating_point():
-            self._check_labels(output.shape[1])
 
     def _check_labels(self, classes: int) -> None:
         for name, data in self._splits.items():

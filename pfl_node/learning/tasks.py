@@ -124,7 +124,7 @@ def _factory(model: Any, name: str) -> Callable[[], Any]:
     if callable(model):
         return model  # type: ignore[no-any-return]
     raise TaskError(
-        f"task {name}: model is a {type(model).__name__}, not an nn.Module or a function that makes one"
+        f"task {name}: the model is of type {type(model).__name__}, not an nn.Module or a function that makes one"
     )
 
 
@@ -167,7 +167,7 @@ def _say(error: Exception) -> str:
 def _where(error: Exception) -> str:
     """The place in the user's code that failed."""
     if isinstance(error, SyntaxError):
-        return f" (line {error.lineno})"
+        return ""  # its text says it
     ours, libraries = str(Path(__file__).parent), os.sep + "site-packages" + os.sep
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith((ours, "<")) and libraries not in frame.filename:

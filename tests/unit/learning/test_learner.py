@@ -28,7 +28,7 @@ from tests.unit.learning.nets import (
 NETS = [plain, with_batch_norm, with_dropout, Tied]
 
 
-# -- fresh -------------------------------------------------------------------------------------------------------
+# -- fresh -----------------------------------------------------------------------------------------------------
 
 
 def test_equal_seeds_give_equal_models_and_parts_of_them() -> None:
@@ -57,7 +57,7 @@ def void(*_: object) -> None:
     pass
 
 
-# -- train -------------------------------------------------------------------------------------------------------
+# -- train -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", NETS)
@@ -198,7 +198,7 @@ def test_a_training_may_run_between_the_batches_of_another() -> None:
     assert seen == [expected]
 
 
-# -- score -------------------------------------------------------------------------------------------------------
+# -- score -----------------------------------------------------------------------------------------------------
 
 
 def test_scores_are_those_of_torch() -> None:
@@ -210,11 +210,11 @@ def test_scores_are_those_of_torch() -> None:
     output = module(data.x)
     (score,) = me.score([model])
     assert score.loss == pytest.approx(nn.functional.cross_entropy(output, data.y).item(), abs=1e-6)
-    assert score.accuracy == (output.argmax(1) == data.y).float().mean().item()
+    assert score.accuracy == (output.argmax(1) == data.y).sum().item() / 40
     assert score.samples == 40
 
 
-def test_a_score_over_several_batches_is_the_mean_over_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_score_over_several_batches_is_the_mean_over_all_samples() -> None:
     me = learner()
     model = me.fresh(0)
     (whole,) = me.score([model])
@@ -280,7 +280,7 @@ def test_a_loss_for_each_sample_is_averaged() -> None:
     assert mine.train(start, seed=0) == usual.train(start, seed=0)
 
 
-# -- what does not fit ---------------------------------------------------------------------------------------------
+# -- what does not fit -----------------------------------------------------------------------------------------
 
 
 def test_a_model_of_another_layout_is_refused() -> None:
@@ -301,7 +301,7 @@ def test_a_model_of_another_layout_is_refused() -> None:
         (plain, Data(torch.randn(20, 4), torch.randn(20)), "the labels are torch.float32"),
         (plain, Data(torch.randn(20, 4), torch.arange(20) % 4), "a label 3, the model knows 0 to 2"),
         (plain, Data(torch.randn(20, 4), torch.arange(20) % 3 - 1), "a label -1"),
-        (lambda: "net", blobs(), "the model is a str"),
+        (lambda: "net", blobs(), "the model is of type str"),
     ],
 )
 def test_a_model_that_does_not_fit_its_data_is_found_at_once(
@@ -331,7 +331,7 @@ def test_a_device_that_cannot_be_used_is_one_line(device: str) -> None:
         Learner(task(), TrainSettings(), device)
 
 
-# -- files ---------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", NETS)
@@ -345,7 +345,7 @@ def test_a_model_becomes_named_tensors_and_back(make: Callable[[], nn.Module]) -
     assert me.from_tensors(me.tensors(model.head), "head") == model.head
 
 
-# -- many nodes in one process --------------------------------------------------------------------------------------
+# -- many nodes in one process ---------------------------------------------------------------------------------
 
 
 def test_nodes_of_one_task_share_their_modules_and_their_layout() -> None:

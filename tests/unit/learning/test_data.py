@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, TensorDataset
+
+from pfl_node.errors import TaskError
+from pfl_node.learning.data import complete, settle, split, tensors
+from pfl_node.learning.task import Data, Task
+from tests.unit.learning.nets import blobs, plain
+
+
+def made(data: Any) -> Data:
+    return tensors(data, "mine", "train")
+
+
+class Pairs(Dataset[tuple[Any, Any]]):
+    """A Dataset as users write them."""
+
+    def __init__(self, *rows: tuple[Any, Any]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.rows[index]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (torch.ones(2, 3, dtype=torch.float64), torch.tensor([0, 1], dtype=torch.int16)),
+        (np.ones((2, 3), dtype=np.float16), np.array([0, 1], dtype=np.uint8)),
+        ([[1, 1, 1.0], [1, 1, 1]], [0, 1]),
+        Data(np.ones((2, 3)), np.array([False, True])),
+        TensorDataset(torch.ones(2, 3), torch.tensor([0, 1])),
+        Pairs((np.ones(3, dtype=np.float32), 0), (torch.ones(3), torch.tensor(1))),
+    ],
+)
+def test_data_may_come_as_tensors_arrays_lists_or_a_dataset(data: Any) -> None:
+    x, y = made(data)
+    assert (x.tolist(), x.dtype) == ([[1.0] * 3] * 2, torch.float32)
+    assert (y.tolist(), y.dtype) == ([0, 1], torch.int64)
+
+
+def test_words_stay_whole_numbers_and_pixels_stay_bytes() -> None:
+    assert made((np.array([[3, 4]], dtype=np.int32), [1])).x.dtype == torch.int64
+    assert made((np.array([[3, 4]], dtype=np.uint8), [1])).x.dtype == torch.uint8
+
+
+def test_a_tensor_of_the_right_kind_is_not_copied() -> None:
+    x, y = torch.ones(2, 3), torch.tensor([0, 1])
+    assert made((x, y)).x.data_ptr() == x.data_ptr()
+
+
+def test_a_read_only_array_is_fine() -> None:
+    x = np.ones((2, 3), dtype=np.float32)
+    x.flags.writeable = False
+    assert made((x, np.array([0, 1]))).x.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ((torch.ones(0, 3), torch.ones(0)), "the train data is empty"),
+        (Pairs(), "the train data is empty"),
+        ((torch.ones(3, 2), torch.zeros(2)), "3 samples in x but 2 labels in y"),
+        ((torch.tensor([[1.0, float("nan")]]), [0]), "x has a NaN"),
+        (([[1.0]], [float("inf")]), "y has a NaN or an infinity"),
+        ((np.array([["a"], ["b"]]), [0, 1]), "x is <U1: only numbers"),
+        ((np.array([[None]], dtype=object), [0]), "x is object: only numbers"),
+        (([[1, 2], [3]], [0, 1]), "x is list: only numbers"),
+        ((torch.ones(2, 2, dtype=torch.complex64), [0, 1]), "only real numbers"),
+        ((torch.tensor(1.0), torch.tensor(1)), "one row per sample"),
+        (torch.ones(2), "the train data is a Tensor: give (x, y)"),
+        ((1, 2, 3), "the train data is a tuple: give (x, y)"),
+        (Pairs((torch.ones(2), 0), (torch.ones(3), 1)), "cannot be stacked"),
+        (Pairs((torch.ones(2), "cat")), "cannot be stacked"),
+    ],
+)
+def test_data_that_cannot_be_used_says_what_is_wrong(data: Any, text: str) -> None:
+    with pytest.raises(TaskError) as error:
+        made(data)
+    assert text in str(error.value)
+    assert str(error.value).startswith("task mine: the train data")
+    assert "\n" not in str(error.value)
+
+
+@given(st.integers(10, 200), st.integers(0, 2**70))
+def test_a_missing_val_is_a_tenth_of_train_and_apart_from_it(n: int, seed: int) -> None:
+    rows = torch.arange(n)
+    train, val = split(Data(rows.float(), rows), seed)
+    assert len(val.x) == max(1, round(n / 10))
+    assert sorted([*train.y.tolist(), *val.y.tolist()]) == list(range(n))
+    assert torch.equal(train.x.long(), train.y)
+    again = split(Data(rows.float(), rows), seed)
+    assert torch.equal(again[1].y, val.y)
+
+
+def test_with_few_samples_val_is_train_and_without_a_test_it_is_val() -> None:
+    few = complete(Task("t", plain, blobs(9)), 0)
+    assert few.val is few.train
+    many = complete(Task("t", plain, blobs(50)), 0)
+    assert many.val is not None
+    assert many.test is many.val
+    assert (len(many.train.x), len(many.val.x)) == (45, 5)
+
+
+def test_splits_that_are_given_are_kept() -> None:
+    given = complete(Task("t", plain, blobs(50), val=blobs(3), test=blobs(4)), 0)
+    assert given.val is not None
+    assert given.test is not None
+    assert [len(d.x) for d in (given.train, given.val, given.test)] == [50, 3, 4]
+    with pytest.raises(TaskError, match="the test data is empty"):
+        complete(Task("t", plain, blobs(50), test=Data(torch.ones(0), torch.ones(0))), 0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_lie_with_the_channels_last_and_stay_so_in_a_batch(channels: int) -> None:
+    data = blobs(10, shape=(channels, 4, 5))
+    x = settle(data, torch.device("cpu"), channels_last=True).x
+    assert torch.equal(x, data.x)
+    for batch in (x, x[torch.tensor([3, 1])], x[2:5]):
+        assert batch.stride()[1:] == (1, 5 * channels, channels)
+
+
+def test_other_data_is_left_where_it_is() -> None:
+    data = blobs(10)
+    assert settle(data, torch.device("cpu"), channels_last=True).x.data_ptr() == data.x.data_ptr()

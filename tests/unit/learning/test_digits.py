@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pfl_node.errors import ConfigError
+from pfl_node.learning.digits import IMAGES, Share, digits, drawn_share, images, indexed_share, pools, rotated
+from pfl_node.learning.learner import Learner
+from pfl_node.learning.task import Task
+from pfl_node.settings import TrainSettings
+
+counts = st.lists(st.integers(0, 12), min_size=1, max_size=4).filter(lambda c: sum(c) > 0).map(tuple)
+seeds = st.integers(0, 2**31)
+
+
+def place(index: int | None, nodes: int | None, seed: int = 0, node_id: str = "n", **options: Any) -> Task:
+    return digits(index, nodes, seed, node_id, **options)
+
+
+def everybody(counts: tuple[int, ...], samples: int | None, seed: int) -> list[Share]:
+    return [indexed_share(counts, samples, seed, i) for i in range(sum(counts))]
+
+
+def test_the_images_are_scikit_learns_own() -> None:
+    from sklearn.datasets import load_digits
+
+    x, y = images()
+    theirs = load_digits()
+    np.testing.assert_array_equal((x[:, 0] + 1) * 8, theirs.images)
+    np.testing.assert_array_equal(y, theirs.target)
+    assert (x.min(), x.max(), x.shape) == (-1, 1, (IMAGES, 1, 8, 8))
+
+
+def test_a_quarter_turn_is_a_real_rotation() -> None:
+    x, _ = images()
+    np.testing.assert_array_equal(rotated(1)[3, 0], np.rot90(x[3, 0]))
+    np.testing.assert_array_equal(rotated(2)[3, 0], x[3, 0, ::-1, ::-1])
+    assert not np.array_equal(rotated(2), x[:, :, ::-1])  # not a flip
+
+
+@given(counts, seeds)
+def test_no_image_is_in_two_pools(counts: tuple[int, ...], seed: int) -> None:
+    found = np.concatenate([np.concatenate(pair) for pair in pools(seed, counts)])
+    assert sorted(found) == list(range(IMAGES))
+
+
+@given(counts, seeds, st.none() | st.integers(1, 20))
+def test_no_image_is_at_two_nodes_nor_in_a_test_set(
+    counts: tuple[int, ...], seed: int, samples: int | None
+) -> None:
+    shares = everybody(counts, samples, seed)
+    mine = np.concatenate([np.concatenate((s.train, s.val)) for s in shares])
+    tests = {i for s in shares for i in s.test.tolist()}
+    assert len(set(mine.tolist())) == len(mine)
+    assert not tests & set(mine.tolist())
+    assert all(len(s.train) >= 1 and len(s.val) >= 1 and len(s.test) >= 80 for s in shares)
+    if samples is not None:
+        assert {len(s.train) for s in shares} == {samples}
+
+
+@given(counts, seeds)
+def test_the_first_nodes_are_the_first_cluster(counts: tuple[int, ...], seed: int) -> None:
+    expected = [c for c, size in enumerate(counts) for _ in range(size)]
+    assert [s.cluster for s in everybody(counts, None, seed)] == expected
+
+
+@given(counts, seeds)
+def test_nodes_have_about_equally_much_whatever_their_cluster(counts: tuple[int, ...], seed: int) -> None:
+    sizes = [len(s.train) for s in everybody(counts, None, seed)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(counts, seeds, st.integers(0, 11))
+def test_the_same_seed_gives_the_same_share(counts: tuple[int, ...], seed: int, index: int) -> None:
+    index %= sum(counts)
+    first, second = (indexed_share(counts, 20, seed, index) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@settings(max_examples=20)
+@given(seeds, st.integers(0, 999))
+def test_a_thousand_nodes_share_images_but_no_node_has_one_twice(seed: int, index: int) -> None:
+    share = indexed_share((500, 500), None, seed, index)
+    mine = np.concatenate((share.train, share.val))
+    assert len(share.train) == 60
+    assert len(set(mine.tolist())) == len(mine)
+    assert not set(mine.tolist()) & set(share.test.tolist())
+    assert set(mine.tolist()) <= set(pools(seed, (500, 500))[share.cluster][0].tolist())
+
+
+@given(counts, seeds, st.text(max_size=20))
+def test_a_node_with_only_an_id_draws_its_share_with_it(counts: tuple[int, ...], seed: int, node_id: str) -> None:
+    samples = min(60, min(len(pool) for pool, _ in pools(seed, counts) if len(pool)) // 2)
+    first, second = (drawn_share(counts, samples, seed, node_id) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert counts[first.cluster] > 0
+    mine = np.concatenate((first.train, first.val))
+    assert set(mine.tolist()) <= set(pools(seed, counts)[first.cluster][0].tolist())
+    assert len(first.train) == samples
+
+
+def test_ids_fall_into_the_clusters_by_their_sizes() -> None:
+    clusters = [drawn_share((3, 1), None, 0, f"node-{i}").cluster for i in range(400)]
+    assert 0.65 < clusters.count(0) / 400 < 0.85
+    assert set(clusters) == {0, 1}
+
+
+def test_the_data_of_a_place_is_rotated_as_its_cluster_is() -> None:
+    tasks = [place(i, 20, angles=(0, 180), sizes=(14, 6)) for i in range(20)]
+    assert [t.cluster for t in tasks] == [0] * 14 + [1] * 6
+    for task, turn in ((tasks[13], 0), (tasks[14], 2)):
+        share = indexed_share((14, 6), None, 0, 13 if turn == 0 else 14)
+        np.testing.assert_array_equal(task.train.x, rotated(turn)[share.train])
+        np.testing.assert_array_equal(task.train.y, images()[1][share.train])
+
+
+def test_nodes_of_a_cluster_share_one_test_set_in_memory() -> None:
+    first, second, other = (place(i, 4).test for i in (0, 1, 2))
+    assert first is not None
+    assert other is not None
+    assert first is second
+    assert not torch.equal(first.x, other.x)
+
+
+def test_twenty_nodes_have_about_sixty_samples_each() -> None:
+    task = place(0, 20)
+    assert task.val is not None
+    assert (len(task.train.x), len(task.val.x)) == (56, 14)
+    assert len(place(None, None).train.x) == 60
+
+
+def test_one_node_alone_is_a_swarm_too() -> None:
+    task = place(0, 1)
+    assert (task.cluster, len(task.train.x)) == (0, 60)
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_both_models_learn_something_in_a_few_rounds(model: str) -> None:
+    me = Learner(place(0, 20, model=model), TrainSettings(), "cpu")
+    trained = me.fresh(0)
+    for round in range(8):
+        trained = me.train(trained, seed=round)
+    assert me.score([trained], split="test")[0].accuracy > 0.6
+    assert me.layout.head_entries[0].name == "head.weight"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"angles": (0, 45)}, "angle 45 is not a multiple of 90"),
+        ({"angles": ()}, "angles is empty"),
+        ({"angles": "left"}, "not a list of whole numbers"),
+        ({"sizes": (10, 5, 5)}, "3 sizes for 2 angles"),
+        ({"sizes": (10, 5)}, "15 nodes, but there are 20"),
+        ({"sizes": (-1, 21)}, "cannot be numbers of nodes"),
+        ({"samples": 2000}, "has only"),
+        ({"samples": 0}, "samples = 0"),
+        ({"model": "mpl"}, "did you mean 'mlp'?"),
+    ],
+)
+def test_a_mistake_in_an_option_is_one_line(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        place(0, 20, **options)
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_index_without_the_number_of_nodes_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="comes task"):
+        place(3, None)
+
+
+def test_lists_may_come_as_text_from_a_command_line() -> None:
+    task = place(3, 4, angles="0,90", sizes="1,3")
+    assert task.cluster == 1
+    assert place(0, 4, angles=90).cluster == 0
