@@ -44,6 +44,9 @@ def convolutions() -> nn.Module:
 class Tied(nn.Module):
     """One matrix in two places, an integer and a boolean buffer, and one that stays at home."""
 
+    calls: Tensor
+    mask: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(4, 4)
@@ -56,9 +59,8 @@ class Tied(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
-            self.calls += 1
-        mask: Tensor = self.mask  # type: ignore[assignment]
-        hidden = self.second(self.first(x.flatten(1)).relu() * mask)
+            self.calls.add_(1)
+        hidden = self.second(self.first(x.flatten(1)).relu() * self.mask)
         return self.out(hidden)  # type: ignore[no-any-return]
 
 

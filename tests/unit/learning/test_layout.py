@@ -76,7 +76,7 @@ def test_a_layer_with_parametrizations_is_one_head() -> None:
 
 def test_a_frozen_parameter_travels_but_is_not_trained() -> None:
     module = plain()
-    module[1].weight.requires_grad = False  # type: ignore[index, union-attr]
+    module[1].weight.requires_grad = False  # type: ignore[index]
     entries = {e.name: e.trained for e in layout_of(module).entries}
     assert entries == {"1.bias": True, "1.weight": False, "3.weight": True, "3.bias": True}
 

@@ -115,7 +115,7 @@ def test_statistics_of_batch_normalisation_travel_and_are_not_decayed() -> None:
 def test_a_frozen_parameter_of_the_users_stays_frozen() -> None:
     def half_frozen() -> nn.Module:
         module = plain()
-        module[1].requires_grad_(False)  # type: ignore[index, operator]
+        module[1].requires_grad_(False)  # type: ignore[index]
         return module
 
     me = learner(half_frozen, weight_decay=0.1)

@@ -27,7 +27,7 @@ def by_torch(module: nn.Module, rule: dict[str, Any], seed: int, epochs: float) 
     data = blobs()
     for index in batches(len(data.x), resolve([{"epochs": epochs}, BUILT_IN]), seed):
         optimizer.zero_grad()
-        cross_entropy(module(data.x[index]), data.y[index]).backward()
+        cross_entropy(module(data.x[index]), data.y[index]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
 

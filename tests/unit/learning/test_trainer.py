@@ -7,6 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from pfl_node.learning.trainer import Between, Trainer
+from pfl_node.model import Model
+from pfl_node.types import Eval
+from tests.unit.learning.nets import learner, with_dropout
 
 
 def threads() -> list[str]:
@@ -237,6 +240,35 @@ def test_many_nodes_share_one_thread() -> None:
         names: list[Callable[[Between], str]] = [lambda _: threading.current_thread().name] * 50
         assert set(await asyncio.gather(*(trainer.do(job) for job in names))) == {"trainer"}
         assert threads() == ["trainer"]
+        await trainer.close()
+
+    asyncio.run(story())
+
+
+def test_a_peers_evaluation_between_two_batches_changes_neither_it_nor_the_training() -> None:
+    me = learner(with_dropout)
+    start = me.fresh(0)
+    trained, (scored,) = me.train(start, seed=1), me.score([start])
+
+    async def story() -> None:
+        trainer, asked = Trainer(), list[asyncio.Future[tuple[Eval, ...]]]()
+        loop = asyncio.get_running_loop()
+
+        def job(between: Between) -> Model:
+            def ask_and_wait_until_it_is_handed_in() -> None:
+                handed_in = threading.Event()
+                loop.call_soon_threadsafe(ask, handed_in)
+                handed_in.wait()
+                between()
+
+            return me.train(start, seed=1, between=ask_and_wait_until_it_is_handed_in)
+
+        def ask(handed_in: threading.Event) -> None:
+            asked.append(asyncio.ensure_future(trainer.soon(lambda: me.score([start]))))
+            loop.call_soon(handed_in.set)
+
+        assert await trainer.do(job) == trained
+        assert [await a for a in asked] == [(scored,)] * 5
         await trainer.close()
 
     asyncio.run(story())

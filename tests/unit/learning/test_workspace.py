@@ -59,14 +59,15 @@ def test_an_export_is_a_copy() -> None:
 
 
 def test_integers_and_booleans_are_rounded_back_to_their_types() -> None:
-    w = space(Tied())
+    module = Tied()
+    w = space(module)
     arrays = {e.name: s for e, s in w.layout.spans()}
     vector = pack(Tied(), w.layout)
     vector[arrays["calls"]] = 11.6  # an average of counters
     vector[arrays["mask"]] = (0.9, 0.2, 0.0, 1.0)
     w.load(Model(w.layout, vector))
-    assert (w.module.calls.item(), w.module.calls.dtype) == (12, torch.int64)  # type: ignore[operator, union-attr]
-    assert w.module.mask.tolist() == [True, False, False, True]  # type: ignore[operator, union-attr]
+    assert (module.calls.item(), module.calls.dtype) == (12, torch.int64)
+    assert module.mask.tolist() == [True, False, False, True]
     w.prepare(None)
     w.module(torch.randn(2, 4))
     assert w.export()[arrays["calls"]] == 13
@@ -74,6 +75,8 @@ def test_integers_and_booleans_are_rounded_back_to_their_types() -> None:
 
 def test_a_module_that_replaces_its_buffer_is_still_exported_and_loaded() -> None:
     class Counts(nn.Module):
+        seen: Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.fc = nn.Linear(1, 1)
