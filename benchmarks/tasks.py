@@ -88,7 +88,7 @@ def bare_steps(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, steps: int
     for i in range(steps):
         index = order[(i * batch) % (len(x) - batch + 1) :][:batch]
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x[index]), y[index]).backward()
+        nn.functional.cross_entropy(model(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
 

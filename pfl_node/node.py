@@ -80,6 +80,7 @@ class Node:
             Member(
                 id=self.id,
                 name=self.name,
+                address="",
                 role="node",
                 run=self.settings.run,
                 incarnation=self.home.identity.incarnation,

@@ -35,7 +35,7 @@ class View:
         started = sum(1 for s in seats if s.node)
         done = self.swarm.done
         what = "node-rounds" if started == len(seats) else f"starting: {started} of {len(seats)} nodes are ready"
-        self.progress.update(self.task, completed=sum(s.round for s in seats), description=what)
+        self.progress.update(self.task, completed=_finished_rounds(self.swarm), description=what)
         return Group(self._table(seats), self.progress, f"{done} of {len(seats)} nodes are done")
 
     def _table(self, seats: list[Seat]) -> Table:
@@ -61,7 +61,7 @@ def watching(swarm: Swarm, console: Console, title: str, *, live: bool) -> Itera
 
     def say(_: dict[str, Any]) -> None:
         nonlocal shown
-        now = sum(s.round for s in swarm.seats)
+        now = _finished_rounds(swarm)
         if live and now >= shown + step:
             shown = now
             accuracy = _percent(_known(swarm.seats, "val_accuracy"))
@@ -69,6 +69,12 @@ def watching(swarm: Swarm, console: Console, title: str, *, live: bool) -> Itera
 
     swarm.on_event = say
     yield
+
+
+def _finished_rounds(swarm: Swarm) -> int:
+    """A final exchange after the last round is not one of them."""
+    most = swarm.settings.rounds
+    return sum(s.round if most is None else min(s.round, most) for s in swarm.seats)
 
 
 def _groups(seats: list[Seat]) -> Iterable[tuple[str, list[Seat]]]:

@@ -54,11 +54,14 @@ class Swarm:
 
     async def run(self) -> None:
         """Until every node is done. Raises PflError when a worker fails."""
+        # The processes come first: gRPC and fork do not go together.
+        shares = split(self.nodes, self.workers)
+        workers = [await self._spawn() for _ in shares]
         endpoint, membership = await self._seed()
         try:
             async with asyncio.TaskGroup() as group:
-                for indices in split(self.nodes, self.workers):
-                    group.create_task(self._work(indices))
+                for worker, indices in zip(workers, shares, strict=True):
+                    group.create_task(self._listen(worker, indices))
         except* PflError as errors:
             raise errors.exceptions[0] from None
         finally:
@@ -77,7 +80,14 @@ class Swarm:
 
     async def _seed(self) -> tuple[Endpoint, Membership]:
         endpoint = Endpoint()
-        me = Member(id=secrets.token_hex(8), name="seed", role="bootstrap", run=self.settings.run, incarnation=1)
+        me = Member(
+            id=secrets.token_hex(8),
+            name="seed",
+            address="",
+            role="bootstrap",
+            run=self.settings.run,
+            incarnation=1,
+        )
         membership = Membership(me, self.settings.membership, rng=random.Random(self.settings.seed))
         membership.attach(endpoint)
         await endpoint.bind("127.0.0.1:0", membership.bind)
@@ -87,8 +97,7 @@ class Swarm:
         self.seed_address = endpoint.address
         return endpoint, membership
 
-    async def _work(self, indices: tuple[int, ...]) -> None:
-        spec = WorkerSpec(self.settings, self.nodes, indices, self.seed_address, self.out)
+    async def _spawn(self) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -99,10 +108,15 @@ class Swarm:
             start_new_session=True,  # Ctrl-C reaches the nodes through us, in order
             env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
         )
-        assert process.stdin is not None
-        assert process.stdout is not None
         self._running.append(process)
         self.pids.append(process.pid)
+        return process
+
+    async def _listen(self, process: asyncio.subprocess.Process, indices: tuple[int, ...]) -> None:
+        """Tell the worker its share and hear it out."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        spec = WorkerSpec(self.settings, self.nodes, indices, self.seed_address, self.out)
         try:
             process.stdin.write(spec.dump().encode() + b"\n")
             async for line in process.stdout:

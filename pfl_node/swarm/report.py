@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from pfl_node.metrics import NodeRecord
 from pfl_node.store.files import write_atomic
 from pfl_node.swarm.parent import Seat, Swarm
 from pfl_node.swarm.spec import node_name
+
+PICTURE = 24  # nodes; a bigger picture does not fit a terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +118,32 @@ def show(outcome: Outcome, console: Console, *, local: dict[int, float] | None =
         alone = [] if local is None else [_percent(sum(local.values()) / len(local) if local else None)]
         table.add_row("all", str(len(outcome.nodes)), *alone, _percent(overall), end_section=True)
     console.print(table)
+    if picture := _picture(outcome.nodes):
+        console.print(picture)
     for line in (*_who_found_whom(outcome), *_cost(outcome)):
         console.print(line, highlight=False)
+
+
+def _picture(nodes: Sequence[NodeRecord]) -> Table | None:
+    """Who chose whom, a row a node: + of its own cluster, x of another one."""
+    if len(nodes) > PICTURE or not any(n.neighbours for n in nodes):
+        return None
+    table = Table(title="who found whom (+ same kind of data, x another)", title_justify="left", box=None)
+    table.add_column("")
+    for n in nodes:
+        table.add_column(n.id[-2:], justify="center")
+    for n in nodes:
+        marks = [_mark(n, other) for other in nodes]
+        table.add_row(f"{n.id} cluster {n.cluster}", *marks)
+    return table
+
+
+def _mark(n: NodeRecord, other: NodeRecord) -> str:
+    if other.id == n.id:
+        return "[dim]\\[/dim]"
+    if other.id not in (n.neighbours or ()):
+        return "[dim].[/dim]"
+    return "[green]+[/green]" if other.cluster == n.cluster else "[red]x[/red]"
 
 
 def _who_found_whom(outcome: Outcome) -> list[str]:
