@@ -156,14 +156,15 @@ class PeerClient:
         line = self._line(peer, address)
         size = payload_size(model.layout, self.settings)
         timeout = self._bandwidth(peer).timeout(self.settings.base_timeout, size)
-        messages = paced(encode(model, envelope, self.settings), threaded=self.settings.zstd > 0)
+        messages = encode(model, envelope, self.settings)
+        threaded = self.settings.zstd > 0
         with self._in_our_words(peer):
             if is_one_message(model.layout, self.settings):
-                message = await anext(messages)
-                moved = len(message)
-                reply = await line.whole[name](message, timeout=timeout)
+                message = await asyncio.to_thread(next, messages) if threaded else next(messages)
+                reply, moved = await line.whole[name](message, timeout=timeout), len(message)
             else:
-                reply, moved = await _stream(line.chunks[name](timeout=timeout), messages)
+                call = line.chunks[name](timeout=timeout)
+                reply, moved = await _stream(call, paced(messages, threaded=threaded))
         self.traffic.add(peer, "out", moved)
         return reply, moved
 

@@ -1,7 +1,7 @@
 """How a stream ended.
 
 grpc.aio loses the status of a call that ends while a write is under way (grpc issue 36066): it says "Internal
-error from Core". When the true status came before the write failed, it was overwritten and we have noted it; when it
+error from Core". When the true status came before the write failed, it was overwritten and we noted it; when it
 came after, it overwrites, and the call tells it when it is awaited.
 """
 

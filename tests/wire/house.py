@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import grpc
@@ -45,7 +45,7 @@ class House:
         self.nbytes = 0
         self.admitted = 0
         self.cancelled = 0
-        self.over = asyncio.Event()  # some call ended
+        self.news = asyncio.Event()  # a call was admitted or ended
 
     def layout(self, part: Part) -> Layout:
         if not self.ready:
@@ -58,6 +58,7 @@ class House:
         if call == "SendModel":
             self.mailbox.admit(PeerId(envelope.sender), envelope.round)
         self.admitted += 1
+        self._tell()
 
     def cancel(self, call: str, envelope: Envelope) -> None:
         self.cancelled += 1
@@ -80,14 +81,20 @@ class House:
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         self.counts[call, outcome] += 1
         self.nbytes += nbytes
-        self.over.set()
-        self.over = asyncio.Event()
+        self._tell()
 
     async def counted(self, call: str, outcome: str) -> None:
         """Wait until such a call has ended."""
+        await self.until(lambda house: house.counts[call, outcome] > 0)
+
+    async def until(self, holds: Callable[[House], bool]) -> None:
         async with asyncio.timeout(10):
-            while not self.counts[call, outcome]:
-                await self.over.wait()
+            while not holds(self):
+                await self.news.wait()
+
+    def _tell(self) -> None:
+        self.news.set()
+        self.news = asyncio.Event()
 
 
 @asynccontextmanager
