@@ -30,10 +30,12 @@ class _Order(Generic[T]):
         self.unwanted = False  # written by the loop, read by the thread
 
     def run(self) -> None:
+        work = self.work
+        del self.work  # it knows us: a circle would keep the job's models until a collection
         if self.unwanted:
             return
         try:
-            value = self.work()
+            value = work()
         except Stopped:
             self._answer(lambda: self.result.cancel())
         except StopIteration as error:  # a future cannot hold this one
@@ -100,9 +102,9 @@ class Trainer:
                 raise RuntimeError("the trainer is closed")
             queue.append(order)
             self._ready.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="trainer", daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="trainer", daemon=True)
+                self._thread.start()
         try:
             return await order.result
         except asyncio.CancelledError:
@@ -110,23 +112,31 @@ class Trainer:
             raise
 
     def _work(self) -> None:
-        while order := self._next():
-            order.run()
+        while not self._closing:
+            with self._ready:
+                while not (self._urgent or self._jobs or self._closing):
+                    self._ready.wait()
+            self._run_urgent()
+            if order := self._take(self._jobs):
+                order.run()
             del order  # or the models of the last job stay in memory until the next one
-        if self._last is not None:
-            self._last.run()
-
-    def _next(self) -> _Order[Any] | None:
-        with self._ready:
-            while not (self._urgent or self._jobs or self._closing):
-                self._ready.wait()
-            return None if self._closing else (self._urgent or self._jobs).popleft()
+        with self._ready:  # `close` may be at the line before it sets this
+            last = self._last
+        if last is not None:
+            last.run()
 
     def _between(self, job: _Order[Any]) -> None:
-        while self._urgent:
-            with self._ready:
-                order = self._urgent.popleft() if self._urgent else None
-            if order is not None:
-                order.run()
+        if self._urgent:
+            self._run_urgent()
         if job.unwanted or self._closing:
             raise Stopped
+
+    def _run_urgent(self) -> None:
+        """What waits right now; what comes meanwhile waits for the next batch, so that training goes on."""
+        for _ in range(len(self._urgent)):
+            if order := self._take(self._urgent):
+                order.run()
+
+    def _take(self, queue: deque[_Order[Any]]) -> _Order[Any] | None:
+        with self._ready:
+            return queue.popleft() if queue else None

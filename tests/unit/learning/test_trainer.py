@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -82,6 +84,26 @@ def test_urgent_work_overtakes_waiting_jobs_and_runs_after_one_batch_of_the_runn
         assert not waiting.done()
         long.go_on(99)
         assert (await job, await waiting) == (100, "later")
+        await trainer.close()
+
+    asyncio.run(story())
+
+
+def test_urgent_work_without_end_does_not_keep_jobs_from_running() -> None:
+    async def story() -> None:
+        trainer, busy = Trainer(), True
+
+        async def ask_again_and_again() -> None:
+            while busy:
+                await trainer.soon(lambda: None)
+
+        asking = [asyncio.create_task(ask_again_and_again()) for _ in range(5)]
+        await asyncio.sleep(0)
+        job = Batches(50)
+        job.go_on(50)
+        assert await trainer.do(job) == 50
+        busy = False
+        await asyncio.gather(*asking)
         await trainer.close()
 
     asyncio.run(story())
@@ -232,6 +254,24 @@ def test_a_trainer_outlives_a_loop_that_went_away() -> None:
     asyncio.run(leave())
     assert asyncio.run(come_back()) == 3
     assert threads() == []
+
+
+def test_a_result_is_not_kept_once_it_was_given() -> None:
+    class Big:
+        pass
+
+    async def story() -> None:
+        trainer = Trainer()
+        given = weakref.ref(await trainer.do(lambda _: Big()))
+        await trainer.soon(lambda: None)
+        assert given() is None
+        await trainer.close()
+
+    gc.disable()
+    try:
+        asyncio.run(story())
+    finally:
+        gc.enable()
 
 
 def test_many_nodes_share_one_thread() -> None:
