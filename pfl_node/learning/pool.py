@@ -16,7 +16,7 @@ from torch import nn
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Layout
 
-PLAIN = (int, float, str, bytes, set, frozenset, FunctionType, BuiltinFunctionType, torch.dtype)
+PLAIN = (int, float, str, bytes, set, frozenset, FunctionType, BuiltinFunctionType, torch.dtype, torch.device)
 
 
 class Pool:
@@ -58,11 +58,21 @@ def pool_for(module: nn.Module, layout: Layout, device: torch.device) -> Pool:
 
 def alike(a: nn.Module, b: nn.Module) -> bool:
     """Would the two compute the same, given the same parameters and buffers? When in doubt, no."""
-    left, right = list(a.named_modules()), list(b.named_modules())
-    return [n for n, _ in left] == [n for n, _ in right] and all(
-        type(x) is type(y) and _same(_shape_of(x), _shape_of(y))
-        for (_, x), (_, y) in zip(left, right, strict=True)
+    left, right = dict(a.named_modules()), dict(b.named_modules())
+    return (
+        list(left) == list(right)
+        and _ties(a) == _ties(b)
+        and all(
+            type(x) is type(y) and _same(_shape_of(x), _shape_of(y))
+            for x, y in zip(left.values(), right.values(), strict=True)
+        )
     )
+
+
+def _ties(module: nn.Module) -> dict[str, str]:
+    """For each parameter the first name of the same one."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(p), name) for name, p in module.named_parameters(remove_duplicate=False)}
 
 
 def _shape_of(module: nn.Module) -> dict[str, Any]:

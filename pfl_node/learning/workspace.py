@@ -46,6 +46,7 @@ class Workspace:
         self._trained: list[Trained] = []
         self._slots: list[Slot] = []
         self._adopt()
+        self._stays = self._buffers_that_stay()
         self.batch_norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
 
     def _adopt(self) -> None:
@@ -69,6 +70,11 @@ class Workspace:
                     Slot(owners[path], key, view, view if live.is_floating_point() else live, in_head)
                 )
 
+    def _buffers_that_stay(self) -> list[tuple[Tensor, Tensor]]:
+        """Those that do not travel, each with its first value: one node must not see what another left there."""
+        travels = {e.name for e in self.layout.entries}
+        return [(b, b.clone()) for name, b in self.module.named_buffers() if name not in travels]
+
     def load(self, model: Model) -> None:
         """The module is this model from now on, in evaluation mode."""
         np.copyto(self._home.numpy(), model.vector)
@@ -78,6 +84,8 @@ class Workspace:
             if slot.live is not slot.view:
                 slot.live.copy_(slot.view.round())
             slot.owner._buffers[slot.key] = slot.live
+        for buffer, first in self._stays:
+            buffer.copy_(first)
         self.module.eval()
 
     def export(self) -> Vector:
@@ -99,7 +107,7 @@ class Workspace:
         self.module.train()
         for slot in self._slots:
             if only is not None and slot.in_head != (only == "head"):
-                slot.owner.eval()
+                slot.owner.training = False  # itself, not the modules inside it
         for norm in self.batch_norms if lone_samples else ():
             norm.eval()
         for param, in_head in self._trained:

@@ -133,6 +133,48 @@ def test_statistics_of_the_frozen_part_stand_still_and_the_others_move() -> None
     assert not np.array_equal(before[core:], after[core:])
 
 
+def test_a_frozen_buffer_of_the_outermost_module_leaves_the_modules_inside_training() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(4, 4)
+            self.norm = nn.BatchNorm1d(4)
+            self.out = nn.Linear(4, 3)
+            self.register_buffer("scale", torch.ones(1))
+
+    w = space(Outer(), "out")
+    w.prepare("head")
+    assert [m.training for m in (w.module, w.module.body, w.module.norm, w.module.out)] == [  # type: ignore[union-attr]
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_what_one_node_leaves_in_a_buffer_that_stays_another_does_not_see() -> None:
+    class Remembers(nn.Module):
+        last: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+            self.register_buffer("last", torch.zeros(2), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.fc(x) + self.last
+            self.last.copy_(out.detach()[0])
+            return out  # type: ignore[no-any-return]
+
+    w = space(Remembers())
+    model, x = numbers(w.layout), torch.ones(1, 2)
+    outputs = []
+    for _ in range(2):
+        w.load(model)
+        outputs.append(w.module(x).tolist())
+    assert outputs[0] == outputs[1]
+
+
 def test_modules_alike_share_one_pool_and_others_do_not() -> None:
     def pool(module: nn.Module) -> object:
         return pool_for(module, layout_of(module), CPU)
@@ -156,6 +198,14 @@ def test_modules_are_alike_when_everything_but_the_numbers_is_the_same() -> None
     assert not alike(Scaled(1.0), Scaled(1.0, table=1.0))
     assert not alike(Scaled(1.0), Scaled(1.0, layers=2))
     assert alike(nn.LSTM(2, 2), nn.LSTM(2, 2))
+    assert alike(Tied(), Tied())
+    loose, tied = (nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(4))) for _ in range(2))
+    loose[2].weight = loose[1].weight
+    loose[3].weight = loose[0].weight
+    tied[2].weight = tied[0].weight
+    tied[3].weight = tied[1].weight
+    assert layout_of(loose) == layout_of(tied)
+    assert not alike(loose, tied)
     hooked = plain()
     hooked.register_forward_hook(lambda *_: None)
     assert not alike(plain(), hooked)
