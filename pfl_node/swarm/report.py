@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -115,7 +116,8 @@ def show(outcome: Outcome, console: Console, *, local: dict[int, float] | None =
         table.add_row(str(cluster), str(len(members)), *alone, _percent(accuracy))
     if len(by_cluster) != 1:
         overall = metrics.mean_accuracy(outcome.nodes)
-        alone = [] if local is None else [_percent(sum(local.values()) / len(local) if local else None)]
+        known = [local[n.cluster] for n in outcome.nodes if local and n.cluster in local]
+        alone = [] if local is None else [_percent(fmean(known) if known else None)]
         table.add_row("all", str(len(outcome.nodes)), *alone, _percent(overall), end_section=True)
     console.print(table)
     if picture := _picture(outcome.nodes):
@@ -128,7 +130,9 @@ def _picture(nodes: Sequence[NodeRecord]) -> Table | None:
     """Who chose whom, a row a node: + of its own cluster, x of another one."""
     if len(nodes) > PICTURE or not any(n.neighbours for n in nodes):
         return None
-    table = Table(title="who found whom (+ same kind of data, x another)", title_justify="left", box=None)
+    table = Table(
+        title="who found whom (o itself, + same kind of data, x another)", title_justify="left", box=None
+    )
     table.add_column("")
     for n in nodes:
         table.add_column(n.id[-2:], justify="center")
@@ -140,7 +144,7 @@ def _picture(nodes: Sequence[NodeRecord]) -> Table | None:
 
 def _mark(n: NodeRecord, other: NodeRecord) -> str:
     if other.id == n.id:
-        return "[dim]\\[/dim]"
+        return "[dim]o[/dim]"
     if other.id not in (n.neighbours or ()):
         return "[dim].[/dim]"
     return "[green]+[/green]" if other.cluster == n.cluster else "[red]x[/red]"
