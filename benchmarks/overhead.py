@@ -48,7 +48,7 @@ def bare_here(trained: int, scored: int, measured: int, channels_last: bool) -> 
     tx, ty = (torch.as_tensor(a) for a in task["test"])
     model = facade_lenet()
     if channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(memory_format=torch.channels_last)
         x, tx = (a.contiguous(memory_format=torch.channels_last) for a in (x, tx))
     began = time.process_time()
     for _ in range(trained):
