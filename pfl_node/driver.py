@@ -34,6 +34,7 @@ from pfl_node.steps import (
     Sleep,
     Step,
     Train,
+    diverged,
 )
 from pfl_node.types import Eval, Offer, PeerId
 from pfl_node.work import Work
@@ -253,7 +254,7 @@ class Driver:
     async def _train(self, step: Train) -> Model:
         learner, seed = self.desk.learner, self._seed("train")
         with self.desk.work.of("trained"):
-            return await self.desk.trainer.do(
+            model = await self.desk.trainer.do(
                 lambda between: learner.train(
                     step.model,
                     seed=seed,
@@ -266,6 +267,10 @@ class Driver:
                     between=between,
                 )
             )
+        if model.is_finite():
+            return model
+        self.desk.diary.record(diverged(self.policy.round))
+        return step.model
 
     async def _score(self, step: Score) -> tuple[Eval, ...]:
         learner, seed = self.desk.learner, self._seed("score")

@@ -16,9 +16,11 @@ import structlog
 from pfl_node.bell import Bell
 from pfl_node.chronicle import Chronicle, Observer
 from pfl_node.driver import Desk, Driver
+from pfl_node.errors import ConfigError
 from pfl_node.learning.task import Place
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
+from pfl_node.membership.events import Changed, Died, Event, JoinRefused, Left
 from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
 from pfl_node.model import Model
@@ -62,6 +64,7 @@ class Node:
         self._observe = observe
         self._bell = Bell()
         self._stop = asyncio.Event()
+        self._refusal: ConfigError | None = None
         serve = settings.serve
         self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox))
         self.reception = Reception(
@@ -106,6 +109,8 @@ class Node:
         how = "failed"
         try:
             how = await self._until_stopped(self._learn())
+            if self._refusal:
+                raise self._refusal
         finally:
             await self._finish(how)
         return how
@@ -225,8 +230,17 @@ class Node:
                 self.policy.round = ahead - 1
         self.membership.set_round(self.policy.round + 1)
 
-    def _on_membership(self, event: Any) -> None:
-        log.debug("membership", what=type(event).__name__, peer=event.member.id, name=event.member.name)
+    def _on_membership(self, event: Event) -> None:
+        member = event.member
+        log.debug("membership", what=type(event).__name__, peer=member.id, name=member.name)
+        match event:
+            case Died() | Left():
+                self.client.forget(PeerId(member.id))
+            case Changed() if member.id == self.id:
+                self.home.keep_incarnation(member.incarnation)
+            case JoinRefused():
+                self._refusal = ConfigError(event.reason)
+                self.stop()
         self._bell.ring()
 
     async def _finish(self, how: str) -> None:

@@ -107,7 +107,8 @@ class Fresh(Step[Model]):
 
 @dataclass(frozen=True, slots=True)
 class Train(Step[Model]):
-    """Train on my own data. None: as the run's settings say. `prox` pulls towards `anchor` (None: the start)."""
+    """Train on my own data. None: as the run's settings say. `prox` pulls towards `anchor` (None: the start). A
+    training that diverges is thrown away: the answer is the model as it was, and the journal says `diverged`."""
 
     model: Model
     only: Literal["core", "head"] | None = None
@@ -156,3 +157,8 @@ class Report(Step[None]):
     round: int
     model: Model
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def diverged(round: int) -> Record:
+    """What a driver writes down when a training ended with numbers that are not finite."""
+    return Record("diverged", {"round": round, "hint": "lower train.lr"})

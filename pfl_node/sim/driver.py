@@ -30,6 +30,7 @@ from pfl_node.steps import (
     Sleep,
     Step,
     Train,
+    diverged,
 )
 from pfl_node.types import Offer, PeerId
 
@@ -218,6 +219,9 @@ class SimDriver:
             prox=step.prox,
             anchor=step.anchor,
         )
+        if not model.is_finite():
+            self.node.record(diverged(self.policy.round))
+            model = step.model
         seconds = self.world.costs.batch * batches(step, self.world.settings.train, learner.samples)
         return self._compute(fiber, seconds, model)
 

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
@@ -67,15 +67,27 @@ class Home:
     def model(self) -> Path:
         return self.path / "model.safetensors"
 
+    def keep_incarnation(self, incarnation: int) -> None:
+        """The node had to raise it while it ran; the next start goes on above it."""
+        if incarnation > self.identity.incarnation:
+            self.identity = self._write(Identity(self.identity.id, incarnation))
+
     def close(self) -> None:
         self._lock.close()
 
     def _next_identity(self) -> Identity:
-        file = self.path / "identity.json"
-        old = _read_identity(file)
-        new = Identity(old.id, old.incarnation + 1) if old else Identity(PeerId(secrets.token_hex(8)), 1)
-        write_atomic(file, json.dumps({"id": new.id, "incarnation": new.incarnation}).encode() + b"\n")
-        return new
+        old = _read_identity(self._file)
+        return self._write(
+            Identity(old.id, old.incarnation + 1) if old else Identity(PeerId(secrets.token_hex(8)), 1)
+        )
+
+    def _write(self, identity: Identity) -> Identity:
+        write_atomic(self._file, json.dumps(asdict(identity)).encode() + b"\n")
+        return identity
+
+    @property
+    def _file(self) -> Path:
+        return self.path / "identity.json"
 
 
 def _lock(path: Path) -> IO[str] | None:

@@ -385,3 +385,14 @@ def test_a_stopped_driver_finishes_the_message_in_hand() -> None:
 
     asyncio.run(go())
     assert len(board.boxes[B]) == 1
+
+
+def test_a_training_that_diverges_is_thrown_away_and_written_down() -> None:
+    got: list[Model] = []
+
+    async def script(me: Policy) -> None:
+        got.append(await Train(me.model))
+
+    notes = run(script, learner=ToyLearner(point=float("nan")))[0]
+    assert got == [constant(1.0)]
+    assert [r.event for r in notes.records] == ["diverged"]

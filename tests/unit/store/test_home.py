@@ -58,3 +58,13 @@ def test_a_directory_that_cannot_be_made_is_the_users_mistake(tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot use data directory"):
         Home.open(tmp_path / "file" / "node")
+
+
+def test_an_incarnation_raised_while_running_is_not_used_again(tmp_path: Path) -> None:
+    first = Home.open(tmp_path)
+    first.keep_incarnation(9)
+    first.keep_incarnation(4)
+    first.close()
+    second = Home.open(tmp_path)
+    second.close()
+    assert second.identity.incarnation == 10
