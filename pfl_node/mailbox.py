@@ -32,6 +32,7 @@ class Mailbox:
         self._inbox: deque[Offer] = deque()
         self._shelves: dict[int, dict[PeerId, Offer]] = {}
         self._latest: dict[PeerId, int] = {}  # the last round I know a peer to have begun
+        self._stale_for: set[PeerId] = set()  # who called a model of mine stale since the last round ended
         self._coming: Counter[PeerId] = Counter()  # admitted to the inbox, still on the wire
 
     def admit(self, sender: PeerId, round: int | None) -> None:
@@ -88,13 +89,22 @@ class Mailbox:
             del self._shelves[old]
 
     def overtaken(self, peer: PeerId) -> None:
-        """The peer called a model of my round stale: it is further."""
+        """The peer called a model of my round stale: it went on without me."""
         self._latest[peer] = max(self._latest.get(peer, 0), self.round + 1)
+        self._stale_for.add(peer)
 
-    def swarm_round(self, alive: Iterable[PeerId]) -> int:
-        """The round that at least half of those I heard from have begun; 0: I heard from nobody."""
+    def left_behind(self, round: int, alive: Iterable[PeerId]) -> int | None:
+        """After a round: where to go on when others went on without me, else None.
+
+        A peer that is merely ahead has waited for my models, so only one that called a model of mine stale counts;
+        then the round that at least half of those I heard from have begun.
+        """
+        if not self._stale_for:
+            return None
+        self._stale_for.clear()
         rounds = sorted(self._latest[p] for p in alive if p in self._latest)
-        return rounds[(len(rounds) - 1) // 2] if rounds else 0
+        typical = rounds[(len(rounds) - 1) // 2] if rounds else 0
+        return typical if typical > round + 1 else None
 
     def __len__(self) -> int:
         """Models in the inbox."""

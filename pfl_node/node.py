@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+HEAD_START = 3  # rounds; a swarm that is further than this began without me, a nearer one may be waiting for me
+
 
 class Node:
     """`await start()`, `await run()`, `await close()`; `stop()` ends `run` early and in order."""
@@ -211,9 +213,10 @@ class Node:
         end = loop.time() + start.wait
         while len(self.company()) < wanted and await self._bell.wait(max(0.0, end - loop.time())):
             pass
-        if policy.lockstep:
-            policy.round = max(policy.round, self.membership.swarm_round(self.settings.run))
-            self.mailbox.advance(policy.round)
+        swarm = self.membership.swarm_round(self.settings.run)
+        if policy.lockstep and swarm > policy.round + HEAD_START:
+            policy.round = swarm
+        self.mailbox.advance(policy.round)
 
     def company(self) -> dict[PeerId, str]:
         """The other nodes of this run that are believed alive, and where they are."""
@@ -223,11 +226,9 @@ class Node:
         """A round is done. A node of a lockstep policy that fell behind goes on where the others are."""
         assert self.policy is not None
         self.reception.publish(model, round)
-        if self.policy.lockstep:
-            ahead = self.mailbox.swarm_round(self.company())
-            if ahead > round + 1:
-                log.info("catching up", round=round, swarm=ahead)
-                self.policy.round = ahead - 1
+        if self.policy.lockstep and (ahead := self.mailbox.left_behind(round, self.company())):
+            log.info("catching up", round=round, swarm=ahead)
+            self.policy.round = ahead - 1
         self.membership.set_round(self.policy.round + 1)
 
     def _on_membership(self, event: Event) -> None:

@@ -208,11 +208,10 @@ class SimNode:
 
     def _catch_up(self, round: int) -> None:
         """A node of a lockstep policy that fell behind goes on where the others are."""
-        if self.policy.lockstep:
-            ahead = self.mailbox.swarm_round(self.world.views.alive(self.id))
-            if ahead > round + 1:
-                self._write("catching_up", round=round, swarm=ahead)
-                self.policy.round = ahead - 1
+        alive = self.world.views.alive(self.id)
+        if self.policy.lockstep and (ahead := self.mailbox.left_behind(round, alive)):
+            self._write("catching_up", round=round, swarm=ahead)
+            self.policy.round = ahead - 1
 
     def _measure(self, model: Model) -> None:
         for split in SPLITS:

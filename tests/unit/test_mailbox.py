@@ -181,20 +181,36 @@ def test_one_that_calls_my_round_stale_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "swarm"),
-    [({}, 0), ({A: 7}, 7), ({A: 7, B: 3}, 3), ({A: 7, B: 3, C: 5}, 5), ({A: 7, B: 7, C: 1}, 7)],
+    ("rounds", "ahead"),
+    [({B: 7}, None), ({B: 7, C: 3}, 3), ({B: 7, C: 5}, 5), ({B: 7, C: 7}, 7)],
 )
-def test_the_swarms_round_is_the_one_that_half_of_those_heard_from_have_begun(
-    rounds: dict[PeerId, int], swarm: int
+def test_one_left_behind_goes_on_where_half_of_those_heard_from_are(
+    rounds: dict[PeerId, int], ahead: int | None
 ) -> None:
     box = Mailbox()
     for sender, round in rounds.items():
         deliver(box, sender, round=round)
-    assert box.swarm_round([A, B, C]) == swarm
+    box.overtaken(A)  # in round 1 at least
+    assert box.left_behind(0, [A, B, C]) == ahead
 
 
-def test_the_dead_do_not_count_in_the_swarms_round() -> None:
+def test_one_whose_models_are_taken_is_not_left_behind_by_those_ahead() -> None:
     box = Mailbox()
     deliver(box, A, round=9)
-    deliver(box, B, round=2)
-    assert box.swarm_round([B]) == 2
+    assert box.left_behind(0, [A]) is None
+
+
+def test_being_left_behind_is_noticed_once() -> None:
+    box = Mailbox()
+    deliver(box, A, round=9)
+    box.overtaken(A)
+    assert box.left_behind(0, [A]) == 9
+    assert box.left_behind(0, [A]) is None
+
+
+def test_the_dead_do_not_say_where_the_swarm_is() -> None:
+    box = Mailbox()
+    deliver(box, A, round=9)
+    deliver(box, B, round=3)
+    box.overtaken(A)
+    assert box.left_behind(0, [B]) == 3
