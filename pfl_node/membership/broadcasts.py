@@ -9,7 +9,7 @@ class Broadcasts:
     """One rumour for each member: a newer one replaces the older."""
 
     def __init__(self) -> None:
-        self._tiers: list[dict[str, Rumor]] = []  # by how often it was told
+        self._tiers: list[dict[str, tuple[Rumor, int]]] = []  # by how often it was told; with its size
         self._tier_of: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -17,7 +17,7 @@ class Broadcasts:
 
     def put(self, rumor: Rumor) -> None:
         self.drop(rumor.member.id)
-        self._insert(rumor, 0)
+        self._insert(0, rumor, rumor_bytes(rumor))
 
     def drop(self, member: str) -> None:
         tier = self._tier_of.pop(member, None)
@@ -26,22 +26,21 @@ class Broadcasts:
 
     def take(self, budget: int, limit: int) -> list[Rumor]:
         """As many as fit into `budget` bytes, the freshest first; one told `limit` times is dropped."""
-        taken: list[tuple[int, Rumor]] = []
+        taken: list[tuple[int, Rumor, int]] = []
         for tier, rumors in enumerate(self._tiers):
-            for rumor in reversed(rumors.values()):
-                size = rumor_bytes(rumor)
+            for rumor, size in reversed(rumors.values()):
                 if size > budget:
                     break
                 budget -= size
-                taken.append((tier, rumor))
-        for tier, rumor in taken:
+                taken.append((tier, rumor, size))
+        for tier, rumor, size in taken:
             self.drop(rumor.member.id)
             if tier + 1 < limit:
-                self._insert(rumor, tier + 1)
-        return [rumor for _, rumor in taken]
+                self._insert(tier + 1, rumor, size)
+        return [rumor for _, rumor, _ in taken]
 
-    def _insert(self, rumor: Rumor, tier: int) -> None:
+    def _insert(self, tier: int, rumor: Rumor, size: int) -> None:
         while len(self._tiers) <= tier:
             self._tiers.append({})
-        self._tiers[tier][rumor.member.id] = rumor
+        self._tiers[tier][rumor.member.id] = (rumor, size)
         self._tier_of[rumor.member.id] = tier

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pfl_node.settings import MembershipSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,13 @@ class SwimConfig:
     members_limit: int = 4096  # members known at most, and tombstones kept at most
     packet_bytes: int = 1200  # fits every path without fragments
     grpc_neighbours: int = 8  # members that are probed and gossiped with when packets are gRPC calls
+
+    @classmethod
+    def of(cls, settings: MembershipSettings | SwimConfig) -> SwimConfig:
+        if isinstance(settings, cls):
+            return settings
+        names = (field.name for field in fields(cls))
+        return cls(**{name: getattr(settings, name) for name in names if hasattr(settings, name)})
 
     @property
     def neighbours(self) -> int | None:

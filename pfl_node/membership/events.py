@@ -1,10 +1,11 @@
-"""What the machine tells its owner."""
+"""What the machine tells its owner, and what it wishes for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from pfl_node.membership.member import Member
+from pfl_node.membership.packet import Packet
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,25 @@ class Clashed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class JoinRefused(Event):
+    """I may not join; the reason is fit to be shown to a user."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sync:
-    """A wish: exchange all that is known with this address."""
+    """Exchange all that is known with this address."""
 
     address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Put this ping as a call, and hand its answer in as if it had come as a packet: UDP may be blocked."""
+
+    address: str
+    packet: Packet
+
+
+Wish = Sync | Dial

@@ -48,6 +48,11 @@ def supersedes(new: Member, old: Member) -> bool:
     return RANK[new.state] > RANK[old.state]
 
 
+def news(new: Member, old: Member) -> bool:
+    """Can hearing `new` change anything for one who believes `old`? Mostly not, so it is quick."""
+    return new.incarnation != old.incarnation or new.state is not old.state or new.round > old.round
+
+
 def merge(old: Member, new: Member) -> Member:
     """What to believe after hearing both, in whatever order; `old` itself where there is nothing new.
 

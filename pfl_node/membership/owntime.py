@@ -26,7 +26,7 @@ class OwnTime:
     def wake(self, now: float, due: float | None) -> None:
         """The world says `now`; the first timer was `due` in own time. Much later than that: I was asleep."""
         own = max(now - self._lost, self.now)
-        late = own - due if due is not None else 0.0
+        late = own - max(due, self.now) if due is not None else 0.0
         if late > self._slack:
             self._lost += late
             own -= late

@@ -100,7 +100,7 @@ class View:
             self._meet(rumor, now, spread)
             return
         if new.state is old.state is State.SUSPECT and new.incarnation == old.incarnation:
-            self._confirm(old, rumor.by)
+            self._confirm(old, rumor.by, now)
         merged = merge(old, new)
         if merged is not old:
             self._replace(old, merged, rumor.by, now, spread)
@@ -135,7 +135,7 @@ class View:
         if not new.state.present:  # not listed, or the gone would go round for ever; but remembered
             self.roster.bury(new, now + self._config.tombstone)
             return
-        fresh = replace(new, state=State.ALIVE)
+        fresh = new if new.state is State.ALIVE else replace(new, state=State.ALIVE)
         if not self.roster.put(fresh):
             return
         self.roster.unbury(new.id)
@@ -178,10 +178,10 @@ class View:
         suspicion = self._suspicions[member.id] = Suspicion(now, wanted, shortest, longest, {by})
         self._timers.set(("suspicion", member.id), suspicion.until)
 
-    def _confirm(self, member: Member, by: str) -> None:
+    def _confirm(self, member: Member, by: str, now: float) -> None:
         suspicion = self._suspicions.get(member.id)
         if suspicion is not None and suspicion.confirm(by):
-            self._timers.set(("suspicion", member.id), suspicion.until)
+            self._timers.set(("suspicion", member.id), max(suspicion.until, now))
             self.news.put(Rumor(member, by))
 
     def _about_me(self, new: Member, now: float) -> None:

@@ -11,13 +11,15 @@ from heapq import heappop, heappush
 from random import Random
 
 from pfl_node.membership.config import SwimConfig
-from pfl_node.membership.events import Event
+from pfl_node.membership.events import Event, Sync, Wish
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.packet import Packet
 from pfl_node.membership.swim import Swim
 
+CALL = "call:"  # where the answer to a call goes
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class Host:
     """One machine and what happened to it."""
 
@@ -53,6 +55,7 @@ class SwimNetwork:
         self._rng = Random(seed)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
+        self._mute: set[Host] = set()
         self._side: dict[str, int] = {}  # by address; different sides do not hear each other
 
     # what a test does to it
@@ -89,6 +92,10 @@ class SwimNetwork:
         """The process is stopped; its datagrams wait in the socket."""
         host.asleep_until = self.now + seconds
         self.after(seconds, lambda: self._wake(host))
+
+    def mute(self, *hosts: Host) -> None:
+        """A firewall drops their datagrams; calls go through."""
+        self._mute.update(hosts)
 
     def split(self, *sides: Iterable[Host]) -> None:
         self._side = {host.address: number for number, side in enumerate(sides) for host in side}
@@ -162,6 +169,12 @@ class SwimNetwork:
         else:
             self._note("refused", host.address, admission.reason)
 
+    def _call(self, host: Host, wish: Wish) -> None:
+        if isinstance(wish, Sync):
+            self._sync(host, wish.address)
+        elif (server := self._reach(host, wish.address)) is not None and host.up:
+            self._when_awake(server, lambda: server.swim.receive(wish.packet, CALL + host.address, self.now))
+
     def _sync(self, host: Host, address: str) -> None:
         server = self._reach(host, address)
         if server is None or not host.up:
@@ -182,7 +195,13 @@ class SwimNetwork:
         return self._latency + self._rng.uniform(0, self._jitter)
 
     def _post(self, sender: Host, address: str, packet: Packet) -> None:
+        if address.startswith(CALL):
+            caller = address.removeprefix(CALL)
+            self.after(self._delay(), lambda: self._deliver(sender.address, caller, packet))
+            return
         sender.packets += 1
+        if sender in self._mute or self.hosts.get(address) in self._mute:
+            return
         if self._rng.random() < self._loss or self._side.get(sender.address) != self._side.get(address):
             return
         self.after(self._delay(), lambda: self._deliver(sender.address, address, packet))
@@ -220,7 +239,7 @@ class SwimNetwork:
             host.events.append((self.now, event))
             self._note(type(event).__name__, host.address, event.member.id)
         for wish in host.swim.take_wishes():
-            self.after(2 * self._delay(), lambda to=wish.address: self._sync(host, to))  # type: ignore[misc]
+            self.after(2 * self._delay(), lambda wish=wish: self._call(host, wish))  # type: ignore[misc]
         when = host.swim.next_wakeup()
         if when is not None and (host.wakeup is None or when < host.wakeup):
             host.wakeup = when

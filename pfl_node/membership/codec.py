@@ -1,0 +1,109 @@
+"""Members and packets as protobuf messages and back, with everything checked. Knows no network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from google.protobuf.message import DecodeError
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.membership.member import INCARNATION_LIMIT, Member, Role, State
+from pfl_node.membership.packet import Kind, Packet, Rumor
+from pfl_node.wire import membership_pb2 as pb
+
+LONGEST = 64  # characters of an id, a name or a run
+LONGEST_ADDRESS = 261  # a DNS name and a port
+ROUND_LIMIT = 1 << 53
+
+TO_STATE = {
+    State.ALIVE: pb.Member.ALIVE,
+    State.SUSPECT: pb.Member.SUSPECT,
+    State.DEAD: pb.Member.DEAD,
+    State.LEFT: pb.Member.LEFT,
+}
+FROM_STATE = {wire: state for state, wire in TO_STATE.items()}
+TO_KIND = {
+    Kind.PING: pb.Packet.PING,
+    Kind.PING_REQ: pb.Packet.PING_REQ,
+    Kind.ACK: pb.Packet.ACK,
+    Kind.NACK: pb.Packet.NACK,
+    Kind.GOSSIP: pb.Packet.GOSSIP,
+}
+FROM_KIND = {wire: kind for kind, wire in TO_KIND.items()}
+ROLES: dict[str, Role] = {"node": "node", "bootstrap": "bootstrap"}
+
+
+def to_wire(member: Member, accuser: str = "") -> pb.Member:
+    return pb.Member(
+        id=member.id,
+        name=member.name,
+        address=member.address,
+        role=member.role,
+        run=member.run,
+        round=member.round,
+        incarnation=member.incarnation,
+        state=TO_STATE[member.state],
+        accuser=accuser,
+    )
+
+
+def from_wire(wire: pb.Member) -> Member:
+    """Raises Refused when it is no member that could be."""
+    member = wire.id
+    role = ROLES.get(wire.role)
+    if not 0 < len(member) <= LONGEST or len(wire.name) > LONGEST or len(wire.run) > LONGEST:
+        raise _garbage(f"an id, name or run that is empty or longer than {LONGEST} characters")
+    if not 0 < len(wire.address) <= LONGEST_ADDRESS or ":" not in wire.address:
+        raise _garbage(f"member {member} has no address")
+    if role is None or wire.state not in FROM_STATE:
+        raise _garbage(f"member {member} has an unknown role or state")
+    if wire.incarnation >= INCARNATION_LIMIT or not -1 <= wire.round < ROUND_LIMIT:
+        raise _garbage(f"member {member} has an impossible incarnation or round")
+    state = FROM_STATE[wire.state]
+    return Member(member, wire.name, wire.address, role, wire.run, wire.round, wire.incarnation, state)
+
+
+def from_wires(wires: Iterable[pb.Member]) -> list[Member]:
+    return [from_wire(wire) for wire in wires]
+
+
+def to_wires(members: Iterable[Member]) -> list[pb.Member]:
+    return [to_wire(member) for member in members]
+
+
+def pack(packet: Packet) -> pb.Packet:
+    return pb.Packet(
+        kind=TO_KIND[packet.kind],
+        sequence=packet.seq,
+        sender=to_wire(packet.sender),
+        target=packet.target,
+        target_address=packet.target_address,
+        updates=[to_wire(rumor.member, rumor.by) for rumor in packet.rumors],
+    )
+
+
+def unpack(wire: pb.Packet) -> Packet:
+    kind = FROM_KIND.get(wire.kind)
+    if kind is None:
+        raise _garbage(f"a packet of unknown kind {wire.kind}")
+    if len(wire.target) > LONGEST or len(wire.target_address) > LONGEST_ADDRESS:
+        raise _garbage("a target that is too long")
+    rumors = tuple(Rumor(from_wire(update), update.accuser[:LONGEST]) for update in wire.updates)
+    return Packet(kind, from_wire(wire.sender), wire.sequence, wire.target, wire.target_address, rumors)
+
+
+def encode(packet: Packet) -> bytes:
+    return pack(packet).SerializeToString()
+
+
+def decode(data: bytes) -> Packet:
+    """Raises Refused for anything that is no packet."""
+    try:
+        wire = pb.Packet.FromString(data)
+    except DecodeError as error:
+        raise _garbage("not a packet") from error
+    return unpack(wire)
+
+
+def _garbage(text: str) -> Refused:
+    return Refused(Reason.GARBAGE, text)
