@@ -6,7 +6,7 @@ Knows how an answer comes about; knows no algorithm and no lifecycle.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -69,6 +69,7 @@ class Desk:
     mailbox: Mailbox
     bell: Bell  # rings when a model came or the company changed
     company: Callable[[], Mapping[PeerId, str]]  # who is alive, and where
+    finished: Callable[[], Iterable[PeerId]]  # who did its last round and left
     diary: Diary
     work: Work
 
@@ -132,7 +133,7 @@ class Driver:
             case Sleep():
                 return await self._sleep(step)
             case Peers():
-                return tuple(sorted(self.desk.company()))
+                return self._peers()
             case Send():
                 return await self._send(step)
             case Gather():
@@ -162,6 +163,10 @@ class Driver:
     async def _sleep(self, step: Sleep) -> float:
         await asyncio.sleep(step.seconds)
         return asyncio.get_running_loop().time()
+
+    def _peers(self) -> tuple[PeerId, ...]:
+        finished = self.desk.finished() if self.policy.lockstep else ()
+        return tuple(sorted({*self.desk.company(), *finished}))
 
     # -- messages ------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from pfl_node.learning.task import Place
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.membership.events import Changed, Died, Event, JoinRefused, Left
-from pfl_node.membership.member import Member
+from pfl_node.membership.member import Member, State
 from pfl_node.membership.service import Membership
 from pfl_node.model import Model
 from pfl_node.policies import configure, load_policy
@@ -171,6 +171,7 @@ class Node:
             mailbox=self.mailbox,
             bell=self._bell,
             company=self.company,
+            finished=self.finished,
             diary=self.chronicle,
             work=self.work,
         )
@@ -209,7 +210,7 @@ class Node:
         self.membership.set_round(policy.round)
         await self.membership.start(self.settings.peer_seed, advertise=self.address)
         start, loop = self.settings.start, asyncio.get_running_loop()
-        wanted = 0 if policy.solitary else start.peers
+        wanted = start.peers if policy.more and not policy.solitary else 0
         end = loop.time() + start.wait
         while len(self.company()) < wanted and await self._bell.wait(max(0.0, end - loop.time())):
             pass
@@ -221,6 +222,15 @@ class Node:
     def company(self) -> dict[PeerId, str]:
         """The other nodes of this run that are believed alive, and where they are."""
         return {PeerId(m.id): m.address for m in self.membership.alive(role="node", run=self.settings.run)}
+
+    def finished(self) -> list[PeerId]:
+        """The nodes of this run that did their last round and left."""
+        run, rounds = self.settings.run, self.settings.rounds
+        return [
+            PeerId(m.id)
+            for m in self.membership.members()
+            if m.state is State.LEFT and m.run == run and rounds is not None and m.round >= rounds
+        ]
 
     def _publish(self, model: Model, round: int) -> None:
         """A round is done. A node of a lockstep policy that fell behind goes on where the others are."""

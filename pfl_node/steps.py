@@ -41,7 +41,8 @@ class Sleep(Step[float]):
 
 @dataclass(frozen=True, slots=True)
 class Peers(Step[tuple[PeerId, ...]]):
-    """The other nodes of this run that are believed alive, sorted by id."""
+    """The other nodes of this run that are believed alive, sorted by id. For a lockstep policy also those that did
+    their last round and left: the graph of a round is then the same for the fast and the slow."""
 
 
 # -- messages --------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class SimDriver:
                 self.clock.after(step.seconds, lambda: reply(self.clock.now))
                 return WAIT
             case Peers():
-                return self.world.views.alive(self.node.id)
+                return self._peers()
             case Send():
                 return self._call(fiber, step.to, partial(self.post.send, self.node, step), tuple)
             case Gather():
@@ -120,6 +120,10 @@ class SimDriver:
             case Report():
                 return self._compute(fiber, self.node.report(step), None)
         raise TypeError(f"a policy asked for {step!r}, which the simulator does not know")
+
+    def _peers(self) -> tuple[PeerId, ...]:
+        alive = self.world.views.alive(self.node.id)
+        return tuple(sorted((*alive, *self.world.views.finished()))) if self.policy.lockstep else alive
 
     # -- messages ------------------------------------------------------------------------------------------
 

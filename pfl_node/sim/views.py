@@ -29,6 +29,7 @@ class Views:
         self._reach = reach  # do messages of the first get to the second?
         self._notice = notice  # called with a node and those it has just begun to believe gone
         self._members: list[PeerId] = []
+        self._finished: list[PeerId] = []  # did their last round and left
         self._dead: dict[PeerId, set[PeerId]] = {}
         self._alive: dict[PeerId, tuple[PeerId, ...]] = {}  # worked out from the two above
 
@@ -40,6 +41,10 @@ class Views:
             dead = self._dead[observer]
             self._alive[observer] = tuple(m for m in self._members if m not in dead and m != observer)
         return self._alive[observer]
+
+    def finished(self) -> Sequence[PeerId]:
+        """Those that all know to have done their last round and left."""
+        return self._finished
 
     def believes(self, observer: PeerId, subject: PeerId) -> bool:
         return subject not in self._dead[observer] and self._is_member(subject)
@@ -103,6 +108,7 @@ class Views:
 
     def _forget(self, node: PeerId) -> None:
         self._members.remove(node)
+        self._finished.append(node)
         self._alive.clear()
         for observer in self._observers():
             self._dead[observer].discard(node)

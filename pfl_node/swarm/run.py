@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pfl_node.errors import StoreError
+from pfl_node.errors import ConfigError, StoreError
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.settings import Settings
@@ -64,6 +64,8 @@ def directory(out: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="pfl-swarm-") as folder:
             yield Path(folder)
         return
+    if (out / "nodes").exists():
+        raise ConfigError(f"{out} holds an earlier swarm; give another directory with --out, or remove it first")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

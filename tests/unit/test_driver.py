@@ -48,6 +48,7 @@ class Switchboard:
         self.bells = {i: Bell() for i in ids}
         self.down: set[PeerId] = set()
         self.alive = set(ids)
+        self.finished: list[PeerId] = []
 
     def company(self, me: PeerId) -> Mapping[PeerId, str]:
         return {p: p for p in self.alive if p != me}
@@ -128,6 +129,7 @@ def driver(
         mailbox=board.boxes[me],
         bell=board.bells[me],
         company=lambda: board.company(me),
+        finished=lambda: board.finished,
         diary=notes,
         work=Work(),
     )
@@ -277,6 +279,25 @@ def test_answers_are_partial_when_a_peer_is_down_or_unknown() -> None:
     assert [(o.sender, o.model.layout.part) for o in fetched] == [(C, "head")]
     assert asked == {C: Eval(1.0, 0.5, 10)}
     assert [e.peer for e in notes.failures] == [B, B, B]
+
+
+def test_those_who_finished_stay_in_a_lockstep_policys_graph_but_are_not_waited_for() -> None:
+    board = Switchboard(A)
+    board.finished = [B]
+    answers: list[Any] = []
+
+    class Locked(Scripted):
+        lockstep = True
+
+    async def script(me: Policy) -> None:
+        answers.append(await Peers())
+        answers.append(await Send([B], me.model, round=0))
+        answers.append(await Gather([B], round=0, patience=3600.0))
+
+    run(script, board=board, kind=Locked)
+    run(script, board=board)
+    assert answers[:3] == [(B,), (), ()]
+    assert answers[3] == ()
 
 
 def test_receive_takes_n_models_or_what_is_there() -> None:
