@@ -1,0 +1,89 @@
+"""The flags of pfl-bootstrap and their rules. A mistake is one line."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from pfl_node import __version__
+from pfl_node.address import is_loopback, is_wildcard, parse_address
+from pfl_node.errors import ConfigError, nearest
+
+ABOUT = "A seed for a swarm: nodes find each other through it. It never trains and needs next to nothing."
+EXAMPLE = """example:
+  pfl-bootstrap --listen 127.0.0.1:7000
+  pfl-node --peer-seed 127.0.0.1:7000        (as often as you like)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    listen: str
+    advertise: str | None
+    peer_seed: tuple[str, ...]
+    name: str | None
+    data_dir: Path | None
+    insecure: bool
+    log_format: str
+    log_level: str
+
+
+class Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def parse(arguments: list[str]) -> Options:
+    """Raises ConfigError."""
+    parser = _parser()
+    found, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+        raise ConfigError(f"unknown argument {unknown[0]!r}; {nearest(unknown[0].partition('=')[0], flags)}")
+    options = Options(**{**vars(found), "peer_seed": tuple(found.peer_seed)})
+    check(options)
+    return options
+
+
+def check(options: Options) -> None:
+    host, _ = parse_address(options.listen, what="listen", any_port=True)
+    dialled = host
+    if options.advertise:
+        dialled, _ = parse_address(options.advertise, what="advertise", any_port=True)
+    for seed in options.peer_seed:
+        parse_address(seed, what="peer_seed")
+    if not options.insecure and not (is_loopback(host) and is_loopback(dialled)):
+        address = options.listen if not is_loopback(host) else options.advertise
+        hint = "connections are not encrypted; add --insecure if you trust this network"
+        raise ConfigError(f"{address!r} is not loopback: {hint}")
+    if is_wildcard(dialled):
+        what = f"advertise {options.advertise!r}" if options.advertise else f"listen {options.listen!r}"
+        raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "pfl-bootstrap",
+        description=ABOUT,
+        epilog=EXAMPLE,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:7000",
+        help="to bind (default %(default)s); port 0: any",
+    )
+    add("--advertise", metavar="HOST:PORT", help="what others dial (default: the bound address)")
+    add("--peer-seed", metavar="HOST:PORT", action="append", default=[], help="another member to join; repeatable")
+    add("--name", metavar="NAME", help="a word for humans")
+    add("--data-dir", metavar="DIR", type=Path, help="keep the id there (default: a new one with every start)")
+    add("--insecure", action="store_true", help="allow plain connections beyond loopback")
+    add("--log-format", choices=("auto", "console", "json"), default="auto", help="default: %(default)s")
+    add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: %(default)s")
+    add("--version", action="version", version=f"%(prog)s {__version__}")
+    return parser

@@ -1,0 +1,88 @@
+"""The running seed: one endpoint, one membership, and an answer to "how are you"."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from functools import partial
+from random import Random
+from typing import Any
+
+from bootstrap.options import Options
+from pfl_node.address import parse_address
+from pfl_node.membership.config import SwimConfig
+from pfl_node.membership.events import Changed, Event
+from pfl_node.membership.member import Member
+from pfl_node.membership.service import Membership
+from pfl_node.store.home import Home
+from pfl_node.wire.endpoint import Endpoint, join_address
+from pfl_node.wire.peer_pb2 import Status, StatusRequest
+from pfl_node.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server
+
+log = logging.getLogger("bootstrap")
+
+
+class Seed(PeerServicer):
+    """`await start()`, `await stop()`. Of the Peer service it answers GetStatus only."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._started = time.monotonic()
+        self._home = Home.open(options.data_dir) if options.data_dir else None
+        identity = self._home.identity if self._home else None
+        member = identity.id if identity else secrets.token_hex(8)
+        me = Member(
+            member,
+            options.name or f"bootstrap-{member[:6]}",
+            role="bootstrap",
+            run="",
+            incarnation=identity.incarnation if identity else 1,
+        )
+        self.membership = Membership(me, SwimConfig(), rng=Random(member), on_event=_log)
+        self.endpoint = Endpoint()
+        self.membership.attach(self.endpoint)
+        self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
+
+    @property
+    def address(self) -> str:
+        """What others dial."""
+        if self._options.advertise is None:
+            return self.endpoint.address
+        host, port = parse_address(self._options.advertise, what="advertise", any_port=True)
+        return join_address(host, port or self.endpoint.port)
+
+    async def start(self) -> None:
+        await self.endpoint.bind(self._options.listen, self.membership.bind)
+        await self.endpoint.start()
+        await self.membership.start(self._options.peer_seed, advertise=self.address)
+        await self.endpoint.serving(True)
+
+    async def stop(self) -> None:
+        await self.membership.leave()
+        await self.membership.close()
+        await self.endpoint.stop()
+        if self._home is not None:
+            self._home.close()
+
+    async def GetStatus(self, request: StatusRequest, context: Any) -> Status:  # noqa: N802, ARG002
+        me = self.membership.me
+        nodes = self.membership.alive()
+        return Status(
+            id=me.id,
+            name=me.name,
+            role=me.role,
+            address=me.address,
+            state="serving",
+            round=max((node.round for node in nodes), default=0),
+            uptime=time.monotonic() - self._started,
+            json=json.dumps({"peers": len(nodes), "counters": dict(self.membership.counters)}),
+        )
+
+
+def _log(event: Event) -> None:
+    if not isinstance(event, Changed):
+        member = event.member
+        facts = {"peer": member.id, "peer_name": member.name, "address": member.address, "run": member.run}
+        log.info(type(event).__name__.lower(), extra=facts)
