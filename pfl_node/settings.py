@@ -98,7 +98,7 @@ class WireSettings(Section):
     """What a number becomes on the wire."""
     zstd: NonNegativeInt = Field(default=0, le=19)
     """Compression level; 0: off."""
-    chunk: int = Field(default=1 << 19, ge=1 << 12, le=1 << 20)
+    chunk: int = Field(default=1 << 20, ge=1 << 12, le=1 << 20)
     """Bytes of payload in a message of a stream."""
     connect_timeout: PositiveFloat = 5.0
     """Seconds to reach a peer."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from pfl_node.wire.bandwidth import Bandwidth
 from pfl_node.wire.codec import PART_NUMBERS, Decoder, Envelope, encode, is_one_message, payload_size
 from pfl_node.wire.ending import Ending
 from pfl_node.wire.endpoint import channel_options
+from pfl_node.wire.heap import keep_memory
 from pfl_node.wire.pace import absorb, paced
 from pfl_node.wire.refusal import blame
 
@@ -63,10 +63,34 @@ class Line:
         }
 
 
+class Translation:
+    """Errors of gRPC become ours."""
+
+    def __init__(self, peer: PeerId, bandwidth: Bandwidth) -> None:
+        self.peer = peer
+        self.bandwidth = bandwidth
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        match error:
+            case grpc.aio.AioRpcError():
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    self.bandwidth.too_slow()
+                raise blame(error, self.peer) from error
+            case grpc.aio.UsageError():
+                raise PeerGone(self.peer, "the channel was closed") from error
+            case asyncio.CancelledError():
+                task = asyncio.current_task()
+                if task is None or not task.cancelling():
+                    raise PeerGone(self.peer, "the channel was closed") from error
+
+
 class PeerClient:
     """Every method raises PeerGone, or Refused with the peer's reason (or ours, for what it answered)."""
 
     def __init__(self, me: PeerId, run: str, settings: WireSettings) -> None:
+        keep_memory()
         self.me = me
         self.run = run
         self.settings = settings
@@ -185,21 +209,8 @@ class PeerClient:
         finally:
             call.cancel()
 
-    @contextmanager
-    def _in_our_words(self, peer: PeerId) -> Iterator[None]:
-        try:
-            yield
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                self._bandwidth(peer).too_slow()
-            raise blame(error, peer) from error
-        except grpc.aio.UsageError as error:
-            raise PeerGone(peer, "the channel was closed") from error
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise PeerGone(peer, "the channel was closed") from error
+    def _in_our_words(self, peer: PeerId) -> Translation:
+        return Translation(peer, self._bandwidth(peer))
 
     def _line(self, peer: PeerId, address: str) -> Line:
         line = self._lines.get(peer)

@@ -51,8 +51,12 @@ class Envelope:
 
 def encode(model: Model, envelope: Envelope, settings: WireSettings) -> Iterator[bytes]:
     """Serialized ModelChunks, made one by one. The part is the one the model's own layout tells."""
-    hasher = xxhash.xxh3_64()
     header: pb.Header | None = _header(model.layout, envelope, settings)
+    if is_one_message(model.layout, settings) and not settings.zstd:
+        data = PLAIN[settings.encoding].encode(model.vector)
+        yield frame(header, data, pb.Trailer(checksum=xxhash.xxh3_64_intdigest(data)))
+        return
+    hasher = xxhash.xxh3_64()
     for data, last in _with_last(_payload(model, settings)):
         hasher.update(data)
         yield frame(header, data, pb.Trailer(checksum=hasher.intdigest()) if last else None)
@@ -88,18 +92,16 @@ def _header(layout: Layout, envelope: Envelope, settings: WireSettings) -> pb.He
 
 
 def _payload(model: Model, settings: WireSettings) -> Iterator[memoryview]:
-    whole = is_one_message(model.layout, settings)
     if not settings.zstd:
-        return _pieces(model, PLAIN[settings.encoding], None if whole else settings.chunk)
+        return _pieces(model, PLAIN[settings.encoding], settings.chunk)
     packed = _compressed(_pieces(model, PACKED[settings.encoding], settings.chunk), model.nbytes, settings.zstd)
-    return _regrouped(packed, 2 * ONE_MESSAGE if whole else settings.chunk)
+    return _regrouped(packed, 2 * ONE_MESSAGE if is_one_message(model.layout, settings) else settings.chunk)
 
 
-def _pieces(model: Model, coding: Coding, most: int | None) -> Iterator[memoryview]:
-    """The encoded vector in pieces of whole blocks, of at most `most` bytes or one block; None: in one piece."""
-    numbers = model.layout.size
-    step = max(1, numbers) if most is None else max(1, most // coding.size(coding.block)) * coding.block
-    for start in range(0, numbers, step):
+def _pieces(model: Model, coding: Coding, most: int) -> Iterator[memoryview]:
+    """The encoded vector in pieces of whole blocks, of at most `most` bytes or one block."""
+    step = max(1, most // coding.size(coding.block)) * coding.block
+    for start in range(0, model.layout.size, step):
         yield coding.encode(model.vector[start : start + step])
 
 
@@ -173,6 +175,11 @@ class Decoder:
             self._unpack_data(chunk.data)
         if chunk.trailer is not None:
             self._close(chunk.trailer)
+
+    @property
+    def complete(self) -> bool:
+        """The trailer came: there is nothing more to wait for."""
+        return self._closed
 
     def finish(self) -> Offer:
         if self.envelope is None or not self._closed:

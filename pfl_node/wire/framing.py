@@ -15,6 +15,8 @@ from pfl_node.wire import peer_pb2 as pb
 MAX_HEADER = 1 << 18  # bytes
 
 HEADER, DATA, TRAILER = 0x0A, 0x12, 0x1A  # tags: field 1, 2 and 3, length-delimited
+PADDING = 0x72  # field 14 of the header
+ALIGNMENT = 16  # of the data in a message; memory itself is at least so aligned
 
 
 class Chunk(NamedTuple):
@@ -25,9 +27,21 @@ class Chunk(NamedTuple):
 
 def frame(header: pb.Header | None, data: memoryview, trailer: pb.Trailer | None) -> bytes:
     """A serialized ModelChunk; the data is copied once."""
-    before = b"" if header is None else _field(HEADER, header.SerializeToString())
+    size = _varint(data.nbytes)
+    before = b"" if header is None else _aligned(header.SerializeToString(), 1 + len(size))
     after = b"" if trailer is None else _field(TRAILER, trailer.SerializeToString())
-    return b"".join((before, bytes((DATA,)), _varint(data.nbytes), data, after)) if data.nbytes else before + after
+    return b"".join((before, b"\x12", size, data, after)) if data.nbytes else before + after
+
+
+def _aligned(header: bytes, more: int) -> bytes:
+    """The header's field, padded so that what comes `more` bytes after it is aligned: then a receiver can use the
+    message as it is, without a copy."""
+    bare = _field(HEADER, header + _field(PADDING, b""))
+    room = -(len(bare) + more) % ALIGNMENT
+    field = _field(HEADER, header + _field(PADDING, bytes(room)))
+    if len(field) - len(bare) == room:
+        return field
+    return _field(HEADER, header + _field(PADDING, bytes((room - 1) % ALIGNMENT)))  # the length took one more byte
 
 
 def parse(message: bytes) -> Chunk:

@@ -38,6 +38,9 @@ class Coding(Protocol):
     def decode(self, data: memoryview, out: Vector) -> None:
         """`data` is exactly `size(out.size)` bytes."""
 
+    def view(self, data: memoryview) -> Vector | None:
+        """The numbers without a copy, where the bytes are just that."""
+
 
 class Plain:
     """One number after the other."""
@@ -59,6 +62,12 @@ class Plain:
             out.view(np.uint8)[:] = raw  # a plain copy; numbers at an odd place in a message are slow to read
         else:
             out[:] = raw.copy().view(self.dtype)
+
+    def view(self, data: memoryview) -> Vector | None:
+        if self.dtype != np.float32:
+            return None
+        numbers = np.frombuffer(data, np.float32)
+        return numbers if numbers.flags.aligned else None
 
 
 class Planes:
@@ -84,6 +93,9 @@ class Planes:
             planes = raw[start * width : (start + part.size) * width].reshape(width, part.size)
             part[:] = np.ascontiguousarray(planes.T).view(self.dtype)[:, 0]
 
+    def view(self, data: memoryview) -> Vector | None:  # noqa: ARG002
+        return None
+
 
 class Int8:
     """Blocks of a float32 scale and a signed byte for each number."""
@@ -106,6 +118,9 @@ class Int8:
             scales = np.ascontiguousarray(records[:, :4]).view("<f4")
             with np.errstate(over="ignore", invalid="ignore"):  # whoever decodes looks for what is not finite
                 np.multiply(records[:, 4:].view(np.int8), scales, out=out[part].reshape(-1, width))
+
+    def view(self, data: memoryview) -> Vector | None:  # noqa: ARG002
+        return None
 
     def _runs(self, numbers: int) -> Iterator[tuple[int, slice, slice]]:
         """The whole blocks, then the short one: its width, its numbers, its bytes."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pfl_node/wire/peer.proto\x12\x06pfl.v1\"\\\n\nModelChunk\x12\x1e\n\x06header\x18\x01 \x01(\x0b\x32\x0e.pfl.v1.Header\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12 \n\x07trailer\x18\x03 \x01(\x0b\x32\x0f.pfl.v1.Trailer\"\xcf\x02\n\x06Header\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06sender\x18\x02 \x01(\t\x12\x0b\n\x03run\x18\x03 \x01(\t\x12\x12\n\x05round\x18\x04 \x01(\x12H\x00\x88\x01\x01\x12\x0b\n\x03tag\x18\x05 \x01(\r\x12\x0f\n\x07samples\x18\x06 \x01(\x04\x12(\n\x05notes\x18\x07 \x03(\x0b\x32\x19.pfl.v1.Header.NotesEntry\x12\"\n\x08\x65ncoding\x18\x08 \x01(\x0e\x32\x10.pfl.v1.Encoding\x12\x0c\n\x04zstd\x18\t \x01(\x08\x12\x0e\n\x06layout\x18\n \x01(\t\x12\x1a\n\x04part\x18\x0b \x01(\x0e\x32\x0c.pfl.v1.Part\x12\x0f\n\x07numbers\x18\x0c \x01(\x04\x12\x14\n\x0c\x65ncoded_size\x18\r \x01(\x04\x1a,\n\nNotesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x08\n\x06_round\"\x1b\n\x07Trailer\x12\x10\n\x08\x63hecksum\x18\x01 \x01(\x06\"\x18\n\x07Receipt\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\"8\n\x05Score\x12\x0c\n\x04loss\x18\x01 \x01(\x01\x12\x10\n\x08\x61\x63\x63uracy\x18\x02 \x01(\x01\x12\x0f\n\x07samples\x18\x03 \x01(\x04\":\n\x0bHeadRequest\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0e\n\x06layout\x18\x03 \x01(\t\"W\n\x0cModelRequest\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0e\n\x06layout\x18\x03 \x01(\t\x12\x1a\n\x04part\x18\x04 \x01(\x0e\x32\x0c.pfl.v1.Part\"\x0f\n\rStatusRequest\"\xc8\x01\n\x06Status\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0b\n\x03run\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\t\x12\r\n\x05round\x18\x07 \x01(\x12\x12\x13\n\x06rounds\x18\x08 \x01(\x12H\x00\x88\x01\x01\x12\x0e\n\x06policy\x18\t \x01(\t\x12\x0c\n\x04task\x18\n \x01(\t\x12\x0e\n\x06uptime\x18\x0b \x01(\x01\x12\x0c\n\x04json\x18\x0c \x01(\tB\t\n\x07_rounds*J\n\x04Part\x12\x14\n\x10PART_UNSPECIFIED\x10\x00\x12\x0e\n\nPART_MODEL\x10\x01\x12\r\n\tPART_CORE\x10\x02\x12\r\n\tPART_HEAD\x10\x03*]\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x11\n\rENCODING_FP32\x10\x01\x12\x11\n\rENCODING_FP16\x10\x02\x12\x11\n\rENCODING_INT8\x10\x03\x32\x92\x02\n\x04Peer\x12\x32\n\tSendModel\x12\x12.pfl.v1.ModelChunk\x1a\x0f.pfl.v1.Receipt(\x01\x12\x34\n\rEvaluateModel\x12\x12.pfl.v1.ModelChunk\x1a\r.pfl.v1.Score(\x01\x12\x34\n\x07GetHead\x12\x13.pfl.v1.HeadRequest\x1a\x12.pfl.v1.ModelChunk0\x01\x12\x36\n\x08GetModel\x12\x14.pfl.v1.ModelRequest\x1a\x12.pfl.v1.ModelChunk0\x01\x12\x32\n\tGetStatus\x12\x15.pfl.v1.StatusRequest\x1a\x0e.pfl.v1.Statusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18pfl_node/wire/peer.proto\x12\x06pfl.v1\"\\\n\nModelChunk\x12\x1e\n\x06header\x18\x01 \x01(\x0b\x32\x0e.pfl.v1.Header\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12 \n\x07trailer\x18\x03 \x01(\x0b\x32\x0f.pfl.v1.Trailer\"\xe0\x02\n\x06Header\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06sender\x18\x02 \x01(\t\x12\x0b\n\x03run\x18\x03 \x01(\t\x12\x12\n\x05round\x18\x04 \x01(\x12H\x00\x88\x01\x01\x12\x0b\n\x03tag\x18\x05 \x01(\r\x12\x0f\n\x07samples\x18\x06 \x01(\x04\x12(\n\x05notes\x18\x07 \x03(\x0b\x32\x19.pfl.v1.Header.NotesEntry\x12\"\n\x08\x65ncoding\x18\x08 \x01(\x0e\x32\x10.pfl.v1.Encoding\x12\x0c\n\x04zstd\x18\t \x01(\x08\x12\x0e\n\x06layout\x18\n \x01(\t\x12\x1a\n\x04part\x18\x0b \x01(\x0e\x32\x0c.pfl.v1.Part\x12\x0f\n\x07numbers\x18\x0c \x01(\x04\x12\x14\n\x0c\x65ncoded_size\x18\r \x01(\x04\x12\x0f\n\x07padding\x18\x0e \x01(\x0c\x1a,\n\nNotesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x08\n\x06_round\"\x1b\n\x07Trailer\x12\x10\n\x08\x63hecksum\x18\x01 \x01(\x06\"\x18\n\x07Receipt\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\"8\n\x05Score\x12\x0c\n\x04loss\x18\x01 \x01(\x01\x12\x10\n\x08\x61\x63\x63uracy\x18\x02 \x01(\x01\x12\x0f\n\x07samples\x18\x03 \x01(\x04\":\n\x0bHeadRequest\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0e\n\x06layout\x18\x03 \x01(\t\"W\n\x0cModelRequest\x12\x0e\n\x06sender\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0e\n\x06layout\x18\x03 \x01(\t\x12\x1a\n\x04part\x18\x04 \x01(\x0e\x32\x0c.pfl.v1.Part\"\x0f\n\rStatusRequest\"\xc8\x01\n\x06Status\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\x0b\n\x03run\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\r\n\x05state\x18\x06 \x01(\t\x12\r\n\x05round\x18\x07 \x01(\x12\x12\x13\n\x06rounds\x18\x08 \x01(\x12H\x00\x88\x01\x01\x12\x0e\n\x06policy\x18\t \x01(\t\x12\x0c\n\x04task\x18\n \x01(\t\x12\x0e\n\x06uptime\x18\x0b \x01(\x01\x12\x0c\n\x04json\x18\x0c \x01(\tB\t\n\x07_rounds*J\n\x04Part\x12\x14\n\x10PART_UNSPECIFIED\x10\x00\x12\x0e\n\nPART_MODEL\x10\x01\x12\r\n\tPART_CORE\x10\x02\x12\r\n\tPART_HEAD\x10\x03*]\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x11\n\rENCODING_FP32\x10\x01\x12\x11\n\rENCODING_FP16\x10\x02\x12\x11\n\rENCODING_INT8\x10\x03\x32\x92\x02\n\x04Peer\x12\x32\n\tSendModel\x12\x12.pfl.v1.ModelChunk\x1a\x0f.pfl.v1.Receipt(\x01\x12\x34\n\rEvaluateModel\x12\x12.pfl.v1.ModelChunk\x1a\r.pfl.v1.Score(\x01\x12\x34\n\x07GetHead\x12\x13.pfl.v1.HeadRequest\x1a\x12.pfl.v1.ModelChunk0\x01\x12\x36\n\x08GetModel\x12\x14.pfl.v1.ModelRequest\x1a\x12.pfl.v1.ModelChunk0\x01\x12\x32\n\tGetStatus\x12\x15.pfl.v1.StatusRequest\x1a\x0e.pfl.v1.Statusb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,30 +33,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HEADER_NOTESENTRY']._loaded_options = None
   _globals['_HEADER_NOTESENTRY']._serialized_options = b'8\001'
-  _globals['_PART']._serialized_start=950
-  _globals['_PART']._serialized_end=1024
-  _globals['_ENCODING']._serialized_start=1026
-  _globals['_ENCODING']._serialized_end=1119
+  _globals['_PART']._serialized_start=967
+  _globals['_PART']._serialized_end=1041
+  _globals['_ENCODING']._serialized_start=1043
+  _globals['_ENCODING']._serialized_end=1136
   _globals['_MODELCHUNK']._serialized_start=36
   _globals['_MODELCHUNK']._serialized_end=128
   _globals['_HEADER']._serialized_start=131
-  _globals['_HEADER']._serialized_end=466
-  _globals['_HEADER_NOTESENTRY']._serialized_start=412
-  _globals['_HEADER_NOTESENTRY']._serialized_end=456
-  _globals['_TRAILER']._serialized_start=468
-  _globals['_TRAILER']._serialized_end=495
-  _globals['_RECEIPT']._serialized_start=497
-  _globals['_RECEIPT']._serialized_end=521
-  _globals['_SCORE']._serialized_start=523
-  _globals['_SCORE']._serialized_end=579
-  _globals['_HEADREQUEST']._serialized_start=581
-  _globals['_HEADREQUEST']._serialized_end=639
-  _globals['_MODELREQUEST']._serialized_start=641
-  _globals['_MODELREQUEST']._serialized_end=728
-  _globals['_STATUSREQUEST']._serialized_start=730
-  _globals['_STATUSREQUEST']._serialized_end=745
-  _globals['_STATUS']._serialized_start=748
-  _globals['_STATUS']._serialized_end=948
-  _globals['_PEER']._serialized_start=1122
-  _globals['_PEER']._serialized_end=1396
+  _globals['_HEADER']._serialized_end=483
+  _globals['_HEADER_NOTESENTRY']._serialized_start=429
+  _globals['_HEADER_NOTESENTRY']._serialized_end=473
+  _globals['_TRAILER']._serialized_start=485
+  _globals['_TRAILER']._serialized_end=512
+  _globals['_RECEIPT']._serialized_start=514
+  _globals['_RECEIPT']._serialized_end=538
+  _globals['_SCORE']._serialized_start=540
+  _globals['_SCORE']._serialized_end=596
+  _globals['_HEADREQUEST']._serialized_start=598
+  _globals['_HEADREQUEST']._serialized_end=656
+  _globals['_MODELREQUEST']._serialized_start=658
+  _globals['_MODELREQUEST']._serialized_end=745
+  _globals['_STATUSREQUEST']._serialized_start=747
+  _globals['_STATUSREQUEST']._serialized_end=762
+  _globals['_STATUS']._serialized_start=765
+  _globals['_STATUS']._serialized_end=965
+  _globals['_PEER']._serialized_start=1139
+  _globals['_PEER']._serialized_end=1413
 # @@protoc_insertion_point(module_scope)

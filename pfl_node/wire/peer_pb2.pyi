@@ -40,7 +40,7 @@ class ModelChunk(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ..., trailer: _Optional[_Union[Trailer, _Mapping]] = ...) -> None: ...
 
 class Header(_message.Message):
-    __slots__ = ("version", "sender", "run", "round", "tag", "samples", "notes", "encoding", "zstd", "layout", "part", "numbers", "encoded_size")
+    __slots__ = ("version", "sender", "run", "round", "tag", "samples", "notes", "encoding", "zstd", "layout", "part", "numbers", "encoded_size", "padding")
     class NotesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class Header(_message.Message):
     PART_FIELD_NUMBER: _ClassVar[int]
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     ENCODED_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     version: int
     sender: str
     run: str
@@ -74,7 +75,8 @@ class Header(_message.Message):
     part: Part
     numbers: int
     encoded_size: int
-    def __init__(self, version: _Optional[int] = ..., sender: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., tag: _Optional[int] = ..., samples: _Optional[int] = ..., notes: _Optional[_Mapping[str, float]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., zstd: _Optional[bool] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ..., numbers: _Optional[int] = ..., encoded_size: _Optional[int] = ...) -> None: ...
+    padding: bytes
+    def __init__(self, version: _Optional[int] = ..., sender: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., tag: _Optional[int] = ..., samples: _Optional[int] = ..., notes: _Optional[_Mapping[str, float]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., zstd: _Optional[bool] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ..., numbers: _Optional[int] = ..., encoded_size: _Optional[int] = ..., padding: _Optional[bytes] = ...) -> None: ...
 
 class Trailer(_message.Message):
     __slots__ = ("checksum",)

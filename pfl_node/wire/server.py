@@ -6,7 +6,7 @@ A handler never calls out to other peers, and nothing a caller sends can stop th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -19,6 +19,7 @@ from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.codec import PARTS, Decoder, Envelope, encode
 from pfl_node.wire.endpoint import Endpoint
+from pfl_node.wire.heap import keep_memory
 from pfl_node.wire.pace import absorb, paced
 from pfl_node.wire.refusal import REASON_KEY, STATUS
 
@@ -73,6 +74,7 @@ class PeerService:
 
     def register(self, server: grpc.aio.Server) -> None:
         """ModelChunks are left as bytes: the codec reads and writes them itself."""
+        keep_memory()
         handlers = {
             "SendModel": grpc.stream_unary_rpc_method_handler(
                 self._send_model, response_serializer=pb.Receipt.SerializeToString
@@ -96,18 +98,18 @@ class PeerService:
 
     # -- the calls -----------------------------------------------------------------------------------------
 
-    async def _send_model(self, messages: AsyncIterable[bytes], context: Context) -> pb.Receipt:
+    async def _send_model(self, _: object, context: Context) -> pb.Receipt:
         async def work(visit: Visit) -> pb.Receipt:
-            offer = await self._receive(messages, visit)
+            offer = await self._receive(context, visit)
             visit.handed_over()
             self._host.deliver(offer)
             return pb.Receipt(bytes=visit.nbytes)
 
         return await self._attend("SendModel", context, work)
 
-    async def _evaluate_model(self, messages: AsyncIterable[bytes], context: Context) -> pb.Score:
+    async def _evaluate_model(self, _: object, context: Context) -> pb.Score:
         async def work(visit: Visit) -> pb.Score:
-            offer = await self._receive(messages, visit)
+            offer = await self._receive(context, visit)
             visit.handed_over()
             score = await self._host.evaluate(offer)
             return pb.Score(loss=score.loss, accuracy=score.accuracy, samples=score.samples)
@@ -129,14 +131,18 @@ class PeerService:
 
     # -- what they share -----------------------------------------------------------------------------------
 
-    async def _receive(self, messages: AsyncIterable[bytes], visit: Visit) -> Offer:
+    async def _receive(self, context: Context, visit: Visit) -> Offer:
         decoder = Decoder(self._host.layout, visit.admit)
-        clock = asyncio.get_running_loop().time
-        async with asyncio.timeout(self._quiet) as patience:
-            async for message in messages:
-                patience.reschedule(clock() + self._quiet)
-                await absorb(decoder, message)
-                visit.nbytes = decoder.received
+        try:
+            async with asyncio.timeout(self._quiet) as patience:
+                while isinstance(message := await context.read(), bytes):
+                    await absorb(decoder, message)
+                    visit.nbytes = decoder.received
+                    if decoder.complete:
+                        break
+                    patience.reschedule(self._soon())
+        except TimeoutError as error:
+            raise self._stalled() from error
         return decoder.finish()
 
     async def _serve(
@@ -151,14 +157,21 @@ class PeerService:
         envelope = Envelope(
             offer.sender, request.run, offer.round, offer.tag, offer.samples, offer.notes, layout.part
         )
-        clock = asyncio.get_running_loop().time
-        async with asyncio.timeout(self._quiet) as patience:
-            async for message in paced(
-                encode(offer.model, envelope, self._settings), threaded=self._settings.zstd > 0
-            ):
-                await context.write(message)
-                patience.reschedule(clock() + self._quiet)
-                visit.nbytes += len(message)
+        messages = encode(offer.model, envelope, self._settings)
+        try:
+            async with asyncio.timeout(self._quiet) as patience:
+                async for message in paced(messages, threaded=self._settings.zstd > 0):
+                    await context.write(message)
+                    visit.nbytes += len(message)
+                    patience.reschedule(self._soon())
+        except TimeoutError as error:
+            raise self._stalled() from error
+
+    def _soon(self) -> float:
+        return asyncio.get_running_loop().time() + self._quiet
+
+    def _stalled(self) -> Refused:
+        return Refused(Reason.TRUNCATED, f"nothing moved for {self._quiet:g} s")
 
     async def _attend(self, call: str, context: Context, work: Callable[[Visit], Awaitable[T]]) -> T:
         """Whatever happens, the call is counted once and ends with a status."""
@@ -169,9 +182,6 @@ class PeerService:
             return answer
         except Refused as refused:
             failure, code, outcome = refused.text, STATUS[refused.reason], str(refused.reason)
-        except TimeoutError:
-            failure, outcome = f"nothing moved for {self._quiet:g} s", str(Reason.TRUNCATED)
-            code = STATUS[Reason.TRUNCATED]
         except asyncio.CancelledError:
             visit.end(str(Reason.TRUNCATED))
             raise

@@ -109,6 +109,15 @@ def test_a_large_model_is_cut_and_a_small_one_is_a_single_message() -> None:
     assert max(map(len, large)) < SETTINGS.chunk + 200
 
 
+def test_a_model_in_one_message_is_used_where_it_lies() -> None:
+    model = model_of(1000)
+    (message,) = encode(model, ENVELOPE, SETTINGS)
+    for way, shared in ((message, True), (b"\x7a\x01x" + message, False)):
+        vector = decode([way], model.layout).model.vector
+        assert vector.flags.aligned
+        assert np.shares_memory(vector, np.frombuffer(way, np.uint8)) is shared
+
+
 def test_a_core_and_a_head_travel_alone_and_fit_together_again() -> None:
     layout = layout_of(30, 5)
     model = Model(layout, np.arange(35, dtype=np.float32))

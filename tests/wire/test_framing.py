@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.framing import MAX_HEADER, frame, parse
+from pfl_node.wire.framing import ALIGNMENT, MAX_HEADER, frame, parse
 
 words = st.text(max_size=20)
 headers = st.builds(
@@ -26,16 +26,34 @@ trailers = st.builds(pb.Trailer, checksum=st.integers(0, 2**64 - 1))
 payloads = st.binary(max_size=300) | st.sampled_from([127, 128, 16383, 16384, 1 << 20]).map(bytes)
 
 
+def unpadded(chunk: pb.ModelChunk) -> pb.ModelChunk:
+    if chunk.HasField("header"):
+        chunk.header.ClearField("padding")
+    return chunk
+
+
 @given(st.none() | headers, payloads, st.none() | trailers)
 def test_protobuf_reads_what_we_write_and_we_read_what_protobuf_writes(
     header: pb.Header | None, data: bytes, trailer: pb.Trailer | None
 ) -> None:
     theirs = pb.ModelChunk(header=header, data=data, trailer=trailer)
     ours = frame(header, memoryview(data), trailer)
-    assert pb.ModelChunk.FromString(ours) == theirs
+    assert unpadded(pb.ModelChunk.FromString(ours)) == theirs
     for message in (ours, theirs.SerializeToString()):
         chunk = parse(message)
+        if chunk.header is not None:
+            chunk.header.ClearField("padding")
         assert (chunk.header, bytes(chunk.data), chunk.trailer) == (header, data, trailer)
+
+
+@given(headers, payloads.filter(len), st.none() | trailers)
+def test_the_data_behind_a_header_is_aligned(header: pb.Header, data: bytes, trailer: pb.Trailer | None) -> None:
+    message = frame(header, memoryview(data), trailer)
+    room = (
+        len(message) - len(data) - (11 if trailer is not None and trailer.checksum else 2 * (trailer is not None))
+    )
+    assert message[room : room + len(data)] == data
+    assert room % ALIGNMENT == 0
 
 
 @given(
