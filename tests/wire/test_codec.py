@@ -104,7 +104,7 @@ def test_nan_and_infinity_are_refused_wherever_they_are(how: WireSettings, bad: 
 
 def test_a_large_model_is_cut_and_a_small_one_is_a_single_message() -> None:
     assert len(list(encode(model_of(250_000), ENVELOPE, SETTINGS))) == 1
-    large = list(encode(model_of(300_000), ENVELOPE, SETTINGS))
+    large = list(encode(model_of(600_000), ENVELOPE, SETTINGS))
     assert len(large) == 3
     assert max(map(len, large)) < SETTINGS.chunk + 200
 
