@@ -35,7 +35,7 @@ check: $(STAMP)  ## lint, format, types, stale generated files
 proto: $(STAMP)  ## generate the gRPC stubs from proto/
 	$(BIN)/python -m pfl_node.wire.generate
 
-docs: $(STAMP)  ## write the table of all settings into docs/configure.md
+docs: $(STAMP)  ## write what is generated in the documents
 	$(BIN)/python docs/reference.py
 
 bench: $(STAMP)  ## run the benchmarks

@@ -1,22 +1,23 @@
-"""Writes the table of all settings into configure.md. With --check it only says, by exit code 1, that it is stale.
+"""Writes what is generated in the documents: the settings into configure.md, the map of files into ARCHITECTURE.md.
 
-python docs/reference.py [--check]
+python docs/reference.py [--check]        with --check it only says, by exit code 1, that one of them is stale
 """
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from pfl_node.config import toml
 from pfl_node.keys import allowed, keys, sections
 from pfl_node.settings import Settings
 
-PAGE = Path(__file__).with_name("configure.md")
-BEGIN, END = "<!-- settings: begin (make docs) -->\n", "<!-- settings: end -->\n"
+ROOT = Path(__file__).resolve().parents[1]
 
 
-def tables() -> str:
+def settings() -> str:
     """One table for the top of the tree, one for each section."""
     parts = ["### At the top\n\n" + table([key for key in keys() if "." not in key])]
     for section, cls in sections().items():
@@ -42,23 +43,55 @@ def default(name: str) -> str:
     return "" if value is None else f"`{toml(value)}`"
 
 
-def page(text: str) -> str:
-    """The page with fresh tables between its two marks."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{tables()}\n{END}{after}"
+def files() -> str:
+    """Every module with the first sentence of its docstring; a folder is what its __init__ says."""
+    lines = ["```"]
+    for top in ("pfl_node", "bootstrap"):
+        for path in sorted((ROOT / top).rglob("*.py"), key=lambda p: (p.parent, p.name != "__init__.py", p.name)):
+            if "_pb2" in path.name or "__pycache__" in path.parts:
+                continue
+            place = path.relative_to(ROOT)
+            folder = path.name == "__init__.py"
+            name = f"{place.parent}/" if folder else "  " * (len(place.parts) - 1) + path.name
+            lines.append(f"{name:<24} {first_sentence(path)}")
+    return "\n".join([*lines, "```"]) + "\n"
+
+
+def first_sentence(path: Path) -> str:
+    text = " ".join(
+        (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0].split()
+    )
+    return text.split(". ")[0].rstrip(".")
+
+
+PAGES: dict[str, tuple[str, Callable[[], str]]] = {
+    "docs/configure.md": ("settings", settings),
+    "ARCHITECTURE.md": ("files", files),
+}
+
+
+def renewed(text: str, mark: str, made: str) -> str:
+    """The page with fresh text between its two marks."""
+    begin, end = f"<!-- {mark}: begin (make docs) -->\n", f"<!-- {mark}: end -->\n"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{made}\n{end}{after}"
 
 
 def main(words: list[str]) -> int:
-    old = PAGE.read_text(encoding="utf-8")
-    new = page(old)
-    if old == new:
-        return 0
-    if "--check" in words:
-        print("docs/configure.md is stale: run make docs", file=sys.stderr)
-        return 1
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+    stale = 0
+    for name, (mark, make) in PAGES.items():
+        page = ROOT / name
+        old = page.read_text(encoding="utf-8")
+        new = renewed(old, mark, make())
+        if old == new:
+            continue
+        if "--check" in words:
+            print(f"{name} is stale: run make docs", file=sys.stderr)
+            stale = 1
+        else:
+            page.write_text(new, encoding="utf-8")
+    return stale
 
 
 if __name__ == "__main__":

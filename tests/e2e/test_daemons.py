@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 
 from safetensors import safe_open
@@ -18,6 +19,10 @@ PENS = fast(
 
 def address_of(process: Process) -> str:
     return process.says("--peer-seed").split("--peer-seed ")[1].split()[0]
+
+
+def _is_dead(address: str, node: str) -> bool:
+    return states(address)[node] == "dead"
 
 
 def test_five_terminals(tmp_path: Path) -> None:
@@ -36,7 +41,7 @@ def test_five_terminals(tmp_path: Path) -> None:
 
         nodes[3].popen.kill()
         for address in addresses[:3]:
-            until(lambda address=address: states(address)[ids[3]] == "dead", nodes[0])
+            until(partial(_is_dead, address, ids[3]), nodes[0])
         before = [ask("status", a)["round"] for a in addresses[:3]]
         until(lambda: all(ask("status", a)["round"] > r for a, r in zip(addresses[:3], before, strict=True)))
 
