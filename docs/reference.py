@@ -1,4 +1,4 @@
-"""Writes what is generated in the documents: the settings into configure.md, the map of files into ARCHITECTURE.md.
+"""Writes what is generated in the documents: settings into configure.md, the map of files into ARCHITECTURE.md.
 
 python docs/reference.py [--check]        with --check it only says, by exit code 1, that one of them is stale
 """
