@@ -44,7 +44,6 @@ class Engine:
         self.calls = Calls()
         self.counters: Counter[str] = Counter()
         self.running = False
-        self.exchanges = False  # not before I was let in: who asks to join is checked, who exchanges is not
         self._config = config
         self._clock = clock
         self._on_event = on_event
@@ -189,7 +188,7 @@ class Engine:
     def _grant(self, wish: Wish) -> None:
         if isinstance(wish, Dial):
             self.spawn(self._call(wish.address, wish.packet))
-        elif self.exchanges and wish.address not in self._syncing:
+        elif wish.address not in self._syncing:
             self._syncing.add(wish.address)
             self.spawn(self._sync(wish.address))
 

@@ -74,7 +74,7 @@ class Membership:
         if self._config.transport == "udp" and not self._engine.udp.bound:
             self._bind_now(endpoint)
         others = tuple(dict.fromkeys(seed for seed in seeds if seed != address))
-        self.joined = self._engine.exchanges = not others
+        self.joined = not others
         await self._engine.start(address, others)
         if others:
             await self._first_try(others)
@@ -153,7 +153,7 @@ class Membership:
             self.refused = str(error)
             self._engine.tell(JoinRefused(self.me, self.refused))
         else:
-            self.joined = self._engine.exchanges = True
+            self.joined = True
             self._engine.absorb(members, by, joining=True)
 
     def _bound(self) -> Endpoint:

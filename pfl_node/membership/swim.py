@@ -33,6 +33,7 @@ class Swim:
         self._config = config
         self._rng = rng
         self._seeds: tuple[str, ...] = ()
+        self._joined = False
         self._wishes: list[Wish] = []
         self._gossiped_at = float("-inf")
         self._timers = Timers()
@@ -82,6 +83,7 @@ class Swim:
         if address is not None:
             self._view.me = replace(self.me, address=address)
         self._seeds = tuple(seeds)
+        self._joined = not self._seeds
         self._time.start(now)
         self._timers.set(("probe", 0), now + self._rng.uniform(0, self._config.probe_interval))
         # The first exchange comes soon: when many start at once, the seed's answer was short.
@@ -115,6 +117,7 @@ class Swim:
         self._wake(now)
         if self.me.state is State.LEFT:
             return
+        self._joined = self._joined or joining
         challenges = 0
         for member in members:
             known = self._view.roster.get(member.id)
@@ -214,6 +217,8 @@ class Swim:
     def _wish_syncs(self) -> None:
         """One who is there, and one who may be there again: so the halves of a split swarm find each other."""
         self._timers.set(("sync", 0), self._time.now + self._rng.uniform(0.9, 1.1) * self._config.sync_interval)
+        if not self._joined:  # who asks to join is checked, who exchanges is not
+            return
         self._wishes.extend(Sync(member.address) for member in self._view.roster.draw(1))
         members = self._view.roster.all()
         taken = {m.address for m in members if m.state.present} | {self.me.address}

@@ -1,0 +1,90 @@
+"""Timers by name."""
+
+from __future__ import annotations
+
+from pfl_node.membership.owntime import OwnTime
+from pfl_node.membership.timers import Timers
+
+
+def test_timers_come_in_order_and_only_once() -> None:
+    timers = Timers()
+    for name, when in (("b", 2.0), ("a", 1.0), ("c", 3.0), ("also b", 2.0)):
+        timers.set((name, 0), when)
+    assert [name for name, _ in timers.due(2.0)] == ["a", "b", "also b"]
+    assert timers.next() == 3.0
+    assert len(timers) == 1
+
+
+def test_a_timer_that_is_set_again_moves_and_a_cancelled_one_does_not_come() -> None:
+    timers = Timers()
+    timers.set(("a", 0), 1.0)
+    timers.set(("a", 0), 5.0)
+    timers.set(("b", 0), 2.0)
+    timers.cancel(("b", 0))
+    assert timers.next() == 5.0
+    assert list(timers.due(4.0)) == []
+    assert list(timers.due(5.0)) == [("a", 0)]
+    assert timers.next() is None
+
+
+def test_a_timer_set_while_others_fire_comes_in_the_same_round_when_it_is_due() -> None:
+    timers = Timers()
+    timers.set(("a", 0), 1.0)
+    fired = []
+    for key in timers.due(2.0):
+        fired.append(key)
+        if key == ("a", 0):
+            timers.set(("b", 0), 1.5)
+    assert fired == [("a", 0), ("b", 0)]
+
+
+def test_moving_timers_about_takes_no_memory() -> None:
+    timers = Timers()
+    for step in range(10_000):
+        timers.set(("a", 0), float(step))
+    assert len(timers._heap) < 100
+
+
+def test_own_time_follows_the_worlds_while_wakeups_are_punctual() -> None:
+    own = OwnTime(slack=0.25, pause=5.0)
+    own.start(100.0)
+    own.wake(100.5, due=100.5)
+    own.wake(101.1, due=101.0)
+    assert own.now == 101.1
+    assert own.outside(103.0) == 103.0
+
+
+def test_own_time_stands_still_while_the_process_is_stopped() -> None:
+    own = OwnTime(slack=0.25, pause=5.0)
+    own.start(100.0)
+    own.wake(103.0, due=101.0)  # two seconds late
+    assert own.now == 101.0
+    assert own.outside(102.0) == 104.0
+    assert not own.lenient
+
+
+def test_after_a_long_pause_own_time_is_lenient_for_as_long() -> None:
+    own = OwnTime(slack=0.25, pause=5.0)
+    own.start(100.0)
+    own.wake(160.0, due=101.0)
+    assert own.lenient
+    own.wake(164.9, due=None)
+    assert own.lenient
+    own.wake(165.1, due=None)
+    assert not own.lenient
+
+
+def test_own_time_never_goes_back() -> None:
+    own = OwnTime(slack=0.25, pause=5.0)
+    own.start(100.0)
+    own.wake(101.0, due=None)
+    own.wake(99.0, due=None)
+    assert own.now == 101.0
+
+
+def test_a_timer_that_was_set_into_the_past_is_no_sleep() -> None:
+    own = OwnTime(slack=0.25, pause=5.0)
+    own.start(100.0)
+    own.wake(110.0, due=None)
+    own.wake(110.1, due=103.0)
+    assert own.now == 110.1
