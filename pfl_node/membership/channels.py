@@ -25,7 +25,8 @@ class Line:
 
 
 class Channels:
-    def __init__(self) -> None:
+    def __init__(self, idle: float = IDLE) -> None:
+        self._idle = idle
         self._lines: dict[str, Line] = {}
         self._reaper: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -78,13 +79,13 @@ class Channels:
 
     def _watch(self) -> None:
         if self._reaper is None and self._lines:
-            self._reaper = asyncio.get_running_loop().call_later(IDLE, self._reap)
+            self._reaper = asyncio.get_running_loop().call_later(self._idle, self._reap)
 
     def _reap(self) -> None:
         self._reaper = None
         now = asyncio.get_running_loop().time()
         for address, line in list(self._lines.items()):
-            if not line.calls and now - line.idle_since >= IDLE:
+            if not line.calls and now - line.idle_since >= self._idle:
                 self._forget(address, line)
                 self._hang_up(line)
         self._watch()
