@@ -148,7 +148,7 @@ class PeerClient:
 
     async def status(self, address: str) -> pb.Status:
         """What the node there tells of itself; for a look from outside, so on a channel of its own."""
-        with self._in_our_words(PeerId(address)):
+        with Translation(PeerId(address), Bandwidth(self.settings.min_bandwidth)):
             async with _dial(address, self.settings.connect_timeout) as channel:
                 call = channel.unary_unary(
                     METHOD + "GetStatus",
@@ -241,6 +241,9 @@ async def _stream(call: Any, messages: AsyncIterator[bytes]) -> tuple[Any, int]:
         await call.done_writing()
     except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
         pass  # it is over already: its status tells why
+    except BaseException:
+        call.cancel()
+        raise
     try:
         return await call, moved
     except grpc.aio.AioRpcError as error:

@@ -30,6 +30,8 @@ __all__ = [
 MAX_CHUNK = 1 << 20  # bytes of payload in one message
 MAX_MESSAGE = MAX_CHUNK + (1 << 19)  # the rest is for the header and its notes
 
+WINDOW = 2 << 20  # bytes; 40 MB/s at a round trip of 50 ms
+
 KEEPALIVE_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 PORTS_TRIED = 32
@@ -42,6 +44,9 @@ _BOTH: Options = [
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
+    # What may lie unread in a stream. Left to itself gRPC reads 10 MB and more ahead on a fast link.
+    ("grpc.http2.lookahead_bytes", WINDOW),
+    ("grpc.http2.bdp_probe", 0),
 ]
 
 
