@@ -6,6 +6,7 @@ Listens to `Record` and `Report`. Knows no network; the policy never sees what i
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -35,6 +36,11 @@ log = structlog.get_logger(__name__)
 Observer = Callable[[str, Mapping[str, Any]], None]
 
 
+def checkpoint_facts(settings: Settings, policy: Policy) -> dict[str, str]:
+    """What must be the same for a checkpoint to be gone on from."""
+    return {"run": settings.run, "policy": type(policy).__name__}
+
+
 class Chronicle:
     """The diary of one run of one node."""
 
@@ -62,11 +68,17 @@ class Chronicle:
         self.told: dict[str, Any] = {}  # the data of the last Report, and the last of each Record
         self.failures: Counter[tuple[str, str]] = Counter()  # calls of ours that failed: (call, why)
         self._journal = Journal(home.journal)
+        self._last_measured: tuple[Model, int] | None = None
         self._snapshot: dict[str, Any] | None = None
         self._unsaved = 0
+        self._saving = threading.Lock()  # a stop does not wait for a checkpoint that is being written
 
     def write(self, event: str, data: Mapping[str, Any]) -> None:
-        self._journal.write(event, data, time=time.time())
+        """A full disk costs the line, not the training."""
+        try:
+            self._journal.write(event, data, time=time.time())
+        except StoreError as error:
+            log.error("a line of the journal was not written; training goes on", event_=event, error=str(error))
         if self.observe:
             self.observe(event, data)
 
@@ -83,7 +95,7 @@ class Chronicle:
         due = (step.round + 1) % self.settings.eval.every == 0
         row: dict[str, Any] = {"round": step.round, **step.data}
         if due:
-            row |= await self.measure(step.model)
+            row |= await self.measure(step.model, step.round)
         row["learning_seconds"] = round(self.work.seconds, 4)
         self.write("round", row)
         self._snapshot = self.policy.snapshot()
@@ -98,18 +110,15 @@ class Chronicle:
 
     # -- the rest ------------------------------------------------------------------------------------------
 
-    async def measure(self, model: Model) -> dict[str, Any]:
+    async def measure(self, model: Model, round: int) -> dict[str, float]:
         """Validation and test of the personal model, between the batches of whoever trains."""
         splits: tuple[Split, ...] = ("val", "test")
         for split in splits:
             score = partial(self.learner.score, [model], split=split)
             with self.work.of("measured"):
                 self.measured[split] = (await self.trainer.soon(score))[0]
-        return {
-            f"{split}_{what}": getattr(self.measured[split], what)
-            for split in splits
-            for what in ("loss", "accuracy")
-        }
+        self._last_measured = (model, round)
+        return self._figures()
 
     async def finish(self, how: str) -> None:
         """The last measurement, checkpoint and personal model."""
@@ -117,7 +126,9 @@ class Chronicle:
         model = self._snapshot["model"] if self._snapshot else self.policy.model
         if how == "done":
             model = self.policy.model
-            row |= await self.measure(model)
+            if self._last_measured is None or self._last_measured[0] is not model:
+                await self.measure(model, self.policy.round)
+            row |= self._figures()
         await asyncio.to_thread(self._save_all, model)
         self.write("finished", row)
 
@@ -135,15 +146,13 @@ class Chronicle:
         """A full disk costs the checkpoint, not the training."""
         if self._snapshot is None:
             return
-        try:
-            save_checkpoint(self.home.checkpoint, self._snapshot, self.learner.layout, policy=self._policy_name)
-            self._unsaved = 0
-        except StoreError as error:
-            log.error("the checkpoint was not written; training goes on", error=str(error))
-
-    @property
-    def _policy_name(self) -> str:
-        return type(self.policy).__name__
+        facts = checkpoint_facts(self.settings, self.policy)
+        with self._saving:
+            try:
+                save_checkpoint(self.home.checkpoint, self._snapshot, self.learner.layout, **facts)
+                self._unsaved = 0
+            except StoreError as error:
+                log.error("the checkpoint was not written; training goes on", error=str(error))
 
     def _facts(self) -> dict[str, str]:
         """What model.safetensors says about itself."""
@@ -158,6 +167,9 @@ class Chronicle:
             "layout": self.learner.layout.digest,
             "samples": str(self.learner.samples),
         }
-        return facts | {
-            f"{s}_{w}": f"{getattr(e, w):.6g}" for s, e in self.measured.items() for w in ("loss", "accuracy")
-        }
+        if self._last_measured:
+            facts["measured_round"] = str(self._last_measured[1])
+        return facts | {name: f"{figure:.6g}" for name, figure in self._figures().items()}
+
+    def _figures(self) -> dict[str, float]:
+        return {f"{s}_{w}": getattr(e, w) for s, e in self.measured.items() for w in ("loss", "accuracy")}

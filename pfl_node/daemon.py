@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
+import tomllib
+from typing import Any
 
 import structlog
 
+from pfl_node.config import toml
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node import Node
 from pfl_node.ops.logs import configure_logs
@@ -25,7 +28,7 @@ def run_daemon(settings: Settings) -> int:
 
 
 def join_line(settings: Settings, address: str) -> str:
-    """The exact line with which another node can join this one."""
+    """The exact line with which another node can join this one: all that must be the same in a run."""
     defaults = Settings()
     words = ["pfl-node", "--peer-seed", address]
     for flag, mine, default in (
@@ -37,12 +40,28 @@ def join_line(settings: Settings, address: str) -> str:
     ):
         if mine != default:
             words += [flag, str(mine)]
-    for section in ("policy", "task"):
-        for key, value in getattr(settings, section).options.items():
-            words += ["--set", f"{section}.{key}={value}"]
+    for section, values in (
+        ("policy", settings.policy.options),
+        ("task", settings.task.options),
+        ("train", settings.train.model_dump(exclude_defaults=True)),
+        ("membership", settings.membership.model_dump(exclude_defaults=True)),
+    ):
+        for key, value in values.items():
+            words += ["--set", f"{section}.{key}={as_set(value)}"]
     if settings.insecure:
         words.append("--insecure")
     return shlex.join(words)
+
+
+def as_set(value: Any) -> str:
+    """A value as `--set` reads it back: TOML, and a text without quotes where that is not taken for a number."""
+    if not isinstance(value, str) or not value or value != value.strip():
+        return toml(value)
+    try:
+        tomllib.loads(f"value = {value}")
+    except ValueError:
+        return value
+    return toml(value)
 
 
 async def _run(settings: Settings) -> int:

@@ -10,13 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pfl_node import aggregate
 from pfl_node.bell import Bell
-from pfl_node.errors import PeerError, Reason, Refused
+from pfl_node.errors import ConfigError, PeerError, Reason, Refused
+from pfl_node.fault import users_fault
 from pfl_node.mailbox import Mailbox
-from pfl_node.model import Model
 from pfl_node.policies.base import Policy
-from pfl_node.seeds import fresh_seed, seed_from
 from pfl_node.settings import Settings
 from pfl_node.steps import (
     Ask,
@@ -34,8 +32,8 @@ from pfl_node.steps import (
     Sleep,
     Step,
     Train,
-    diverged,
 )
+from pfl_node.study import Study
 from pfl_node.types import Eval, Offer, PeerId
 from pfl_node.work import Work
 
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Call = Callable[[PeerId, str], Awaitable[T]]  # of a peer at an address
-
-INLINE_NUMBERS = 250_000  # averaging fewer numbers than this is quicker than handing it to a thread
 
 
 class Diary(Protocol):
@@ -81,7 +77,7 @@ class Driver:
         self.policy = policy
         self.desk = desk
         self.waiting_for: tuple[PeerId, ...] = ()
-        self._jobs = 0
+        self._study = Study(policy, desk)
         self._sends: set[asyncio.Task[bool]] = set()
         self._slots = asyncio.Semaphore(desk.settings.wire.concurrency)
 
@@ -103,12 +99,24 @@ class Driver:
     async def _drive(self, flow: Flow) -> None:
         answer: Any = None
         try:
-            while True:
-                answer = await self._answer(flow.send(answer))
-        except StopIteration:
-            return
+            while (step := self._next(flow, answer)) is not None:
+                answer = await self._answer(step)
         finally:
             flow.close()
+
+    def _next(self, flow: Flow, answer: Any) -> Step[Any] | None:
+        """What the policy asks next; None: it has returned. A failure of a user's own policy is one line."""
+        try:
+            step: Any = flow.send(answer)
+            while not isinstance(step, Step):
+                step = flow.throw(TypeError(f"a policy awaits steps only, not {step!r}"))
+            return step
+        except StopIteration:
+            return None
+        except Exception as error:
+            if fault := users_fault("policy", self.desk.settings.policy.name, error, ConfigError):
+                raise fault from error
+            raise
 
     async def _lane(self) -> None:
         """The handlers, one after the other: every model of the inbox, and the silence between them."""
@@ -145,13 +153,13 @@ class Driver:
             case Ask():
                 return await self._ask(step)
             case Fresh():
-                return await self._fresh(step)
+                return await self._study.fresh(step)
             case Train():
-                return await self._train(step)
+                return await self._study.train(step)
             case Score():
-                return await self._score(step)
+                return await self._study.score(step)
             case Average():
-                return await self._average(step)
+                return await self._study.average(step)
             case Record():
                 return self.desk.diary.record(step)
             case Report():
@@ -244,53 +252,3 @@ class Driver:
             await asyncio.wait(self._sends, timeout=5.0)
         for task in self._sends:
             task.cancel()
-
-    # -- learning ------------------------------------------------------------------------------------------
-
-    def _seed(self, kind: str) -> int:
-        """A new one for every job; it goes on where it was after a restart, because the round is part of it."""
-        self._jobs += 1
-        return seed_from(self.policy.seed, self.policy.me, self.policy.round, kind, self._jobs)
-
-    async def _fresh(self, step: Fresh) -> Model:
-        learner, seed = self.desk.learner, fresh_seed(self.desk.settings, self.policy.me, step.seed)
-        return await self.desk.trainer.soon(lambda: learner.fresh(seed, step.part))
-
-    async def _train(self, step: Train) -> Model:
-        learner, seed = self.desk.learner, self._seed("train")
-        with self.desk.work.of("trained"):
-            model = await self.desk.trainer.do(
-                lambda between: learner.train(
-                    step.model,
-                    seed=seed,
-                    only=step.only,
-                    epochs=step.epochs,
-                    steps=step.steps,
-                    lr=step.lr,
-                    prox=step.prox,
-                    anchor=step.anchor,
-                    between=between,
-                )
-            )
-        if model.is_finite():
-            return model
-        self.desk.diary.record(diverged(self.policy.round))
-        return step.model
-
-    async def _score(self, step: Score) -> tuple[Eval, ...]:
-        learner, seed = self.desk.learner, self._seed("score")
-        with self.desk.work.of("scored", len(step.models)):
-            return await self.desk.trainer.soon(
-                lambda: learner.score(
-                    step.models,
-                    split=step.split,
-                    samples=step.samples,
-                    own_sample_each=step.own_sample_each,
-                    seed=seed,
-                )
-            )
-
-    async def _average(self, step: Average) -> Model:
-        if sum(m.layout.size for m in step.models) < INLINE_NUMBERS:
-            return aggregate.mean(step.models, step.weights)
-        return await asyncio.to_thread(aggregate.mean, step.models, step.weights)

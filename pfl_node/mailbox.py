@@ -6,11 +6,13 @@ One consumer for each message: with a round it waits on that round's shelf for a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pfl_node.errors import Reason, Refused
-from pfl_node.types import Offer, PeerId
+from pfl_node.types import Offer, Part, PeerId
+
+WHOLE: tuple[Part, ...] = ("model",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +23,15 @@ class Limits:
     inbox: int = 64  # models in the inbox in all
     ahead: int = 16  # rounds a peer may be ahead of me
     shelves: int = 2048  # models for this and coming rounds in all
+    peers: int = 4096  # whose last round is remembered; those silent for longest are forgotten first
 
 
 class Mailbox:
     """What came and was not used yet."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, takes: Collection[Part] = WHOLE) -> None:
         self.limits = limits or Limits()
+        self.takes = takes  # the policy cannot use anything else, and must not get it
         self.round = 0  # rounds before this one are over
         self._inbox: deque[Offer] = deque()
         self._shelves: dict[int, dict[PeerId, Offer]] = {}
@@ -35,8 +39,9 @@ class Mailbox:
         self._stale_for: set[PeerId] = set()  # who called a model of mine stale since the last round ended
         self._coming: Counter[PeerId] = Counter()  # admitted to the inbox, still on the wire
 
-    def admit(self, sender: PeerId, round: int | None) -> None:
+    def admit(self, sender: PeerId, round: int | None, part: Part = "model") -> None:
         """Called with the header, before the payload is read; raises Refused. A `put` or `cancel` must follow."""
+        self._check_part(sender, part)
         if round is not None:
             self._check_round(sender, round)
             if sum(len(s) for s in self._shelves.values()) >= self.limits.shelves:
@@ -51,8 +56,9 @@ class Mailbox:
 
     def put(self, offer: Offer) -> None:
         """Take what was admitted. A round may have ended while it travelled: then it is refused after all."""
+        self.cancel(offer.sender, offer.round)
+        self._check_part(offer.sender, offer.model.layout.part)
         if offer.round is None:
-            self.cancel(offer.sender, None)
             self._inbox.append(offer)
             return
         self._check_round(offer.sender, offer.round)
@@ -90,7 +96,7 @@ class Mailbox:
 
     def overtaken(self, peer: PeerId) -> None:
         """The peer called a model of my round stale: it went on without me."""
-        self._latest[peer] = max(self._latest.get(peer, 0), self.round + 1)
+        self._began(peer, self.round + 1)
         self._stale_for.add(peer)
 
     def left_behind(self, round: int, alive: Iterable[PeerId]) -> int | None:
@@ -115,8 +121,17 @@ class Mailbox:
         """Models waiting anywhere."""
         return len(self._inbox) + sum(len(s) for s in self._shelves.values())
 
+    def _began(self, peer: PeerId, round: int) -> None:
+        self._latest[peer] = max(self._latest.pop(peer, 0), round)
+        if len(self._latest) > self.limits.peers:
+            del self._latest[next(iter(self._latest))]
+
+    def _check_part(self, sender: PeerId, part: Part) -> None:
+        if part not in self.takes:
+            raise Refused(Reason.LAYOUT, f"a {part} came, this policy takes a {' or a '.join(self.takes)}", sender)
+
     def _check_round(self, sender: PeerId, round: int) -> None:
-        self._latest[sender] = max(self._latest.get(sender, 0), round)
+        self._began(sender, round)
         if round < self.round:
             raise Refused(Reason.STALE_ROUND, f"round {round} is over here, now is {self.round}", sender)
         if round > self.round + self.limits.ahead:

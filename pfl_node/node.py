@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pfl_node.bell import Bell
-from pfl_node.chronicle import Chronicle, Observer
+from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
 from pfl_node.driver import Desk, Driver
-from pfl_node.errors import ConfigError
+from pfl_node.errors import ConfigError, TaskError
+from pfl_node.fault import users_fault
 from pfl_node.learning.task import Place
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
@@ -68,7 +69,7 @@ class Node:
         self._stop = asyncio.Event()
         self._refusal: ConfigError | None = None
         serve = settings.serve
-        self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox))
+        self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox), self.policy_class.takes)
         self.reception = Reception(
             self.id, settings.run, serve, self.mailbox, self._bell, status=lambda: status_of(self)
         )
@@ -113,6 +114,10 @@ class Node:
             how = await self._until_stopped(self._learn())
             if self._refusal:
                 raise self._refusal
+        except Exception as error:
+            if fault := users_fault("task", self.settings.task.name, error, TaskError):
+                raise fault from error
+            raise
         finally:
             await self._finish(how)
         return how
@@ -156,6 +161,7 @@ class Node:
             publish=self._publish,
             observe=self._observe,
         )
+        self.mailbox.advance(policy.round)
         self.reception.publish(policy.model, policy.round)
         self.reception.open(learner, self.trainer)
         await self.endpoint.serving(True)
@@ -198,7 +204,7 @@ class Node:
             seed=self.settings.seed,
             rng=random.Random(f"{self.settings.seed}/policy/{self.id}"),
         )
-        facts = {"policy": type(policy).__name__}
+        facts = checkpoint_facts(self.settings, policy)
         if state := load_checkpoint(self.home.checkpoint, learner.layout, **facts):
             policy.restore(state)
             log.info("going on from the checkpoint", round=policy.round)
@@ -218,6 +224,7 @@ class Node:
         if policy.lockstep and swarm > policy.round + HEAD_START:
             policy.round = swarm
         self.mailbox.advance(policy.round)
+        self.membership.set_round(policy.round)
 
     def company(self) -> dict[PeerId, str]:
         """The other nodes of this run that are believed alive, and where they are."""
@@ -258,7 +265,9 @@ class Node:
         self.state = "done" if how == "done" else "leaving"
         self.reception.close()
         await self.endpoint.serving(False)
-        if self.chronicle:
-            await self.chronicle.finish(how)
-            self.chronicle.close()
-        await self.membership.leave()
+        try:
+            if self.chronicle:
+                await self.chronicle.finish(how)
+                self.chronicle.close()
+        finally:
+            await self.membership.leave()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pfl_node.learning.trainer import Trainer
 
 MINUTE = 60.0
+MAX_ID = 64  # characters; a longer name of a sender is nobody's
 
 
 class Rate:
@@ -33,8 +34,11 @@ class Rate:
         self.limit = limit
         self.window = window
         self._calls: defaultdict[PeerId, deque[float]] = defaultdict(deque)
+        self._sweep_at = 0.0
 
     def take(self, peer: PeerId, now: float) -> None:
+        if now >= self._sweep_at:
+            self._sweep(now)
         calls = self._calls[peer]
         while calls and calls[0] <= now - self.window:
             calls.popleft()
@@ -45,8 +49,11 @@ class Rate:
             )
         calls.append(now)
 
-    def forget(self, peer: PeerId) -> None:
-        self._calls.pop(peer, None)
+    def _sweep(self, now: float) -> None:
+        """Once in a window those who are silent are forgotten, or invented names would pile up."""
+        self._sweep_at = now + self.window
+        for peer in [p for p, calls in self._calls.items() if calls[-1] <= now - self.window]:
+            del self._calls[peer]
 
 
 class Reception:
@@ -99,7 +106,7 @@ class Reception:
         self._check(call, envelope)
         sender = PeerId(envelope.sender)
         if call == "SendModel":
-            self.mailbox.admit(sender, envelope.round)
+            self.mailbox.admit(sender, envelope.round, envelope.part)
             return
         self._rate.take(sender, asyncio.get_running_loop().time())
         if call == "EvaluateModel":
@@ -116,6 +123,9 @@ class Reception:
             self._release(PeerId(envelope.sender))
 
     def deliver(self, offer: Offer) -> None:
+        if self._learning is None:
+            self.mailbox.cancel(offer.sender, offer.round)
+            raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
         self.mailbox.put(offer)
         self.received[offer.sender] += 1
         self.bell.ring()
@@ -156,8 +166,10 @@ class Reception:
             raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
         if envelope.run != self.run:
             raise Refused(Reason.UNKNOWN_RUN, f"run {envelope.run!r} is not known here, this is {self.run!r}")
-        if not envelope.sender or envelope.sender == self.me:
-            raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender!r} cannot be the sender")
+        if not 0 < len(envelope.sender) <= MAX_ID or envelope.sender == self.me:
+            raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender[:MAX_ID]!r} cannot be the sender")
+        if call == "EvaluateModel" and envelope.part != "model":
+            raise Refused(Reason.LAYOUT, f"a {envelope.part} alone cannot be evaluated", envelope.sender)
         served = {
             "EvaluateModel": self.settings.evaluate,
             "GetHead": self.settings.head,

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from pfl_node.store.journal import plain
 from pfl_node.wire.peer_pb2 import Status
 
 if TYPE_CHECKING:
@@ -27,11 +28,12 @@ def status_of(node: Node) -> Status:
         policy=settings.policy.name,
         task=settings.task.name,
         uptime=time.monotonic() - node.started,
-        json=json.dumps(details_of(node), default=str),
+        json=json.dumps(details_of(node), allow_nan=False),
     )
 
 
 def details_of(node: Node) -> dict[str, Any]:
+    """Plain values only, as JSON has them."""
     models, nbytes = node.client.traffic.models, node.client.traffic.bytes
     fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
     details: dict[str, Any] = {
@@ -43,6 +45,7 @@ def details_of(node: Node) -> dict[str, Any]:
         "bytes_sent": sum(n for (_, way), n in nbytes.items() if way == "out"),
         "bytes_received": sum(n for (_, way), n in nbytes.items() if way == "in") + node.reception.bytes_in,
         "refused": node.reception.refused,
+        "membership": node.membership.counters,
     }
     if chronicle := node.chronicle:
         details |= {
@@ -54,4 +57,4 @@ def details_of(node: Node) -> dict[str, Any]:
             },
             "told": chronicle.told,
         }
-    return details
+    return dict(plain(details))

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from pfl_node.model import Model
-from pfl_node.types import Eval, Offer, PeerId
+from pfl_node.types import Eval, Offer, Part, PeerId
 
 
 class PolicyConfig(BaseModel):
@@ -37,6 +37,7 @@ class Policy(ABC):
     cfg: Any  # an instance of the class's own Config
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes that survive a restart, besides model, round and rng
     solitary: ClassVar[bool] = False  # needs no peers and does not wait for them
+    takes: ClassVar[tuple[Part, ...]] = ("model",)  # what peers may push to it; anything else is refused
     lockstep: ClassVar[bool] = False  # rounds are the swarm's, not my own: a late node starts at the current one
 
     def __init__(

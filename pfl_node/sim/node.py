@@ -68,7 +68,7 @@ class SimNode:
     def _set_up(self) -> None:
         """As a process does when it starts: from the checkpoint, or new."""
         settings, serve = self.world.settings, self.world.settings.serve
-        self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox))
+        self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox), self._plan.policy.takes)
         self.policy = self._plan.policy(
             me=self.id,
             cfg=self._plan.cfg,
