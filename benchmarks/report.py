@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def show(name: str, rows: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> None:
-    console = Console(width=max(Console().width, 110))
+    console = Console(width=max(Console().width, 140))
     table = Table(title=name, title_justify="left")
     for column in rows[0]:
         table.add_column(column, justify="right" if isinstance(rows[0][column], (int, float)) else "left")
