@@ -13,8 +13,8 @@ import psutil
 
 from pfl_node.ops.loop import run_loop
 from pfl_node.settings import Settings
+from pfl_node.swarm.outcome import SwarmOutcome
 from pfl_node.swarm.parent import Swarm
-from pfl_node.swarm.report import Outcome
 
 LENET = f"{Path(__file__).parent / 'tasks.py'}:lenet"
 
@@ -23,7 +23,7 @@ LENET = f"{Path(__file__).parent / 'tasks.py'}:lenet"
 class Measured:
     """One swarm, from its start to its end."""
 
-    outcome: Outcome
+    outcome: SwarmOutcome
     results: list[dict[str, Any]]
     cpu: float  # seconds of the workers after their imports, and of the parent
     imported: float = 0.0  # seconds until the last worker had torch
@@ -62,7 +62,7 @@ async def _run(settings: Settings, nodes: int, workers: int, out: Path) -> Measu
 
     swarm.on_event = hear
     await swarm.run()
-    outcome = Outcome.of(swarm, seconds=time.monotonic() - began)
+    outcome = SwarmOutcome.of(swarm, seconds=time.monotonic() - began)
     return Measured(
         outcome=outcome,
         results=[seat.result or {} for seat in swarm.seats],

@@ -43,6 +43,11 @@ def mean_accuracy(nodes: Iterable[NodeRecord]) -> float | None:
     return fmean(known) if known else None
 
 
+def mean_loss(nodes: Iterable[NodeRecord]) -> float | None:
+    known = [n.loss for n in nodes if n.loss is not None and isfinite(n.loss)]
+    return fmean(known) if known else None
+
+
 def accuracy_by_cluster(nodes: Sequence[NodeRecord]) -> dict[Cluster, float]:
     """The mean accuracy of each cluster that has one."""
     means = {c: mean_accuracy(n for n in nodes if n.cluster == c) for c in clusters_of(nodes)}

@@ -30,7 +30,7 @@ def swarm(
 
 @takes_settings(leave_out=ABOUT_ONE_NODE)
 def demo(
-    settings: "Settings", nodes: Nodes = 8, workers: Workers = None, out: Out = None, live: Live = True
+    settings: "Settings", nodes: Nodes = 12, workers: Workers = None, out: Out = None, live: Live = True
 ) -> int:
     """See it work: a small swarm on real digits, two groups of nodes that see them differently, and a report."""
     from pfl_node.swarm.demo import run_demo

@@ -1,19 +1,47 @@
-"""The demo's baseline in a process of its own: settings on stdin, the simulator's summary on stdout."""
+"""A process that lets the nodes of a swarm learn alone, in the simulator. How it is talked to: `pipes.py`."""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
+import traceback
 
-from pfl_node.settings import Settings
-from pfl_node.sim import simulate
+from pfl_node.errors import PflError
+from pfl_node.swarm.pipes import Parent, leave
 
 
 def main() -> int:
-    settings = Settings.model_validate_json(sys.stdin.read())
-    summary = simulate(settings, nodes=int(sys.argv[1]))
-    print(json.dumps(summary.as_dict()))
+    parent = Parent()
+    order = parent.order()
+    if order is None:
+        return 0
+    threading.Thread(target=_leave_with_the_parent, daemon=True).start()
+    try:
+        _simulate(order, parent)
+    except Exception as error:
+        if not isinstance(error, PflError):
+            traceback.print_exc()
+        return parent.failed(error)
     return 0
+
+
+def _simulate(order: str, parent: Parent) -> None:
+    from pfl_node.settings import Settings
+    from pfl_node.sim import simulate
+
+    raw = json.loads(order)
+    summary = simulate(
+        Settings.model_validate(raw["settings"]),
+        nodes=raw["nodes"],
+        progress=lambda p: parent.tell("progress", {"rounds": p.rounds_done}),
+    )
+    parent.tell("summary", {"summary": summary.as_dict()})
+
+
+def _leave_with_the_parent() -> None:
+    sys.stdin.read()
+    leave()
 
 
 if __name__ == "__main__":

@@ -1,113 +1,194 @@
-"""The swarm while it runs: a table of its nodes and a progress bar. Only looks."""
+"""The swarm while it runs: a table and bars on a terminal, a line now and then elsewhere. Only looks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import fmean
-from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
+from pfl_node.swarm.baseline import Baseline
 from pfl_node.swarm.parent import Seat, Swarm
 from pfl_node.swarm.spec import node_name
 
-ROWS = 24  # more nodes than this are shown in groups
+AROUND = 8  # lines of a terminal that the rows of the table cannot have
+PARTNERS = 12  # of a node that are named
+EVERY = 10.0  # seconds between two plain lines of a run without an end
 
 
 class View:
     """A picture of the swarm, drawn anew for each refresh."""
 
-    def __init__(self, swarm: Swarm, title: str) -> None:
+    def __init__(self, swarm: Swarm, title: str, *, kinds: Mapping[int, str], baseline: Baseline | None) -> None:
         self.swarm = swarm
         self.title = title
-        total = (swarm.settings.rounds or 0) * swarm.nodes
+        self.kinds = kinds
+        self.baseline = baseline
         self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+            SpinnerColumn("line"),
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(),
         )
-        self.task = self.progress.add_task("starting", total=total or None)
+        self.learning = self.progress.add_task("", total=None, count="")
+        self.alone: TaskID | None = None
 
-    def __rich__(self) -> Group:
-        seats = self.swarm.seats
-        started = sum(1 for s in seats if s.node)
-        done = self.swarm.done
-        what = "node-rounds" if started == len(seats) else f"starting: {started} of {len(seats)} nodes are ready"
-        self.progress.update(self.task, completed=_finished_rounds(self.swarm), description=what)
-        return Group(self._table(seats), self.progress, f"{done} of {len(seats)} nodes are done")
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.swarm.started:
+            yield Text(self.title, style="bold")
+            yield self._table(max(4, options.size.height - AROUND))
+        self._update()
+        yield self.progress
 
-    def _table(self, seats: list[Seat]) -> Table:
-        table = Table(title=self.title, title_justify="left")
-        for name in ("nodes", "round", "validation", "learns with"):
-            table.add_column(name, justify="left" if name in ("nodes", "learns with") else "right")
-        for label, group in _groups(seats):
-            rounds = [s.round for s in group]
-            span = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)}-{max(rounds)}"
-            table.add_row(label, span, _percent(_known(group, "val_accuracy")), _partners(group, self.swarm.seats))
+    def _update(self) -> None:
+        swarm, baseline = self.swarm, self.baseline
+        done, total = swarm.rounds_done, swarm.rounds_total
+        began = swarm.ready.is_set()
+        self.progress.update(
+            self.learning,
+            description=state_of(swarm),
+            completed=done,
+            total=total if began else None,
+            count=_count(done, total) if began else "",
+        )
+        if baseline and baseline.begun:
+            if self.alone is None:
+                self.alone = self.progress.add_task("", total=baseline.rounds_total, count="")
+            count = _count(baseline.rounds_done, baseline.rounds_total)
+            skip = " (Ctrl-C skips this)" if swarm.done == swarm.nodes and not baseline.alone else ""
+            self.progress.update(
+                self.alone,
+                description="the same nodes alone, to compare",
+                completed=baseline.rounds_done,
+                count=count + skip,
+            )
+
+    def _table(self, rows: int) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold dim")
+        table.add_column("node", no_wrap=True)
+        if self.kinds:
+            table.add_column("sees digits", no_wrap=True)
+        table.add_column("round", justify="right", no_wrap=True)
+        table.add_column("validation", justify="right", no_wrap=True)
+        table.add_column("learns with", no_wrap=True, overflow="ellipsis")
+        most = f"/{self.swarm.settings.rounds}" if self.swarm.settings.rounds else ""
+        for label, group in groups_of(self.swarm.seats, rows):
+            kind = [_kind(group, self.kinds)] if self.kinds else []
+            table.add_row(label, *kind, _span(group) + most, score(group), partners(group, self.swarm.seats))
         return table
 
 
+def state_of(swarm: Swarm) -> str:
+    """Where the run is, in a few words."""
+    if swarm.stopping:
+        return "stopping (Ctrl-C once more: at once)"
+    if swarm.imported < len(swarm.shares):
+        return f"starting {processes(swarm)}: importing torch takes a few seconds"
+    if not swarm.ready.is_set():
+        return f"the nodes find each other: {swarm.started} of {swarm.nodes}"
+    return f"learning with {swarm.settings.policy.name}"
+
+
+def processes(swarm: Swarm) -> str:
+    return f"{len(swarm.shares)} processes" if len(swarm.shares) > 1 else "1 process"
+
+
+class Lines:
+    """The same as plain lines: the start, when all are ready, then every tenth."""
+
+    def __init__(self, swarm: Swarm, say: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self.swarm = swarm
+        self.say = say
+        self.clock = clock
+        self.began = self.shown_at = clock()
+        self.shown = 0  # rounds
+        self.ready = False
+        say(state_of(swarm))
+
+    def look(self) -> None:
+        """After every event."""
+        swarm, now = self.swarm, self.clock()
+        if swarm.ready.is_set() and not self.ready:
+            self.ready = True
+            self.say(f"{swarm.nodes} nodes are ready after {now - self.began:.0f} s")
+        done, total = swarm.rounds_done, swarm.rounds_total
+        due = now - self.shown_at >= EVERY if total is None else done - self.shown >= total / 10
+        if done > self.shown and due:
+            self.shown, self.shown_at = done, now
+            self.say(f"{_count(done, total)} after {now - self.began:.0f} s, validation {score(swarm.seats)}")
+
+
 @contextmanager
-def watching(swarm: Swarm, console: Console, title: str, *, live: bool) -> Iterator[None]:
-    """Show the swarm while the block runs: a live table on a terminal, a line now and then elsewhere."""
-    if live and console.is_terminal:
-        with Live(View(swarm, title), console=console, refresh_per_second=4):
+def watching(
+    swarm: Swarm, console: Console, title: str, *, kinds: Mapping[int, str], baseline: Baseline | None, live: bool
+) -> Iterator[None]:
+    """Show the swarm while the block runs."""
+    if live and console.is_terminal and not console.is_dumb_terminal:
+        view = View(swarm, title, kinds=kinds, baseline=baseline)
+        # What the workers log is shown above the table, unless it goes to a file.
+        with Live(
+            view, console=console, refresh_per_second=5, transient=True, redirect_stderr=sys.stderr.isatty()
+        ):
             yield
         return
-    total = (swarm.settings.rounds or 0) * swarm.nodes
-    step, shown = max(1, total // 10), 0
-
-    def say(_: dict[str, Any]) -> None:
-        nonlocal shown
-        now = _finished_rounds(swarm)
-        if live and now >= shown + step:
-            shown = now
-            accuracy = _percent(_known(swarm.seats, "val_accuracy"))
-            console.print(f"{now} of {total or '?'} node-rounds, validation accuracy {accuracy}")
-
-    swarm.on_event = say
+    if live:
+        lines = Lines(swarm, lambda line: console.print(line, markup=False, soft_wrap=True), time.monotonic)
+        swarm.on_event = lambda _: lines.look()
     yield
 
 
-def _finished_rounds(swarm: Swarm) -> int:
-    """A final exchange after the last round is not one of them."""
-    most = swarm.settings.rounds
-    return sum(s.round if most is None else min(s.round, most) for s in swarm.seats)
-
-
-def _groups(seats: list[Seat]) -> Iterable[tuple[str, list[Seat]]]:
-    if len(seats) <= ROWS:
+def groups_of(seats: Sequence[Seat], rows: int) -> Iterable[tuple[str, Sequence[Seat]]]:
+    """Every node, or as many nodes together as it takes to fit."""
+    if len(seats) <= rows:
         return [(node_name(s.index), [s]) for s in seats]
-    size = -(-len(seats) // ROWS)
+    size = -(-len(seats) // rows)
     chunks = [seats[i : i + size] for i in range(0, len(seats), size)]
-    return [(f"{node_name(c[0].index)} … {c[-1].index:03d}", c) for c in chunks]
+    return [(f"{node_name(c[0].index)} to {c[-1].index:03d}", c) for c in chunks]
 
 
-def _known(seats: list[Seat], key: str) -> list[float]:
-    return [s.said[key] for s in seats if key in s.said]
+def score(seats: Sequence[Seat]) -> str:
+    """The mean accuracy on validation data; the loss where there is no accuracy."""
+    for key, form in (("val_accuracy", "{:.1%}"), ("val_loss", "loss {:.4g}")):
+        if known := [s.said[key] for s in seats if s.said.get(key) is not None and s.said[key] == s.said[key]]:
+            return form.format(fmean(known))
+    return "-"
 
 
-def _percent(values: list[float]) -> str:
-    return f"{100 * fmean(values):.1f} %" if values else ""
-
-
-def _partners(group: list[Seat], seats: list[Seat]) -> str:
+def partners(group: Sequence[Seat], seats: Sequence[Seat]) -> str:
     """What the node itself has found: its neighbours, its head, or whom it merged with last."""
     if len(group) != 1:
         return ""
     seat = group[0]
     index = {s.node: s.index for s in seats}
-    chosen = next((r["ids"] for r in reversed(seat.records) if r["event"] == "neighbours"), None)
-    if chosen is not None:
-        return "found " + _short(index.get(p) for p in chosen)
+    if chosen := seat.records.get("neighbours"):
+        return "found " + _short(index.get(p) for p in chosen["ids"])
     if "head" in seat.said:
-        return f"head {seat.said['head']}"
+        return f"those with head {seat.said['head']}"
     return "tries " + _short(index.get(p) for p in seat.said["from"]) if seat.said.get("from") else ""
 
 
 def _short(indices: Iterable[int | None]) -> str:
     known = sorted(i for i in indices if i is not None)
-    text = " ".join(f"{i:02d}" for i in known[:12])
-    return text + (" …" if len(known) > 12 else "")
+    return " ".join(f"{i:02d}" for i in known[:PARTNERS]) + (" and more" if len(known) > PARTNERS else "")
+
+
+def _span(group: Sequence[Seat]) -> str:
+    rounds = [s.round for s in group]
+    return f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)}-{max(rounds)}"
+
+
+def _kind(group: Sequence[Seat], kinds: Mapping[int, str]) -> str:
+    known = {s.cluster for s in group if s.cluster is not None}
+    return ", ".join(kinds[c] for c in sorted(known) if c in kinds)
+
+
+def _count(done: int, total: int | None) -> str:
+    return f"{done} of {total} rounds" if total else f"{done} rounds"

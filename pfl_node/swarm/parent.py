@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import secrets
-import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pfl_node.errors import PflError
 from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
 from pfl_node.settings import Settings
-from pfl_node.swarm.spec import WorkerSpec, split
+from pfl_node.swarm.pipes import Child, Said
+from pfl_node.swarm.spec import WorkerSpec, node_name, split
 from pfl_node.wire.endpoint import Endpoint
 
-Said = dict[str, Any]
-LINE_LIMIT = 1 << 22  # bytes of one event; a thousand peers' counters fit
+GRACE = 8.0  # seconds that the nodes have to leave in order
 
 
 @dataclass
@@ -33,7 +31,7 @@ class Seat:
     cluster: int | None = None  # the truth, where the task knows it
     round: int = 0
     said: Said = field(default_factory=dict)  # its last "round" event
-    records: list[Said] = field(default_factory=list)  # its other events
+    records: dict[str, Said] = field(default_factory=dict)  # the last of each of its other events
     result: Said | None = None
 
 
@@ -43,42 +41,71 @@ class Swarm:
     def __init__(self, settings: Settings, *, nodes: int, workers: int | None, out: Path) -> None:
         self.settings = settings
         self.nodes = nodes
-        self.workers = workers or os.cpu_count() or 1
+        self.shares = split(nodes, workers or _cores())
         self.out = out
         self.seats = [Seat(i) for i in range(nodes)]
-        self.seed_address = ""
         self.pids: list[int] = []
+        self.imported = 0  # workers that have torch
         self.cpu = 0.0  # seconds of all workers, after their imports
+        self.ready = asyncio.Event()  # every node has started
+        self.stopping = False
         self.on_event: Callable[[Said], None] = lambda _: None
-        self._running: list[asyncio.subprocess.Process] = []
+        self._workers: list[Child] = []
 
     async def run(self) -> None:
-        """Until every node is done. Raises PflError when a worker fails."""
-        # The processes come first: gRPC and fork do not go together.
-        shares = split(self.nodes, self.workers)
-        workers = [await self._spawn() for _ in shares]
-        endpoint, membership = await self._seed()
+        """Until every node is done, or has left after `stop`. Raises PflError when a worker fails."""
         try:
-            async with asyncio.TaskGroup() as group:
-                for worker, indices in zip(workers, shares, strict=True):
-                    group.create_task(self._listen(worker, indices))
+            # The processes come first: gRPC and fork do not go together.
+            for share in self.shares:
+                self._workers.append(await self._spawn(share))
+            async with self._seed() as seed, asyncio.TaskGroup() as group:
+                for worker, share in zip(self._workers, self.shares, strict=True):
+                    group.create_task(self._hear_out(worker, share, seed))
         except* PflError as errors:
             raise errors.exceptions[0] from None
         finally:
-            await membership.close()
-            await endpoint.stop()
+            await asyncio.gather(*(worker.close() for worker in self._workers))
 
     def stop(self) -> None:
-        """Ask every node to leave in order."""
-        for process in self._running:
-            if process.stdin and not process.stdin.is_closing():
-                process.stdin.write(b"stop\n")
+        """Ask every node to leave in order; who has not done so after a while is ended."""
+        if not self.stopping:
+            self.stopping = True
+            for worker in self._workers:
+                worker.stop()
+            asyncio.get_running_loop().call_later(GRACE, self.kill)
+
+    def kill(self) -> None:
+        """End them all at once."""
+        self.stopping = True
+        for worker in self._workers:
+            worker.kill()
+
+    @property
+    def started(self) -> int:
+        return sum(1 for seat in self.seats if seat.node)
 
     @property
     def done(self) -> int:
         return sum(1 for seat in self.seats if seat.result)
 
-    async def _seed(self) -> tuple[Endpoint, Membership]:
+    @property
+    def rounds_done(self) -> int:
+        """Of all nodes together; a final exchange after the last round is not one of them."""
+        most = self.settings.rounds
+        return sum(s.round if most is None else min(s.round, most) for s in self.seats)
+
+    @property
+    def rounds_total(self) -> int | None:
+        return self.settings.rounds and self.settings.rounds * self.nodes
+
+    async def _spawn(self, share: tuple[int, ...]) -> Child:
+        worker = await Child.spawn("pfl_node.swarm.worker", f"the worker of {_named(share)}")
+        self.pids.append(worker.pid)
+        return worker
+
+    @asynccontextmanager
+    async def _seed(self) -> AsyncIterator[str]:
+        """A member that only introduces the nodes to each other; its address."""
         endpoint = Endpoint()
         me = Member(
             id=secrets.token_hex(8),
@@ -92,49 +119,26 @@ class Swarm:
         membership.attach(endpoint)
         await endpoint.bind("127.0.0.1:0", membership.bind)
         await endpoint.start()
-        await endpoint.serving(True)
-        await membership.start((), advertise=endpoint.address)
-        self.seed_address = endpoint.address
-        return endpoint, membership
-
-    async def _spawn(self) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "pfl_node.swarm.worker",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LINE_LIMIT,
-            start_new_session=True,  # Ctrl-C reaches the nodes through us, in order
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-        )
-        self._running.append(process)
-        self.pids.append(process.pid)
-        return process
-
-    async def _listen(self, process: asyncio.subprocess.Process, indices: tuple[int, ...]) -> None:
-        """Tell the worker its share and hear it out."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        spec = WorkerSpec(self.settings, self.nodes, indices, self.seed_address, self.out)
         try:
-            process.stdin.write(spec.dump().encode() + b"\n")
-            async for line in process.stdout:
-                self._hear(json.loads(line))
-            if code := await process.wait():
-                raise PflError(f"a worker process of the swarm ended with code {code}")
+            await endpoint.serving(True)
+            await membership.start((), advertise=endpoint.address)
+            yield endpoint.address
         finally:
-            self._running.remove(process)
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            await membership.close()
+            await endpoint.stop(grace=0)
+
+    async def _hear_out(self, worker: Child, share: tuple[int, ...], seed: str) -> None:
+        if self.stopping:
+            worker.stop()
+        worker.order(WorkerSpec(self.settings, self.nodes, share, seed, self.out).dump())
+        async for said in worker.events():
+            self._hear(said)
+            self.on_event(said)
 
     def _hear(self, said: Said) -> None:
         match said["event"]:
-            case "failed":
-                raise PflError(said["error"])
             case "imported":
-                self.cpu -= said["cpu"]
+                self.imported += 1
             case "worked":
                 self.cpu += said["cpu"]
             case "round":
@@ -143,8 +147,19 @@ class Swarm:
             case "started":
                 seat = self.seats[said["index"]]
                 seat.node, seat.cluster = said["node"], said["cluster"]
+                if self.started == self.nodes:
+                    self.ready.set()
             case "result":
                 self.seats[said["index"]].result = said
-            case _:
-                self.seats[said["index"]].records.append(said)
-        self.on_event(said)
+            case event:
+                self.seats[said["index"]].records[event] = said
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _named(share: tuple[int, ...]) -> str:
+    first, *rest = share
+    return node_name(first) + (f" and {len(rest)} more" if rest else "")

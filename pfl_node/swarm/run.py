@@ -3,71 +3,154 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
-from pfl_node.errors import ConfigError, StoreError
+from pfl_node.errors import ConfigError
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
-from pfl_node.settings import Settings
-from pfl_node.swarm.live import watching
+from pfl_node.settings import LogSettings, Settings
+from pfl_node.store.files import write_atomic
+from pfl_node.swarm.baseline import Baseline
+from pfl_node.swarm.live import processes, watching
+from pfl_node.swarm.outcome import SwarmOutcome
 from pfl_node.swarm.parent import Swarm
-from pfl_node.swarm.report import Outcome, show
+from pfl_node.swarm.report import Report
+from pfl_node.swarm.story import kinds
+
+INTERRUPTED = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WIDTH = 100  # columns where there is no terminal to ask
 
 
 def run_swarm(
     settings: Settings, *, nodes: int, workers: int | None = None, out: Path | None = None, live: bool = True
 ) -> int:
-    """Until the rounds are done, or Ctrl-C; then the report."""
-    console = Console()
+    """Until the rounds are done, or Ctrl-C; then the report. 130: killed, or nothing to report."""
+    console = terminal()
     with directory(out) as folder:
-        outcome = run_and_watch(settings, console, nodes=nodes, workers=workers, out=folder, live=live)
-        if out:
-            outcome.write(out / "summary.json")
-    show(outcome, console)
-    if out:
-        console.print(f"journals, models and summary.json are in {out}")
-    return 0
+        run = Run(settings, nodes=nodes, workers=workers, out=folder)
+        report = run.go(console, live=live)
+        if out and not run.empty:
+            write_summary(out, report)
+    report.show(console)
+    if out and not run.empty:
+        console.print(f"journals, models and summary.json are in {out}", markup=False, soft_wrap=True)
+    return INTERRUPTED if run.killed or run.empty else 0
 
 
-def run_and_watch(
-    settings: Settings, console: Console, *, nodes: int, workers: int | None, out: Path, live: bool
-) -> Outcome:
-    configure_logs(settings.log)
-    return run_loop(_run(settings, console, nodes=nodes, workers=workers, out=out, live=live))
+def terminal() -> Console:
+    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
 
 
-async def _run(
-    settings: Settings, console: Console, *, nodes: int, workers: int | None, out: Path, live: bool
-) -> Outcome:
-    swarm = Swarm(settings, nodes=nodes, workers=workers, out=out)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, swarm.stop)
-    began = time.monotonic()
-    title = f"{settings.policy.name} on {settings.task.name}: {nodes} nodes, {swarm.workers} processes"
-    with watching(swarm, console, title, live=live):
-        await swarm.run()
-    return Outcome.of(swarm, seconds=time.monotonic() - began)
+class Run:
+    """A swarm, beside it perhaps the same nodes alone, and the signals that end both."""
+
+    def __init__(
+        self, settings: Settings, *, nodes: int, workers: int | None, out: Path, compare: bool = False
+    ) -> None:
+        self.settings = settings.model_copy(update={"log": _log(settings)})
+        self.swarm = Swarm(self.settings, nodes=nodes, workers=workers, out=out)
+        self.baseline = Baseline(self.settings, nodes) if compare else None
+        self.seconds: float | None = None  # that the swarm took; None: it is still running
+        self.killed = False
+
+    def go(self, console: Console, *, live: bool) -> Report:
+        run_loop(self._go(console, live))
+        outcome = SwarmOutcome.of(self.swarm, self.seconds or 0.0)
+        alone = self.baseline.alone if self.baseline else None
+        return Report(outcome, alone, kinds(self.settings), stopped=self.swarm.stopping)
+
+    @property
+    def empty(self) -> bool:
+        return not any(seat.result for seat in self.swarm.seats)
+
+    async def _go(self, console: Console, live: bool) -> None:
+        swarm, loop = self.swarm, asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._signalled)
+        policy, task = self.settings.policy.name, self.settings.task.name
+        title = f"{policy} on {task}: {swarm.nodes} nodes in {processes(swarm)}"
+        with watching(swarm, console, title, kinds=kinds(self.settings), baseline=self.baseline, live=live):
+            configure_logs(self.settings.log)
+            await self._both()
+
+    async def _both(self) -> None:
+        began, baseline = time.monotonic(), self.baseline
+        beside = None
+        try:
+            if baseline:
+                await baseline.spawn()
+                beside = asyncio.create_task(self._compare(baseline))
+            await self.swarm.run()
+            self.seconds = time.monotonic() - began
+            if beside and not self.swarm.stopping:
+                await beside
+        finally:
+            if beside and baseline:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+                await baseline.close()
+
+    async def _compare(self, baseline: Baseline) -> None:
+        """When all nodes have started: before that every core is busy with imports."""
+        await self.swarm.ready.wait()
+        await baseline.run()
+
+    def _signalled(self) -> None:
+        """The first asks for an end, the second makes one; after the swarm only the comparison is left."""
+        if self.baseline:
+            self.baseline.skip()
+        if self.seconds is None:
+            self.killed = self.swarm.stopping
+            (self.swarm.kill if self.killed else self.swarm.stop)()
+
+
+def _log(settings: Settings) -> LogSettings:
+    """Warnings only, unless the user said otherwise; in the format of this process's stderr, not of a worker's."""
+    log = settings.log
+    level = log.level if "level" in log.model_fields_set else "warning"
+    people = log.format == "console" or (log.format == "auto" and sys.stderr.isatty())
+    return log.model_copy(update={"level": level, "format": "console" if people else "json"})
+
+
+def write_summary(out: Path, report: Report) -> None:
+    row = report.outcome.as_dict()
+    if report.alone:
+        row["alone"] = asdict(report.alone)
+    write_atomic(out / "summary.json", json.dumps(row, indent=1).encode() + b"\n")
 
 
 @contextmanager
 def directory(out: Path | None) -> Iterator[Path]:
-    """The one asked for, or one that is gone afterwards."""
+    """The one asked for, or one that is gone afterwards. A run in which no node began leaves nothing there."""
     if out is None:
-        with tempfile.TemporaryDirectory(prefix="pfl-swarm-") as folder:
+        with tempfile.TemporaryDirectory(prefix="pfl-swarm-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
         return
-    if (out / "nodes").exists():
-        raise ConfigError(f"{out} holds an earlier swarm; give another directory with --out, or remove it first")
+    nodes = out / "nodes"
+    if nodes.exists() or (out / "summary.json").exists():
+        raise ConfigError(f"{out} holds an earlier run; give another directory with --out, or remove it first")
+    made = not out.exists()
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        nodes.mkdir(parents=True)
     except OSError as error:
-        raise StoreError(f"cannot make {out}: {error.strerror or error}") from error
-    yield out
+        raise ConfigError(f"cannot make {nodes}: {error.strerror or error}") from error
+    try:
+        yield out
+    finally:
+        if not any(nodes.glob("*/journal.jsonl")):
+            shutil.rmtree(nodes, ignore_errors=True)
+            if made:
+                with suppress(OSError):
+                    out.rmdir()

@@ -1,19 +1,19 @@
 """A worker process of a swarm: hosts some of its nodes in one event loop with one trainer.
 
-Reads its spec as the first line of stdin and writes one JSON line per event to stdout. More on stdin, or its end,
-means stop.
+How it is talked to: `pipes.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping
 from typing import Any
+
+import structlog
 
 from pfl_node.errors import PflError
 from pfl_node.learning.trainer import Trainer
@@ -22,86 +22,87 @@ from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.status import details_of
 from pfl_node.store.home import Home
+from pfl_node.swarm.pipes import Parent, leave
 from pfl_node.swarm.spec import WorkerSpec
 
-
-def say(event: str, data: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"event": event, **data}, default=str) + "\n")
-    sys.stdout.flush()
+PATIENCE = 10.0  # seconds from being told to stop to the end; more than the parent has, if it lives
 
 
-async def host(spec: WorkerSpec) -> None:
-    trainer = Trainer()
-    await trainer.do(lambda _: _import_torch())
-    say("imported", {"cpu": time.process_time()})
-    nodes = [_make(spec, index, trainer) for index in spec.indices]
-    _stop_with_parent(nodes)
-    try:
-        for node in nodes:
-            await node.start()
-        async with asyncio.TaskGroup() as group:
-            for index, node in zip(spec.indices, nodes, strict=True):
-                group.create_task(_run(index, node))
-        say("worked", {"cpu": time.process_time()})
-    finally:
-        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        for node in nodes:
-            await node.close()
-        await trainer.close()
+class Worker:
+    """The nodes of one process."""
+
+    def __init__(self, spec: WorkerSpec, parent: Parent) -> None:
+        self.spec = spec
+        self.parent = parent
+        self.trainer = Trainer()
+        self.nodes: dict[int, Node] = {}  # those whose port is open
+
+    async def run(self) -> None:
+        """Until every node is done or the parent wants no more."""
+        self.parent.on_stop(self.stop)
+        await self.trainer.do(lambda _: _import_torch())
+        imports = time.process_time()
+        self.parent.tell("imported", {})
+        try:
+            for index in self.spec.indices:
+                self.nodes[index] = await self._open(index)
+            async with asyncio.TaskGroup() as group:
+                for index, node in self.nodes.items():
+                    group.create_task(self._run(index, node))
+            self.parent.tell("worked", {"cpu": time.process_time() - imports})
+        finally:
+            await asyncio.gather(*(node.close() for node in self.nodes.values()))
+            await self.trainer.close()
+
+    def stop(self) -> None:
+        if len(self.nodes) < len(self.spec.indices):
+            leave()  # nobody has learnt anything, and torch may still be on its way in
+        for node in self.nodes.values():
+            node.stop()
+        last = threading.Timer(PATIENCE, leave, (1,))
+        last.daemon = True
+        last.start()
+
+    async def _open(self, index: int) -> Node:
+        settings = self.spec.node_settings(index)
+
+        def observe(event: str, data: Mapping[str, Any]) -> None:
+            self.parent.tell(event, {"index": index, **data})
+
+        node = Node(settings, Home.open(settings.data_dir), self.trainer, observe)
+        await node.start()
+        return node
+
+    async def _run(self, index: int, node: Node) -> None:
+        structlog.contextvars.bind_contextvars(node=node.name)
+        how = await node.run()
+        self.parent.tell("result", {"index": index, "how": how, **details_of(node)})
 
 
 def _import_torch() -> None:
     from pfl_node.learning import learner  # noqa: F401
 
 
-def _make(spec: WorkerSpec, index: int, trainer: Trainer) -> Node:
-    settings = spec.node_settings(index)
-
-    def observe(event: str, data: Mapping[str, Any]) -> None:
-        say(event, {"index": index, **data})
-
-    return Node(settings, Home.open(settings.data_dir), trainer, observe)
-
-
-async def _run(index: int, node: Node) -> None:
-    how = await node.run()
-    cluster = node.chronicle.learner.cluster if node.chronicle else None
-    say("result", {"index": index, "id": node.id, "how": how, "cluster": cluster, **details_of(node)})
-
-
-def _stop_with_parent(nodes: list[Node]) -> None:
-    """Anything more on stdin means stop; its end means that the parent is gone."""
-    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
-
-    def heard() -> None:
-        os.read(fd, 1024)
-        loop.remove_reader(fd)
-        for node in nodes:
-            node.stop()
-
-    loop.add_reader(fd, heard)
-
-
 def main() -> int:
-    spec = WorkerSpec.load(sys.stdin.readline())
-    configure_logs(spec.settings.log)
-    code = 0
+    parent = Parent()
+    order = parent.order()
+    if order is None:
+        return 0
     try:
-        run_loop(host(spec))
-    except* PflError as group:
-        say("failed", {"error": "; ".join(sorted({str(e) for e in _leaves(group)}))})
-        code = 2
-    except* Exception:
-        say("failed", {"error": traceback.format_exc()})
-        code = 1
-    return code
+        spec = WorkerSpec.load(order)
+        configure_logs(spec.settings.log)
+        run_loop(Worker(spec, parent).run())
+    except BaseException as error:
+        first = _first(error)
+        if not isinstance(first, PflError):
+            traceback.print_exception(first)
+        return parent.failed(first)
+    return 0
 
 
-def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
+def _first(error: BaseException) -> BaseException:
+    """What went wrong first; a group of nodes may fail for one reason."""
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 if __name__ == "__main__":

@@ -1,0 +1,66 @@
+"""The same nodes without each other, to compare: `local` in a process of its own, as this one has no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pfl_node.errors import PflError
+from pfl_node.settings import PolicySettings, Settings
+from pfl_node.swarm.pipes import Child
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What the nodes reach alone, as means over them."""
+
+    accuracy: float | None
+    loss: float | None
+    accuracy_by_cluster: dict[int, float]
+
+
+class Baseline:
+    """`spawn` before gRPC starts, `run` when there is time for it, `close` in any case."""
+
+    def __init__(self, settings: Settings, nodes: int) -> None:
+        self.settings = settings.model_copy(update={"policy": PolicySettings(name="local")})
+        self.nodes = nodes
+        self.rounds_done = 0
+        self.rounds_total = nodes * (settings.rounds or 0)
+        self.begun = False
+        self.alone: Alone | None = None
+        self.failure: PflError | None = None
+        self._child: Child | None = None
+
+    async def spawn(self) -> None:
+        """The process waits, without torch, until it is needed."""
+        self._child = await Child.spawn("pfl_node.swarm.alone", "the comparison")
+
+    async def run(self) -> None:
+        """A failure is kept, not raised: the swarm's report is worth more."""
+        assert self._child is not None
+        self.begun = True
+        order = {"settings": self.settings.model_dump(mode="json"), "nodes": self.nodes}
+        self._child.order(json.dumps(order))
+        try:
+            async for said in self._child.events():
+                if said["event"] == "progress":
+                    self.rounds_done = said["rounds"]
+                elif said["event"] == "summary":
+                    self.alone = _alone(said["summary"])
+        except PflError as error:
+            self.failure = error
+
+    def skip(self) -> None:
+        if self._child:
+            self._child.kill()
+
+    async def close(self) -> None:
+        if self._child:
+            await self._child.close()
+
+
+def _alone(summary: dict[str, Any]) -> Alone:
+    by_cluster = {int(c): accuracy for c, accuracy in summary["accuracy_by_cluster"].items()}
+    return Alone(summary["accuracy"], summary["loss"], by_cluster)

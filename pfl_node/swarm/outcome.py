@@ -1,0 +1,79 @@
+"""What came out of a swarm of real nodes, gathered from what its workers said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pfl_node.metrics import NodeRecord
+from pfl_node.outcome import Outcome
+from pfl_node.swarm.parent import Seat, Swarm
+from pfl_node.swarm.spec import node_name
+
+ENDED = ("done", "stopped")  # the states of nodes that left in order
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmOutcome(Outcome):
+    """The clock and the network were real: another run gives other figures."""
+
+    failed_calls: Mapping[str, int]  # by call and reason
+    wall_seconds: float
+    cpu_seconds: float  # of the workers, after their imports
+
+    @classmethod
+    def of(cls, swarm: Swarm, seconds: float) -> SwarmOutcome:
+        names = {seat.node: node_name(seat.index) for seat in swarm.seats}
+        results = [seat.result or {} for seat in swarm.seats]
+        return cls(
+            policy=swarm.settings.policy.name,
+            task=swarm.settings.task.name,
+            seed=swarm.settings.seed,
+            rounds=swarm.settings.rounds,
+            nodes=tuple(record(seat, names) for seat in swarm.seats),
+            refused=_total(results, "refused"),
+            failed_calls=_total(results, "failed_calls"),
+            wall_seconds=seconds,
+            cpu_seconds=swarm.cpu,
+        )
+
+    @property
+    def rounds_done(self) -> tuple[int, int]:
+        """Of the slowest and of the fastest node; a final exchange is not one of them."""
+        most = [n.rounds if self.rounds is None else min(n.rounds, self.rounds) for n in self.nodes]
+        return min(most), max(most)
+
+    @property
+    def unfinished(self) -> int:
+        """Nodes of which the end is not known."""
+        return sum(1 for n in self.nodes if n.state not in ENDED)
+
+
+def record(seat: Seat, names: Mapping[str, str]) -> NodeRecord:
+    result = seat.result or {}
+    test = result.get("measured", {}).get("test", {})
+    told = result.get("told", {})
+    chosen = told.get("neighbours", {}).get("ids")
+    return NodeRecord(
+        id=node_name(seat.index),
+        cluster=seat.cluster,
+        state=result.get("how", "lost"),
+        rounds=seat.round,
+        accuracy=test.get("accuracy"),
+        loss=test.get("loss"),
+        models_sent=sum(result.get("models_sent", {}).values()),
+        models_received=sum(result.get("models_received", {}).values()),
+        bytes_sent=result.get("bytes_sent", 0),
+        bytes_received=result.get("bytes_received", 0),
+        neighbours=None if chosen is None else tuple(names.get(p, p) for p in chosen),
+        head=told.get("round", {}).get("head"),
+    )
+
+
+def _total(results: list[dict[str, Any]], key: str) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for result in results:
+        total.update(result.get(key, {}))
+    return dict(sorted(total.items()))
