@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError, Message
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.model import Layout
@@ -30,6 +31,7 @@ QUIET = 30.0  # seconds without a chunk after which a stream is over
 
 Context = Any  # grpc.aio.ServicerContext; its stubs know neither write's bytes nor abort's metadata
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 class Host(Protocol):
@@ -73,7 +75,7 @@ class PeerService:
         endpoint.add(SERVICE, self.register)
 
     def register(self, server: grpc.aio.Server) -> None:
-        """ModelChunks are left as bytes: the codec reads and writes them itself."""
+        """What comes is left as bytes: ModelChunks are the codec's, and a garbled request must be counted, too."""
         keep_memory()
         handlers = {
             "SendModel": grpc.stream_unary_rpc_method_handler(
@@ -82,16 +84,10 @@ class PeerService:
             "EvaluateModel": grpc.stream_unary_rpc_method_handler(
                 self._evaluate_model, response_serializer=pb.Score.SerializeToString
             ),
-            "GetHead": grpc.unary_stream_rpc_method_handler(
-                self._get_head, request_deserializer=pb.HeadRequest.FromString
-            ),
-            "GetModel": grpc.unary_stream_rpc_method_handler(
-                self._get_model, request_deserializer=pb.ModelRequest.FromString
-            ),
+            "GetHead": grpc.unary_stream_rpc_method_handler(self._get_head),
+            "GetModel": grpc.unary_stream_rpc_method_handler(self._get_model),
             "GetStatus": grpc.unary_unary_rpc_method_handler(
-                self._get_status,
-                request_deserializer=pb.StatusRequest.FromString,
-                response_serializer=pb.Status.SerializeToString,
+                self._get_status, response_serializer=pb.Status.SerializeToString
             ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -116,15 +112,22 @@ class PeerService:
 
         return await self._attend("EvaluateModel", context, work)
 
-    async def _get_head(self, request: pb.HeadRequest, context: Context) -> None:
-        await self._attend("GetHead", context, lambda visit: self._serve(request, "head", context, visit))
+    async def _get_head(self, message: bytes, context: Context) -> None:
+        async def work(visit: Visit) -> None:
+            await self._serve(_parsed(pb.HeadRequest, message), "head", context, visit)
 
-    async def _get_model(self, request: pb.ModelRequest, context: Context) -> None:
-        part = PARTS.get(request.part, "model")
-        await self._attend("GetModel", context, lambda visit: self._serve(request, part, context, visit))
+        await self._attend("GetHead", context, work)
 
-    async def _get_status(self, request: pb.StatusRequest, context: Context) -> pb.Status:  # noqa: ARG002
+    async def _get_model(self, message: bytes, context: Context) -> None:
+        async def work(visit: Visit) -> None:
+            request = _parsed(pb.ModelRequest, message)
+            await self._serve(request, PARTS.get(request.part, "model"), context, visit)
+
+        await self._attend("GetModel", context, work)
+
+    async def _get_status(self, message: bytes, context: Context) -> pb.Status:
         async def work(visit: Visit) -> pb.Status:  # noqa: ARG001
+            _parsed(pb.StatusRequest, message)
             return self._host.status()
 
         return await self._attend("GetStatus", context, work)
@@ -195,6 +198,13 @@ class PeerService:
         visit.end(outcome)
         await context.abort(code, failure, trailing_metadata=((REASON_KEY, outcome),))
         raise AssertionError("abort returns never")
+
+
+def _parsed(kind: type[M], message: bytes) -> M:
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise Refused(Reason.GARBAGE, f"the message is not a {kind.DESCRIPTOR.name}") from error
 
 
 class Visit:
