@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from pfl_node.cli import main
+try:
+    from pfl_node.cli import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 if __name__ == "__main__":
     sys.exit(main())

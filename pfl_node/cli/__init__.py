@@ -33,7 +33,7 @@ for panel, verbs in PANELS.items():
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; 0: fine, 1: it failed, 2: the user's mistake."""
+    """Run a verb; 0: fine, 1: it failed, 2: the user's mistake, 130: Ctrl-C."""
     try:
         code = app(argv, prog_name="pfl-node", standalone_mode=False)
     except typer.TyperException as e:
@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(e), e, code=2)
     except PflError as e:
         return _complain(str(e), e, code=1)
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
     return code if isinstance(code, int) else 0
 
 

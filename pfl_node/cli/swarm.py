@@ -23,7 +23,7 @@ def swarm(
     settings: "Settings", nodes: Nodes = 8, workers: Workers = None, out: Out = None, live: Live = True
 ) -> int:
     """Run many nodes on this machine, in a few processes, over real connections."""
-    from pfl_node.swarm import run_swarm
+    from pfl_node.swarm.run import run_swarm
 
     return run_swarm(settings, nodes=nodes, workers=workers, out=out, live=live)
 

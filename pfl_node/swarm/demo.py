@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pfl_node.settings import PolicySettings, Settings
-from pfl_node.swarm.report import show_next
-from pfl_node.swarm.run import INTERRUPTED, Run, directory, terminal, write_summary
+from pfl_node.swarm.console import terminal
+from pfl_node.swarm.folder import directory
 from pfl_node.swarm.story import next_steps, opening
 
 ROUNDS = 30
@@ -35,21 +35,20 @@ def run_demo(
     settings: Settings, *, nodes: int, workers: int | None = None, out: Path | None = None, live: bool = True
 ) -> int:
     """The swarm, the same nodes alone, the report."""
-    settings = demo_settings(settings, nodes)
-    console = terminal()
+    settings, console = demo_settings(settings, nodes), terminal()
     with directory(out) as folder:
-        console.print(opening(settings, nodes), markup=False)
+        console.print(opening(settings, nodes) + "\n", markup=False)
+
+        # These bring gRPC, which takes a while; somebody can read meanwhile.
+        from pfl_node.swarm.report import show_next
+        from pfl_node.swarm.run import Run
+
         compare = settings.policy.name != "local" and nodes > 1
         run = Run(settings, nodes=nodes, workers=workers, out=folder, compare=compare)
         report = run.go(console, live=live)
-        if out and not run.empty:
-            write_summary(out, report)
-    console.print()
+        if out:
+            report.write(out)
     report.show(console)
-    if run.baseline and run.baseline.failure:
-        console.print(f"no comparison: {run.baseline.failure}", markup=False)
-    if run.killed or run.empty:
-        return INTERRUPTED
     if not report.stopped:
         show_next(next_steps(settings), console)
-    return 0
+    return report.code

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from statistics import fmean
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pfl_node.swarm.baseline import Baseline
+from pfl_node.swarm.console import percent
 from pfl_node.swarm.parent import Seat, Swarm
 from pfl_node.swarm.spec import node_name
 
@@ -156,9 +158,10 @@ def groups_of(seats: Sequence[Seat], rows: int) -> Iterable[tuple[str, Sequence[
 
 def score(seats: Sequence[Seat]) -> str:
     """The mean accuracy on validation data; the loss where there is no accuracy."""
-    for key, form in (("val_accuracy", "{:.1%}"), ("val_loss", "loss {:.4g}")):
-        if known := [s.said[key] for s in seats if s.said.get(key) is not None and s.said[key] == s.said[key]]:
-            return form.format(fmean(known))
+    for key in ("val_accuracy", "val_loss"):
+        said = [s.said.get(key) for s in seats]
+        if known := [value for value in said if value is not None and isfinite(value)]:
+            return percent(fmean(known)) if key == "val_accuracy" else f"loss {fmean(known):.4g}"
     return "-"
 
 
@@ -176,7 +179,7 @@ def partners(group: Sequence[Seat], seats: Sequence[Seat]) -> str:
 
 
 def _short(indices: Iterable[int | None]) -> str:
-    known = sorted(i for i in indices if i is not None)
+    known = sorted({i for i in indices if i is not None})
     return " ".join(f"{i:02d}" for i in known[:PARTNERS]) + (" and more" if len(known) > PARTNERS else "")
 
 

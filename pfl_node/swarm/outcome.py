@@ -53,7 +53,8 @@ class SwarmOutcome(Outcome):
 
 def record(seat: Seat, names: Mapping[str, str]) -> NodeRecord:
     result = seat.result or {}
-    test = result.get("measured", {}).get("test", {})
+    last = {what: seat.said.get(f"test_{what}") for what in ("accuracy", "loss")}
+    test = result.get("measured", {}).get("test", last)
     told = result.get("told", {})
     chosen = told.get("neighbours", {}).get("ids")
     return NodeRecord(

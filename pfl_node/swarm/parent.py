@@ -71,7 +71,8 @@ class Swarm:
         if not self.stopping:
             self.stopping = True
             for worker in self._workers:
-                worker.stop()
+                # One that is still importing has nothing to lose.
+                (worker.stop if worker.heard else worker.kill)()
             asyncio.get_running_loop().call_later(GRACE, self.kill)
 
     def kill(self) -> None:
@@ -129,7 +130,7 @@ class Swarm:
 
     async def _hear_out(self, worker: Child, share: tuple[int, ...], seed: str) -> None:
         if self.stopping:
-            worker.stop()
+            worker.kill()
         worker.order(WorkerSpec(self.settings, self.nodes, share, seed, self.out).dump())
         async for said in worker.events():
             self._hear(said)

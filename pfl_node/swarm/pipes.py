@@ -64,6 +64,7 @@ class Child:
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
+        self.heard = False  # has it said anything?
         self.stopping = False
         self._process = process
         self._shows = asyncio.create_task(self._show())
@@ -111,6 +112,7 @@ class Child:
             said = json.loads(line)
             if said["event"] == "failed":
                 raise (ConfigError if said["mistake"] else PflError)(said["error"])
+            self.heard = True
             yield said
         code = await self._process.wait()
         if code and not self.stopping:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -11,9 +13,12 @@ from rich.text import Text
 
 from pfl_node import metrics
 from pfl_node.metrics import NodeRecord
+from pfl_node.store.files import write_atomic
 from pfl_node.swarm.baseline import Alone
+from pfl_node.swarm.console import percent
 from pfl_node.swarm.outcome import SwarmOutcome
 
+INTERRUPTED = 130  # what a shell calls a process that Ctrl-C has ended
 PICTURE = 24  # nodes; a bigger picture does not fit a terminal
 
 
@@ -25,16 +30,37 @@ class Report:
     alone: Alone | None = None  # the same nodes without each other
     kinds: Mapping[int, str] = field(default_factory=dict)  # what the clusters are called
     stopped: bool = False  # by somebody, before the end
+    killed: bool = False  # at once: the nodes could not even say how far they were
+    notes: Sequence[str] = ()
 
-    def show(self, console: Console) -> None:
-        if self.outcome.accuracy is None and self.outcome.loss is None:
-            console.print("stopped before any node had learnt something", markup=False)
+    @property
+    def worth(self) -> bool:
+        """Is there anything to tell?"""
+        return not self.killed and any(n.rounds for n in self.outcome.nodes)
+
+    @property
+    def code(self) -> int:
+        """Of the process; a run that was ended in order is fine."""
+        return 0 if self.worth else INTERRUPTED
+
+    def write(self, out: Path) -> None:
+        if self.worth:
+            row = self.outcome.as_dict() | ({"alone": asdict(self.alone)} if self.alone else {})
+            write_atomic(out / "summary.json", json.dumps(row, indent=1).encode() + b"\n")
+
+    def show(self, console: Console, *, details: bool = False) -> None:
+        if not self.worth:
+            console.print("ended at once" if self.killed else "stopped before a node had learnt something")
             return
         console.print(Text(self.headline(), style="bold"))
-        console.print(self.scores())
-        if len(self.outcome.nodes) <= PICTURE and any(n.neighbours for n in self.outcome.nodes):
-            console.print(self.picture())
-        for line in (*self.who_found_whom(), *self.cost()):
+        if verdict := self.verdict():
+            console.print(verdict, markup=False)
+        for part in (self.scores(), self.picture()):
+            if part:
+                console.print()
+                console.print(part)
+        console.print()
+        for line in (*self.who_found_whom(), *self.cost(details), *self.notes):
             console.print(line, markup=False)
 
     # -- how well ----------------------------------------------------------------------------------------------
@@ -52,8 +78,7 @@ class Report:
             )
         else:
             rounds = f"{span} round{'' if span == '1' else 's'}"
-        told = f"{o.policy} on {o.task}: {nodes}, {rounds}, {o.wall_seconds:.0f} s"
-        return f"{told}\n{verdict}" if (verdict := self.verdict()) else told
+        return f"{o.policy} on {o.task}: {nodes}, {rounds}, {o.wall_seconds:.0f} s"
 
     def verdict(self) -> str:
         together, alone = self.outcome.accuracy, self.alone.accuracy if self.alone else None
@@ -62,7 +87,7 @@ class Report:
         change = "rose" if together > alone + 0.0005 else "fell" if together < alone - 0.0005 else "stayed"
         return (
             f"Learning with others, the mean accuracy on test data {change} "
-            f"from {_percent(alone)} to {_percent(together)}."
+            f"from {percent(alone)} to {percent(together)}."
         )
 
     def scores(self) -> Table:
@@ -102,9 +127,9 @@ class Report:
 
     def _pair(self, before: float | None, after: float) -> list[str]:
         if self.alone is None:
-            return [_percent(after)]
+            return [percent(after)]
         gain = "" if before is None else f"{100 * (after - before):+.1f}"
-        return [_percent(before), _percent(after), gain]
+        return [percent(before), percent(after), gain]
 
     def kind(self, cluster: int | None) -> str:
         if cluster is None:
@@ -113,9 +138,11 @@ class Report:
 
     # -- who found whom ----------------------------------------------------------------------------------------
 
-    def picture(self) -> Table:
+    def picture(self) -> Table | None:
         """Who chose whom, a row a node."""
         nodes = self.outcome.nodes
+        if len(nodes) > PICTURE or not any(n.neighbours for n in nodes):
+            return None
         known = any(n.cluster is not None for n in nodes)
         legend = "+ the same kind of data, x another kind" if known else "+ chosen"
         table = Table(
@@ -135,8 +162,8 @@ class Report:
     def who_found_whom(self) -> Iterator[str]:
         if found := self.outcome.found:
             yield (
-                f"{_percent(found.precision)} of the chosen neighbours have the same kind of data (precision); "
-                f"{_percent(found.recall)} of those with the same kind were chosen (recall)."
+                f"{percent(found.precision)} of the chosen neighbours have the same kind of data (precision); "
+                f"{percent(found.recall)} of those with the same kind were chosen (recall)."
             )
         if heads := self.outcome.heads:
             yield "who shares a head with whom:"
@@ -152,15 +179,15 @@ class Report:
 
     # -- what it cost ------------------------------------------------------------------------------------------
 
-    def cost(self) -> Iterator[str]:
+    def cost(self, details: bool) -> Iterator[str]:
         o = self.outcome
         if o.models_sent:
             moved = f"{o.bytes_sent / 1e6:,.1f} MB"
             yield f"{o.models_sent:,} models were sent over gRPC, {moved}. No sample left its node."
         else:
             yield "No model was sent."
-        if o.refused:
-            yield "refused: " + ", ".join(f"{why} {n}" for why, n in o.refused.items())
+        if o.refused and details:
+            yield "Refused: " + ", ".join(f"{why} {n}" for why, n in o.refused.items())
         if o.unfinished:
             yield f"{o.unfinished} of {len(o.nodes)} nodes did not finish."
 
@@ -181,10 +208,6 @@ def _mark(n: NodeRecord, other: NodeRecord) -> Text:
     if n.cluster is None or n.cluster == other.cluster:
         return Text("+", style="green")
     return Text("x", style="red")
-
-
-def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{100 * share:.1f} %"
 
 
 def _number(value: float | None) -> str:

@@ -3,54 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import shutil
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
-from pfl_node.errors import ConfigError
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.settings import LogSettings, Settings
-from pfl_node.store.files import write_atomic
 from pfl_node.swarm.baseline import Baseline
+from pfl_node.swarm.console import terminal
+from pfl_node.swarm.folder import directory
 from pfl_node.swarm.live import processes, watching
 from pfl_node.swarm.outcome import SwarmOutcome
 from pfl_node.swarm.parent import Swarm
 from pfl_node.swarm.report import Report
 from pfl_node.swarm.story import kinds
 
-INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-WIDTH = 100  # columns where there is no terminal to ask
 
 
 def run_swarm(
     settings: Settings, *, nodes: int, workers: int | None = None, out: Path | None = None, live: bool = True
 ) -> int:
-    """Until the rounds are done, or Ctrl-C; then the report. 130: killed, or nothing to report."""
+    """Until the rounds are done, or Ctrl-C; then the report."""
     console = terminal()
     with directory(out) as folder:
-        run = Run(settings, nodes=nodes, workers=workers, out=folder)
-        report = run.go(console, live=live)
-        if out and not run.empty:
-            write_summary(out, report)
-    report.show(console)
-    if out and not run.empty:
-        console.print(f"journals, models and summary.json are in {out}", markup=False, soft_wrap=True)
-    return INTERRUPTED if run.killed or run.empty else 0
-
-
-def terminal() -> Console:
-    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+        report = Run(settings, nodes=nodes, workers=workers, out=folder).go(console, live=live)
+        if out:
+            report.write(out)
+    report.show(console, details=True)
+    if out and report.worth:
+        console.print(f"Journals, models and summary.json are in {out}.", markup=False, soft_wrap=True)
+    return report.code
 
 
 class Run:
@@ -67,18 +54,24 @@ class Run:
 
     def go(self, console: Console, *, live: bool) -> Report:
         run_loop(self._go(console, live))
+        baseline = self.baseline
         outcome = SwarmOutcome.of(self.swarm, self.seconds or 0.0)
-        alone = self.baseline.alone if self.baseline else None
-        return Report(outcome, alone, kinds(self.settings), stopped=self.swarm.stopping)
-
-    @property
-    def empty(self) -> bool:
-        return not any(seat.result for seat in self.swarm.seats)
+        stopped = any(n.state != "done" for n in outcome.nodes)
+        return Report(
+            outcome,
+            # A part of the rounds is not to be compared with all of them.
+            alone=baseline.alone if baseline and not stopped else None,
+            kinds=kinds(self.settings),
+            stopped=stopped,
+            killed=self.killed,
+            notes=(f"There is no comparison: {baseline.failure}",) if baseline and baseline.failure else (),
+        )
 
     async def _go(self, console: Console, live: bool) -> None:
         swarm, loop = self.swarm, asyncio.get_running_loop()
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._signalled)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, self._signalled)
         policy, task = self.settings.policy.name, self.settings.task.name
         title = f"{policy} on {task}: {swarm.nodes} nodes in {processes(swarm)}"
         with watching(swarm, console, title, kinds=kinds(self.settings), baseline=self.baseline, live=live):
@@ -122,35 +115,3 @@ def _log(settings: Settings) -> LogSettings:
     level = log.level if "level" in log.model_fields_set else "warning"
     people = log.format == "console" or (log.format == "auto" and sys.stderr.isatty())
     return log.model_copy(update={"level": level, "format": "console" if people else "json"})
-
-
-def write_summary(out: Path, report: Report) -> None:
-    row = report.outcome.as_dict()
-    if report.alone:
-        row["alone"] = asdict(report.alone)
-    write_atomic(out / "summary.json", json.dumps(row, indent=1).encode() + b"\n")
-
-
-@contextmanager
-def directory(out: Path | None) -> Iterator[Path]:
-    """The one asked for, or one that is gone afterwards. A run in which no node began leaves nothing there."""
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="pfl-swarm-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
-        return
-    nodes = out / "nodes"
-    if nodes.exists() or (out / "summary.json").exists():
-        raise ConfigError(f"{out} holds an earlier run; give another directory with --out, or remove it first")
-    made = not out.exists()
-    try:
-        nodes.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make {nodes}: {error.strerror or error}") from error
-    try:
-        yield out
-    finally:
-        if not any(nodes.glob("*/journal.jsonl")):
-            shutil.rmtree(nodes, ignore_errors=True)
-            if made:
-                with suppress(OSError):
-                    out.rmdir()

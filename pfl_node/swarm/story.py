@@ -66,7 +66,7 @@ def next_steps(settings: Settings) -> Mapping[str, str]:
     steps = {f"pfl-node demo --policy {name}": what for name, what in TRY.items() if name != settings.policy.name}
     return {
         **steps,
-        "pfl-node sim -n 200 --rounds 20": "many nodes on a virtual clock; the same seed gives the same bytes",
+        "pfl-node sim -n 200 --rounds 20": "many nodes, simulated; one seed decides everything",
         "docs/write-a-task.md": "your own data and model",
     }
 
