@@ -81,7 +81,7 @@ class Node:
 
     async def start(self) -> None:
         """Open the port. Needs no torch."""
-        PeerService(self.reception).attach(self.endpoint)
+        PeerService(self.reception, self.settings.wire).attach(self.endpoint)
         self.membership = Membership(
             Member(
                 id=self.id,
