@@ -40,7 +40,7 @@ class Seed(PeerServicer):
             run="",
             incarnation=identity.incarnation if identity else 1,
         )
-        self.membership = Membership(me, SwimConfig(), rng=Random(member), on_event=_log)
+        self.membership = Membership(me, SwimConfig(), rng=Random(member), on_event=self._heard)
         self.endpoint = Endpoint()
         self.membership.attach(self.endpoint)
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
@@ -80,9 +80,10 @@ class Seed(PeerServicer):
             json=json.dumps({"peers": len(nodes), "counters": dict(self.membership.counters)}),
         )
 
-
-def _log(event: Event) -> None:
-    if not isinstance(event, Changed):
+    def _heard(self, event: Event) -> None:
         member = event.member
-        facts = {"peer": member.id, "peer_name": member.name, "address": member.address, "run": member.run}
-        log.info(type(event).__name__.lower(), extra=facts)
+        if not isinstance(event, Changed):
+            facts = {"peer": member.id, "peer_name": member.name, "address": member.address, "run": member.run}
+            log.info(type(event).__name__.lower(), extra=facts)
+        elif self._home is not None and member.id == self.membership.me.id:
+            self._home.keep_incarnation(member.incarnation)

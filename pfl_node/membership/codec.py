@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 
-from pfl_node.errors import Reason, Refused
+from pfl_node.address import parse_address
+from pfl_node.errors import ConfigError, Reason, Refused
 from pfl_node.membership.member import INCARNATION_LIMIT, Member, Role, State
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.wire import membership_pb2 as pb
@@ -33,6 +35,16 @@ FROM_KIND = {wire: kind for kind, wire in TO_KIND.items()}
 ROLES: dict[str, Role] = {"node": "node", "bootstrap": "bootstrap"}
 
 
+@lru_cache(maxsize=8192)
+def is_address(text: str) -> bool:
+    """gRPC would take much more for an address than HOST:PORT, a file for example."""
+    try:
+        parse_address(text)
+    except ConfigError:
+        return False
+    return len(text) <= LONGEST_ADDRESS
+
+
 def to_wire(member: Member, accuser: str = "") -> pb.Member:
     return pb.Member(
         id=member.id,
@@ -53,8 +65,8 @@ def from_wire(wire: pb.Member) -> Member:
     role = ROLES.get(wire.role)
     if not 0 < len(member) <= LONGEST or len(wire.name) > LONGEST or len(wire.run) > LONGEST:
         raise _garbage(f"an id, name or run that is empty or longer than {LONGEST} characters")
-    if not 0 < len(wire.address) <= LONGEST_ADDRESS or ":" not in wire.address:
-        raise _garbage(f"member {member} has no address")
+    if not is_address(wire.address):
+        raise _garbage(f"member {member} has no address that can be dialled")
     if role is None or wire.state not in FROM_STATE:
         raise _garbage(f"member {member} has an unknown role or state")
     if wire.incarnation >= INCARNATION_LIMIT or not -1 <= wire.round < ROUND_LIMIT:
@@ -86,8 +98,8 @@ def unpack(wire: pb.Packet) -> Packet:
     kind = FROM_KIND.get(wire.kind)
     if kind is None:
         raise _garbage(f"a packet of unknown kind {wire.kind}")
-    if len(wire.target) > LONGEST or len(wire.target_address) > LONGEST_ADDRESS:
-        raise _garbage("a target that is too long")
+    if len(wire.target) > LONGEST or (wire.target_address and not is_address(wire.target_address)):
+        raise _garbage("a target that cannot be")
     rumors = tuple(Rumor(from_wire(update), update.accuser[:LONGEST]) for update in wire.updates)
     return Packet(kind, from_wire(wire.sender), wire.sequence, wire.target, wire.target_address, rumors)
 

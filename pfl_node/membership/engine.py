@@ -120,7 +120,7 @@ class Engine:
         if len(self._callers) >= CALLS_LIMIT:
             return None
         self.counters["calls_in"] += 1
-        ticket = f"call:{self.counters['calls_in']}"
+        ticket = f"/call/{self.counters['calls_in']}"  # no member can have this address
         answer: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
         self._callers[ticket] = answer
         try:

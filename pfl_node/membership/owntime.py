@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+ROUNDING = 1e-6  # own time is a difference: a wake-up at the right moment must not come a bit too early
+
 
 class OwnTime:
     """Nobody is judged for silence that I slept through, and after a long sleep nobody is judged for a while."""
@@ -32,4 +34,6 @@ class OwnTime:
             own -= late
             if late > self._pause:
                 self.lenient_until = own + self._pause
+        elif due is not None and 0 < due - own < ROUNDING:
+            own = due
         self.now = max(own, self.now)

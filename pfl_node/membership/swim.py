@@ -23,7 +23,6 @@ from pfl_node.membership.view import View
 CHALLENGES_LIMIT = 8  # members told, after one exchange, that they are taken for gone
 GOSSIP_DELAY = 0.05  # of the gossip interval: news of one moment go out together
 GOODBYES = 40  # members told that I leave; they tell the rest
-ROUNDING = 1e-6  # own time is a difference: a wake-up at the right moment must not come a bit too early
 
 
 class Swim:
@@ -96,7 +95,7 @@ class Swim:
 
     def tick(self, now: float) -> None:
         self._wake(now)
-        for kind, key in self._timers.due(self._time.now + ROUNDING):
+        for kind, key in self._timers.due(self._time.now):
             self._fire(kind, key)
         self._arm_gossip()
 

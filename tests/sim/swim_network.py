@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
@@ -53,7 +54,7 @@ class SwimNetwork:
         self.transcript: list[str] | None = None
         self._latency, self._jitter, self._loss = latency, jitter, loss
         self._rng = Random(seed)
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._mute: set[Host] = set()
         self._side: dict[str, int] = {}  # by address; different sides do not hear each other
@@ -75,7 +76,7 @@ class SwimNetwork:
         first = self.add(node(0))
         later = [self._rng.uniform(0, spread) for _ in range(1, count)]
         for index, delay in enumerate(later, start=1):
-            self.after(delay, lambda i=index: self.add(node(i), seeds=[first.address]))  # type: ignore[misc]
+            self.after(delay, partial(self.add, node(index), seeds=[first.address]))
         self.run(spread)
         return list(self.hosts.values())
 
@@ -103,7 +104,7 @@ class SwimNetwork:
     def heal(self) -> None:
         self._side = {}
 
-    def after(self, seconds: float, do: Callable[[], None]) -> None:
+    def after(self, seconds: float, do: Callable[[], object]) -> None:
         self._count += 1
         heappush(self._queue, (self.now + seconds, self._count, do))
 
@@ -239,7 +240,7 @@ class SwimNetwork:
             host.events.append((self.now, event))
             self._note(type(event).__name__, host.address, event.member.id)
         for wish in host.swim.take_wishes():
-            self.after(2 * self._delay(), lambda wish=wish: self._call(host, wish))  # type: ignore[misc]
+            self.after(2 * self._delay(), partial(self._call, host, wish))
         when = host.swim.next_wakeup()
         if when is not None and (host.wakeup is None or when < host.wakeup):
             host.wakeup = when

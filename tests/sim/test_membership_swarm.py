@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from random import Random
 
 import pytest
 
@@ -199,6 +201,34 @@ def test_rounds_are_known_to_a_late_joiner_and_spread_without_gossip() -> None:
     late = net.add(node(99), seeds=[hosts[3].address])
     net.run(0.1)
     assert max(member.round for member in late.swim.members()) == 42
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_any_weather_a_quiet_while_brings_everybody_together(seed: int) -> None:
+    net, hosts = settled(20, seed, latency=0.02, jitter=0.02, loss=0.05)
+    rng = Random(seed)
+    for _ in range(40):
+        host = rng.choice(net.running[1:])
+        match rng.randrange(5):
+            case 0:
+                net.sleep(host, rng.uniform(0.1, 20))
+            case 1:
+                net.kill(host)
+                back = replace(host.swim.me, incarnation=host.swim.me.incarnation + rng.randrange(2), round=0)
+                net.after(rng.uniform(0, 20), partial(net.add, back, seeds=[hosts[0].address]))
+            case 2:
+                some = set(rng.sample(net.running, 8))
+                net.split(some, [other for other in net.hosts.values() if other not in some])
+                net.after(rng.uniform(0, 20), net.heal)
+            case _:
+                net.run(rng.uniform(0, 10))
+    net.run(25)
+    assert net.run_until(net.complete, at_most=60) <= 30
+    before = net.count(Died)
+    net.run(60)
+    assert net.count(Died) == before
+    assert net.complete()
+    assert len(net.running) == 20
 
 
 def test_the_same_seed_gives_the_same_story_to_the_last_packet() -> None:

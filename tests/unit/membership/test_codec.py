@@ -23,11 +23,14 @@ from pfl_node.membership.packet import (
 from pfl_node.wire import membership_pb2 as pb
 
 texts = st.text(max_size=64)
+labels = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=60).map(lambda label: f"x{label}")
+names = st.lists(labels, min_size=1, max_size=4).map(".".join)
+addresses = st.builds("{}:{}".format, names | st.sampled_from(["10.0.0.1", "[::1]"]), st.integers(1, 65535))
 members = st.builds(
     Member,
     id=st.text(min_size=1, max_size=64),
     name=texts,
-    address=st.text(min_size=1, max_size=200).map(lambda host: f"{host}:7000"),
+    address=addresses,
     role=st.sampled_from(["node", "bootstrap"]),
     run=texts,
     round=st.integers(-1, (1 << 53) - 1),
@@ -40,7 +43,7 @@ packets = st.builds(
     sender=members,
     seq=st.integers(0, 1 << 40),
     target=texts,
-    target_address=texts,
+    target_address=st.just("") | addresses,
     rumors=st.lists(st.builds(Rumor, members, by=texts), max_size=4).map(tuple),
 )
 
@@ -78,6 +81,9 @@ def test_a_damaged_packet_raises_nothing_else(packet: Packet, data: st.DataObjec
         ({"name": "x" * 65}, "longer than 64"),
         ({"address": ""}, "no address"),
         ({"address": "nowhere"}, "no address"),
+        ({"address": "unix:/run/secret.sock:1"}, "no address"),
+        ({"address": "/call/1"}, "no address"),
+        ({"address": "10.0.0.1:0"}, "no address"),
         ({"address": "x" * 300 + ":1"}, "no address"),
         ({"role": "king"}, "unknown role"),
         ({"state": 17}, "unknown role or state"),

@@ -214,6 +214,19 @@ def test_nobody_is_judged_for_a_silence_that_i_slept_through() -> None:
     assert not hand.told(Died)
 
 
+def test_a_suspicion_that_ends_while_nobody_is_judged_ends_right_after() -> None:
+    hand = Hand(6)
+    for accuser in ("p2", "p3", "p4"):
+        hand.hear_rumor(peer(1, state=State.SUSPECT), sender=peer(2), by=accuser)
+    hand.wait(3.9)
+    hand.now += 23.45
+    hand.swim.tick(hand.now)
+    hand.answer_all(4.5)
+    assert hand.state_of(peer(1)) is State.SUSPECT
+    hand.answer_all(1.0)
+    assert hand.state_of(peer(1)) is State.DEAD
+
+
 def test_a_short_stall_gives_an_answer_in_the_socket_time_to_be_read() -> None:
     hand = Hand(6)
     _, ping = hand.wait_for(Kind.PING)

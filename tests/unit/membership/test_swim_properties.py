@@ -66,7 +66,7 @@ def feed(swim: Swim, step: object, now: float) -> float:
     return now
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=200)
 @given(st.lists(inputs, max_size=25), st.integers(0, 3))
 def test_the_invariants_hold_whatever_comes(steps: list[object], seed: int) -> None:
     swim = Swim(ME, CONFIG, Random(seed))

@@ -74,6 +74,16 @@ def test_after_a_long_pause_own_time_is_lenient_for_as_long() -> None:
     assert not own.lenient
 
 
+def test_a_wakeup_at_the_right_moment_is_never_a_bit_too_early() -> None:
+    own = OwnTime(slack=0.25, pause=5.0)
+    own.start(100.0)
+    own.wake(160.3, due=101.1)
+    for due in (102.1, 103.7, 104.9, 106.1):
+        own.wake(own.outside(due), due=due)
+        assert due <= own.now < due + 1e-6
+    assert not own.lenient
+
+
 def test_own_time_never_goes_back() -> None:
     own = OwnTime(slack=0.25, pause=5.0)
     own.start(100.0)
