@@ -54,12 +54,12 @@ def encode(model: Model, envelope: Envelope, settings: WireSettings) -> Iterator
     header: pb.Header | None = _header(model.layout, envelope, settings)
     if is_one_message(model.layout, settings) and not settings.zstd:
         data = PLAIN[settings.encoding].encode(model.vector)
-        yield frame(header, data, pb.Trailer(checksum=xxhash.xxh3_64_intdigest(data)))
+        yield frame(header, data, xxhash.xxh3_64_intdigest(data))
         return
     hasher = xxhash.xxh3_64()
     for data, last in _with_last(_payload(model, settings)):
         hasher.update(data)
-        yield frame(header, data, pb.Trailer(checksum=hasher.intdigest()) if last else None)
+        yield frame(header, data, hasher.intdigest() if last else None)
         header = None
 
 
@@ -81,7 +81,7 @@ def _header(layout: Layout, envelope: Envelope, settings: WireSettings) -> pb.He
         round=envelope.round,
         tag=envelope.tag,
         samples=envelope.samples,
-        notes=envelope.notes,
+        notes=envelope.notes or None,
         encoding=cast(Any, ENCODING_NUMBERS[settings.encoding]),
         zstd=settings.zstd > 0,
         layout=layout.digest,
@@ -229,7 +229,7 @@ def _envelope(header: pb.Header) -> Envelope:
         raise Refused(Reason.GARBAGE, f"part {header.part} is not known")
     if len(header.notes) > MAX_NOTES:
         raise Refused(Reason.TOO_LARGE, f"{len(header.notes)} notes; {MAX_NOTES} are allowed")
-    notes = dict(header.notes)
+    notes = dict(header.notes) if header.notes else {}
     if not all(map(math.isfinite, notes.values())):
         raise Refused(Reason.NOT_FINITE, "a note is NaN or infinite")
     round = header.round if header.HasField("round") else None

@@ -5,6 +5,7 @@ A message framed in another way than ours goes through protobuf's own parser: ev
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -16,6 +17,7 @@ MAX_HEADER = 1 << 18  # bytes
 
 HEADER, DATA, TRAILER = 0x0A, 0x12, 0x1A  # tags: field 1, 2 and 3, length-delimited
 PADDING = 0x72  # field 14 of the header
+_TRAILER = struct.Struct("<BBBQ")  # field 3 with 9 bytes in it: its field 1, a fixed64
 ALIGNMENT = 16  # of the data in a message; memory itself is at least so aligned
 
 
@@ -25,23 +27,26 @@ class Chunk(NamedTuple):
     trailer: pb.Trailer | None
 
 
-def frame(header: pb.Header | None, data: memoryview, trailer: pb.Trailer | None) -> bytes:
-    """A serialized ModelChunk; the data is copied once."""
+def frame(header: pb.Header | None, data: memoryview, checksum: int | None) -> bytes:
+    """A serialized ModelChunk; the data is copied once. The trailer goes with the last one."""
     size = _varint(data.nbytes)
     before = b"" if header is None else _aligned(header.SerializeToString(), 1 + len(size))
-    after = b"" if trailer is None else _field(TRAILER, trailer.SerializeToString())
+    after = b"" if checksum is None else _TRAILER.pack(TRAILER, 9, 0x09, checksum)
     return b"".join((before, b"\x12", size, data, after)) if data.nbytes else before + after
 
 
 def _aligned(header: bytes, more: int) -> bytes:
     """The header's field, padded so that what comes `more` bytes after it is aligned: then a receiver can use the
     message as it is, without a copy."""
-    bare = _field(HEADER, header + _field(PADDING, b""))
-    room = -(len(bare) + more) % ALIGNMENT
-    field = _field(HEADER, header + _field(PADDING, bytes(room)))
-    if len(field) - len(bare) == room:
-        return field
-    return _field(HEADER, header + _field(PADDING, bytes((room - 1) % ALIGNMENT)))  # the length took one more byte
+    bare = len(header) + 2  # the padding's own tag and length
+    room = -(1 + _width(bare) + bare + more) % ALIGNMENT
+    if _width(bare + room) > _width(bare):
+        room = (room - 1) % ALIGNMENT  # the length of the field takes one more byte
+    return b"".join((b"\x0a", _varint(bare + room), header, bytes((PADDING, room)), bytes(room)))
+
+
+def _width(number: int) -> int:
+    return max(1, -(-number.bit_length() // 7))
 
 
 def parse(message: bytes) -> Chunk:
@@ -102,10 +107,6 @@ def _varint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
-
-
-def _field(tag: int, body: bytes) -> bytes:
-    return bytes((tag,)) + _varint(len(body)) + body
 
 
 def _bounded(header: pb.Header) -> pb.Header:
