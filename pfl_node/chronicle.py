@@ -78,7 +78,7 @@ class Chronicle:
         try:
             self._journal.write(event, data, time=time.time())
         except StoreError as error:
-            log.error("a line of the journal was not written; training goes on", event_=event, error=str(error))
+            log.error("a line of the journal was not written; training goes on", lost=event, error=str(error))
         if self.observe:
             self.observe(event, data)
 

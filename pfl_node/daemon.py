@@ -65,20 +65,15 @@ def as_set(value: Any) -> str:
 
 
 async def _run(settings: Settings) -> int:
-    home = Home.open(settings.data_dir)
     trainer = Trainer()
-    node = Node(settings, home, trainer)
+    node = Node(settings, Home.open(settings.data_dir), trainer)
     try:
         await node.start()
-    except BaseException:
-        home.close()
-        raise
-    try:
-        print(f"{node.name} ({node.id}) listens on {node.address}, data in {home.path}", flush=True)
+        print(f"{node.name} ({node.id}) listens on {node.address}, data in {node.home.path}", flush=True)
         print(f"another node joins with: {join_line(settings, node.address)}", flush=True)
         _on_signals(node)
         how = await node.run()
-        log.info("finished", how=how, model=str(home.model))
+        log.info("finished", how=how, model=str(node.home.model))
     finally:
         await node.close()
         await trainer.close()

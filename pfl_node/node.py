@@ -75,26 +75,25 @@ class Node:
         )
         self.client = PeerClient(self.id, settings.run, settings.wire)
         self.endpoint = Endpoint()
-        self.membership: Membership
-
-    # -- lifecycle -----------------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """Open the port. Needs no torch."""
-        PeerService(self.reception, self.settings.wire).attach(self.endpoint)
         self.membership = Membership(
             Member(
                 id=self.id,
                 name=self.name,
                 address="",
                 role="node",
-                run=self.settings.run,
-                incarnation=self.home.identity.incarnation,
+                run=settings.run,
+                incarnation=home.identity.incarnation,
             ),
-            self.settings.membership,
-            rng=random.Random(f"{self.settings.seed}/membership/{self.id}"),
+            settings.membership,
+            rng=random.Random(f"{settings.seed}/membership/{self.id}"),
             on_event=self._on_membership,
         )
+
+    # -- lifecycle -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the port. Needs no torch."""
+        PeerService(self.reception, self.settings.wire).attach(self.endpoint)
         self.membership.attach(self.endpoint)
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
         await self.endpoint.start()
@@ -127,7 +126,7 @@ class Node:
         self._stop.set()
 
     async def close(self) -> None:
-        """Give back the port, the channels and the directory."""
+        """Give back the port, the channels and the directory, however far it came."""
         await self.membership.close()
         await self.client.close()
         await self.endpoint.stop()

@@ -108,14 +108,9 @@ class Town:
             if life:
                 life.events.append((event, data))
 
-        home = Home.open(self.path / name)
-        try:
-            life = Life(Node(wanted, home, trainer or self.trainer, observe))
-            await life.node.start()
-        except BaseException:
-            home.close()
-            raise
+        life = Life(Node(wanted, Home.open(self.path / name), trainer or self.trainer, observe))
         self._stack.push_async_callback(life.close)
+        await life.node.start()
         return life
 
     async def runs(self, name: str, **settings: Any) -> Life:
