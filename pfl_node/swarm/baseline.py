@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfl_node.errors import PflError
-from pfl_node.settings import PolicySettings, Settings
+from pfl_node.settings import EvalSettings, PolicySettings, Settings
 from pfl_node.swarm.pipes import Child
 
 
@@ -24,7 +24,8 @@ class Baseline:
     """`spawn` before gRPC starts, `run` when there is time for it, `close` in any case."""
 
     def __init__(self, settings: Settings, nodes: int) -> None:
-        self.settings = settings.model_copy(update={"policy": PolicySettings(name="local")})
+        local, last = PolicySettings(name="local"), EvalSettings(every=settings.rounds or 1)
+        self.settings = settings.model_copy(update={"policy": local, "eval": last})
         self.nodes = nodes
         self.rounds_done = 0
         self.rounds_total = nodes * (settings.rounds or 0)
@@ -51,6 +52,10 @@ class Baseline:
                     self.alone = _alone(said["summary"])
         except PflError as error:
             self.failure = error
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"There is no comparison: {self.failure}"] if self.failure else []
 
     def skip(self) -> None:
         if self._child:

@@ -1,4 +1,4 @@
-"""How a swarm is shown to people: where, and how a share is written."""
+"""How a swarm is shown to people: where, and how figures are written."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ WIDTH = 100  # columns where there is no terminal to ask
 
 def terminal() -> Console:
     return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+
+
+def plural(n: int, what: str) -> str:
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.0f} kB"
+
+
+def short(name: str) -> str:
+    """A task or a policy of the user's own without its folder."""
+    return name.rpartition("/")[2]
 
 
 def percent(share: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,27 @@ from pfl_node.swarm.folder import directory
 from pfl_node.swarm.story import next_steps, opening
 
 ROUNDS = 30
-# What suits a dozen nodes on one machine; anything the user says wins.
-KNOBS: Mapping[str, Mapping[str, Any]] = {
-    "pens": {"n_sampled": 6, "m": 2, "T": 20, "n_peers": 3, "delta": 0.12, "quiet": 1.0},
-    "gossip": {"n_peers": 6, "delta": 0.12, "quiet": 1.0},
-    "facade": {"warmup": 5},
-}
-ALONE = 0.05  # seconds of quiet where nobody else is there to wait for
+
+
+def knobs(policy: str, nodes: int, rounds: int) -> dict[str, Any]:
+    """What suits a dozen nodes on one machine."""
+    quiet = 1.0 if nodes > 1 else 0.05  # a single node waits for nobody
+    match policy:
+        case "pens":
+            search = {"n_sampled": 6, "m": 2, "T": max(1, min(20, 2 * rounds // 3))}
+            return {**search, "n_peers": 3, "delta": 0.12, "quiet": quiet}
+        case "gossip":
+            return {"n_peers": 6, "delta": 0.12, "quiet": quiet}
+        case "facade":
+            return {"warmup": max(1, min(5, rounds // 6))}
+    return {}
 
 
 def demo_settings(settings: Settings, nodes: int) -> Settings:
     """The user's settings, with what suits a small swarm where nothing was said."""
-    name = settings.policy.name
-    knobs = dict(KNOBS.get(name, {}))
-    if nodes == 1 and "quiet" in knobs:
-        knobs["quiet"] = ALONE
-    policy = PolicySettings(name=name, **{**knobs, **settings.policy.options})
-    return settings.model_copy(update={"policy": policy, "rounds": settings.rounds or ROUNDS})
+    name, rounds = settings.policy.name, settings.rounds or ROUNDS
+    policy = PolicySettings(name=name, **{**knobs(name, nodes, rounds), **settings.policy.options})
+    return settings.model_copy(update={"policy": policy, "rounds": rounds})
 
 
 def run_demo(

@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from pfl_node.swarm.baseline import Baseline
-from pfl_node.swarm.console import percent
+from pfl_node.swarm.console import percent, plural, short
 from pfl_node.swarm.parent import Seat, Swarm
 from pfl_node.swarm.spec import node_name
 
+COMPARING = "the same nodes alone, to compare"
 AROUND = 8  # lines of a terminal that the rows of the table cannot have
 PARTNERS = 12  # of a node that are named
 EVERY = 10.0  # seconds between two plain lines of a run without an end
@@ -28,9 +29,8 @@ EVERY = 10.0  # seconds between two plain lines of a run without an end
 class View:
     """A picture of the swarm, drawn anew for each refresh."""
 
-    def __init__(self, swarm: Swarm, title: str, *, kinds: Mapping[int, str], baseline: Baseline | None) -> None:
+    def __init__(self, swarm: Swarm, *, kinds: Mapping[int, str], baseline: Baseline | None) -> None:
         self.swarm = swarm
-        self.title = title
         self.kinds = kinds
         self.baseline = baseline
         self.progress = Progress(
@@ -45,7 +45,7 @@ class View:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.swarm.started:
-            yield Text(self.title, style="bold")
+            yield Text(title_of(self.swarm), style="bold")
             yield self._table(max(4, options.size.height - AROUND))
         self._update()
         yield self.progress
@@ -68,7 +68,7 @@ class View:
             skip = " (Ctrl-C skips this)" if swarm.done == swarm.nodes and not baseline.alone else ""
             self.progress.update(
                 self.alone,
-                description="the same nodes alone, to compare",
+                description=COMPARING,
                 completed=baseline.rounds_done,
                 count=count + skip,
             )
@@ -80,11 +80,15 @@ class View:
             table.add_column("sees digits", no_wrap=True)
         table.add_column("round", justify="right", no_wrap=True)
         table.add_column("validation", justify="right", no_wrap=True)
-        table.add_column("learns with", no_wrap=True, overflow="ellipsis")
-        most = f"/{self.swarm.settings.rounds}" if self.swarm.settings.rounds else ""
-        for label, group in groups_of(self.swarm.seats, rows):
+        seats, rounds = self.swarm.seats, self.swarm.settings.rounds
+        groups = groups_of(seats, rows)
+        found = [partners(group, seats) for _, group in groups]
+        if any(found):
+            table.add_column("learns with", no_wrap=True, overflow="ellipsis")
+        for (label, group), others in zip(groups, found, strict=True):
             kind = [_kind(group, self.kinds)] if self.kinds else []
-            table.add_row(label, *kind, _span(group) + most, score(group), partners(group, self.swarm.seats))
+            span = _span(group) + (f"/{rounds}" if rounds else "")
+            table.add_row(label, *kind, span, score(group), *([others] if any(found) else []))
         return table
 
 
@@ -96,45 +100,62 @@ def state_of(swarm: Swarm) -> str:
         return f"starting {processes(swarm)}: importing torch takes a few seconds"
     if not swarm.ready.is_set():
         return f"the nodes find each other: {swarm.started} of {swarm.nodes}"
-    return f"learning with {swarm.settings.policy.name}"
+    return f"learning with {short(swarm.settings.policy.name)}"
+
+
+def title_of(swarm: Swarm) -> str:
+    policy, task = short(swarm.settings.policy.name), short(swarm.settings.task.name)
+    return f"{policy} on {task}: {plural(swarm.nodes, 'node')} in {processes(swarm)}"
 
 
 def processes(swarm: Swarm) -> str:
-    return f"{len(swarm.shares)} processes" if len(swarm.shares) > 1 else "1 process"
+    return "1 process" if len(swarm.shares) == 1 else f"{len(swarm.shares)} processes"
 
 
 class Lines:
-    """The same as plain lines: the start, when all are ready, then every tenth."""
+    """The same as plain lines: the start, when all are ready, every tenth of the way, and what else there is."""
 
-    def __init__(self, swarm: Swarm, say: Callable[[str], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, swarm: Swarm, baseline: Baseline | None, say: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
         self.swarm = swarm
+        self.baseline = baseline
         self.say = say
         self.clock = clock
         self.began = self.shown_at = clock()
         self.shown = 0  # rounds
-        self.ready = False
+        self._said: set[str] = set()
         say(state_of(swarm))
 
     def look(self) -> None:
         """After every event."""
-        swarm, now = self.swarm, self.clock()
-        if swarm.ready.is_set() and not self.ready:
-            self.ready = True
-            self.say(f"{swarm.nodes} nodes are ready after {now - self.began:.0f} s")
+        swarm, baseline, now = self.swarm, self.baseline, self.clock()
+        after = f"after {now - self.began:.0f} s"
+        if swarm.stopping:
+            self._once("stopping", state_of(swarm))
+        elif swarm.ready.is_set():
+            self._once("ready", f"{plural(swarm.nodes, 'node')} ready {after}")
         done, total = swarm.rounds_done, swarm.rounds_total
         due = now - self.shown_at >= EVERY if total is None else done - self.shown >= total / 10
         if done > self.shown and due:
             self.shown, self.shown_at = done, now
-            self.say(f"{_count(done, total)} after {now - self.began:.0f} s, validation {score(swarm.seats)}")
+            self.say(f"{_count(done, total)} {after}, validation {score(swarm.seats)}")
+        if baseline and not baseline.alone and swarm.done == swarm.nodes and not swarm.stopping:
+            self._once("alone", f"{COMPARING}: {_count(baseline.rounds_done, baseline.rounds_total)}")
+
+    def _once(self, key: str, line: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            self.say(line)
 
 
 @contextmanager
 def watching(
-    swarm: Swarm, console: Console, title: str, *, kinds: Mapping[int, str], baseline: Baseline | None, live: bool
+    swarm: Swarm, console: Console, *, kinds: Mapping[int, str], baseline: Baseline | None, live: bool
 ) -> Iterator[None]:
     """Show the swarm while the block runs."""
     if live and console.is_terminal and not console.is_dumb_terminal:
-        view = View(swarm, title, kinds=kinds, baseline=baseline)
+        view = View(swarm, kinds=kinds, baseline=baseline)
         # What the workers log is shown above the table, unless it goes to a file.
         with Live(
             view, console=console, refresh_per_second=5, transient=True, redirect_stderr=sys.stderr.isatty()
@@ -142,12 +163,16 @@ def watching(
             yield
         return
     if live:
-        lines = Lines(swarm, lambda line: console.print(line, markup=False, soft_wrap=True), time.monotonic)
+
+        def say(line: str) -> None:
+            console.print(line, markup=False, soft_wrap=True)
+
+        lines = Lines(swarm, baseline, say, time.monotonic)
         swarm.on_event = lambda _: lines.look()
     yield
 
 
-def groups_of(seats: Sequence[Seat], rows: int) -> Iterable[tuple[str, Sequence[Seat]]]:
+def groups_of(seats: Sequence[Seat], rows: int) -> list[tuple[str, Sequence[Seat]]]:
     """Every node, or as many nodes together as it takes to fit."""
     if len(seats) <= rows:
         return [(node_name(s.index), [s]) for s in seats]
@@ -194,4 +219,5 @@ def _kind(group: Sequence[Seat], kinds: Mapping[int, str]) -> str:
 
 
 def _count(done: int, total: int | None) -> str:
-    return f"{done} of {total} rounds" if total else f"{done} rounds"
+    """Of all nodes together."""
+    return f"{100 * done // total} % of the rounds" if total else f"{done} rounds in all"

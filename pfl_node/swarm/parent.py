@@ -74,6 +74,7 @@ class Swarm:
                 # One that is still importing has nothing to lose.
                 (worker.stop if worker.heard else worker.kill)()
             asyncio.get_running_loop().call_later(GRACE, self.kill)
+            self.on_event({"event": "stopping"})
 
     def kill(self) -> None:
         """End them all at once."""

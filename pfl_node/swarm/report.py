@@ -15,7 +15,7 @@ from pfl_node import metrics
 from pfl_node.metrics import NodeRecord
 from pfl_node.store.files import write_atomic
 from pfl_node.swarm.baseline import Alone
-from pfl_node.swarm.console import percent
+from pfl_node.swarm.console import percent, plural, short, size
 from pfl_node.swarm.outcome import SwarmOutcome
 
 INTERRUPTED = 130  # what a shell calls a process that Ctrl-C has ended
@@ -67,18 +67,12 @@ class Report:
 
     def headline(self) -> str:
         o = self.outcome
-        nodes = f"{len(o.nodes)} nodes" if len(o.nodes) > 1 else "1 node"
         least, most = o.rounds_done
-        span = f"{most}" if least == most else f"{least} to {most}"
+        rounds = plural(most, "round") if least == most else f"{least} to {most} rounds"
         if self.stopped:
-            rounds = (
-                f"stopped after {span} rounds"
-                if o.rounds is None
-                else f"stopped after {span} of {o.rounds} rounds"
-            )
-        else:
-            rounds = f"{span} round{'' if span == '1' else 's'}"
-        return f"{o.policy} on {o.task}: {nodes}, {rounds}, {o.wall_seconds:.0f} s"
+            rounds = f"stopped after {rounds}" + (f" of {o.rounds}" if o.rounds else "")
+        what = f"{short(o.policy)} on {short(o.task)}"
+        return f"{what}: {plural(len(o.nodes), 'node')}, {rounds}, {o.wall_seconds:.0f} s"
 
     def verdict(self) -> str:
         together, alone = self.outcome.accuracy, self.alone.accuracy if self.alone else None
@@ -122,14 +116,15 @@ class Report:
         name = "alone" if self.outcome.policy == "local" else f"with {self.outcome.policy}"
         table.add_column(name, justify="right", style="bold")
         if self.alone is not None:
-            table.add_column("", justify="right", style="green")
+            table.add_column("", justify="right")
         return table
 
-    def _pair(self, before: float | None, after: float) -> list[str]:
+    def _pair(self, before: float | None, after: float) -> list[str | Text]:
         if self.alone is None:
             return [percent(after)]
-        gain = "" if before is None else f"{100 * (after - before):+.1f}"
-        return [percent(before), percent(after), gain]
+        gain = 0.0 if before is None else 100 * (after - before)
+        told = Text("" if before is None else f"{gain:+.1f}", style="green" if gain > 0 else "red")
+        return [percent(before), percent(after), told]
 
     def kind(self, cluster: int | None) -> str:
         if cluster is None:
@@ -182,8 +177,9 @@ class Report:
     def cost(self, details: bool) -> Iterator[str]:
         o = self.outcome
         if o.models_sent:
-            moved = f"{o.bytes_sent / 1e6:,.1f} MB"
-            yield f"{o.models_sent:,} models were sent over gRPC, {moved}. No sample left its node."
+            were = "was" if o.models_sent == 1 else "were"
+            moved = f"{plural(o.models_sent, 'model')} {were} sent over gRPC, {size(o.bytes_sent)}"
+            yield f"{moved}. No sample left its node."
         else:
             yield "No model was sent."
         if o.refused and details:

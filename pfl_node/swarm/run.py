@@ -16,11 +16,11 @@ from pfl_node.settings import LogSettings, Settings
 from pfl_node.swarm.baseline import Baseline
 from pfl_node.swarm.console import terminal
 from pfl_node.swarm.folder import directory
-from pfl_node.swarm.live import processes, watching
+from pfl_node.swarm.live import watching
 from pfl_node.swarm.outcome import SwarmOutcome
 from pfl_node.swarm.parent import Swarm
 from pfl_node.swarm.report import Report
-from pfl_node.swarm.story import kinds
+from pfl_node.swarm.story import hints, kinds
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -64,7 +64,7 @@ class Run:
             kinds=kinds(self.settings),
             stopped=stopped,
             killed=self.killed,
-            notes=(f"There is no comparison: {baseline.failure}",) if baseline and baseline.failure else (),
+            notes=[*hints(self.settings, outcome.nodes), *(baseline.notes if baseline else ())],
         )
 
     async def _go(self, console: Console, live: bool) -> None:
@@ -72,9 +72,7 @@ class Run:
         for number in SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 loop.add_signal_handler(number, self._signalled)
-        policy, task = self.settings.policy.name, self.settings.task.name
-        title = f"{policy} on {task}: {swarm.nodes} nodes in {processes(swarm)}"
-        with watching(swarm, console, title, kinds=kinds(self.settings), baseline=self.baseline, live=live):
+        with watching(swarm, console, kinds=kinds(self.settings), baseline=self.baseline, live=live):
             configure_logs(self.settings.log)
             await self._both()
 

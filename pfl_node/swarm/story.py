@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
+from pfl_node.metrics import NodeRecord
+from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
+from pfl_node.swarm.console import plural, short
 
 ANGLES = (0, 180)  # of the digits, where nothing else is said
 SEES = {0: "upright", 90: "turned left", 180: "upside down", 270: "turned right"}
@@ -45,15 +48,14 @@ def groups(settings: Settings, nodes: int) -> list[tuple[int, str]]:
 
 def opening(settings: Settings, nodes: int) -> str:
     """Who they are and what they will do."""
-    what = "handwritten digits" if settings.task.name == "digits" else f"data of {settings.task.name}"
-    known = groups(settings, nodes)
-    who = f"{nodes} nodes, each with" if nodes > 1 else "1 node with"
+    what = "handwritten digits" if settings.task.name == "digits" else f"data of {short(settings.task.name)}"
+    known, alone = groups(settings, nodes), nodes == 1 or settings.policy.name == "local"
     if len(known) == 1:
         what += f", {known[0][1]}"
-    told = [f"{who} its own private {what}."]
+    told = [f"{plural(nodes, 'node')}{', each' if nodes > 1 else ''} with its own private {what}."]
     if len(known) > 1:
-        parts = [f"{n} {'see' if n > 1 else 'sees'} them {name}" for n, name in known]
-        told.append(f"{', '.join(parts)}; nobody is told who is who.")
+        parts = ", ".join(f"{n} {'see' if n > 1 else 'sees'} them {name}" for n, name in known)
+        told.append(parts + ("." if alone else "; nobody is told who is who."))
     if nodes == 1:
         told.append("There is nobody to learn with: try more, for example -n 12.")
     elif way := WAYS.get(settings.policy.name):
@@ -61,14 +63,28 @@ def opening(settings: Settings, nodes: int) -> str:
     return " ".join(told)
 
 
-def next_steps(settings: Settings) -> Mapping[str, str]:
+def next_steps(settings: Settings) -> dict[str, str]:
     """Commands and what they show."""
-    steps = {f"pfl-node demo --policy {name}": what for name, what in TRY.items() if name != settings.policy.name}
+    task = settings.task.name
+    own = "" if task == "digits" else f" --task {task}"
+    others = {
+        f"pfl-node demo{own} --policy {name}": what for name, what in TRY.items() if name != settings.policy.name
+    }
+    if own:
+        return {**others, f"pfl-node{own}": "a node on its own, which others can join from other machines"}
     return {
-        **steps,
+        **others,
         "pfl-node sim -n 200 --rounds 20": "many nodes, simulated; one seed decides everything",
         "docs/write-a-task.md": "your own data and model",
     }
+
+
+def hints(settings: Settings, nodes: Sequence[NodeRecord]) -> list[str]:
+    """Why the report lacks something that the policy is known for."""
+    if settings.policy.name != "pens" or len(nodes) == 1 or any(n.neighbours is not None for n in nodes):
+        return []
+    search = configure(load_policy("pens"), settings.policy.options).model_dump()["T"]
+    return [f"No node has chosen its neighbours yet: that takes policy.T = {search} selections."]
 
 
 def _numbers(values: Any) -> list[int]:
