@@ -6,13 +6,11 @@ One consumer for each message: with a round it waits on that round's shelf for a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.types import Offer, Part, PeerId
-
-WHOLE: tuple[Part, ...] = ("model",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Limits:
 class Mailbox:
     """What came and was not used yet."""
 
-    def __init__(self, limits: Limits | None = None, takes: Collection[Part] = WHOLE) -> None:
+    def __init__(self, limits: Limits | None = None, takes: tuple[Part, ...] = ("model",)) -> None:
         self.limits = limits or Limits()
         self.takes = takes  # the policy cannot use anything else, and must not get it
         self.round = 0  # rounds before this one are over

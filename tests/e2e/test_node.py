@@ -56,7 +56,7 @@ class Guest:
 
 
 class HeldTrainer(Trainer):
-    """Its first job, which imports torch and loads the task, waits."""
+    """Its long jobs wait until they may begin; the first one imports torch and loads the task."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -301,6 +301,61 @@ def test_a_node_that_died_and_comes_back_catches_up_with_the_swarm(tmp_path: Pat
         await ann.until(lambda: state_of(ann, again) == "alive")
         before = ann.node.reception.received[bob.node.id]
         await again.until(lambda: ann.node.reception.received[again.node.id] >= before + 3)
+
+    play(tmp_path, scene)
+
+
+def test_a_node_that_was_killed_and_starts_again_at_once_is_let_in_at_its_new_address(tmp_path: Path) -> None:
+    async def scene(town: Town) -> None:
+        ann = await town.runs("ann", policy=EL, start={"wait": 30})
+        bob = await town.runs("bob", policy=EL, start={"wait": 30}, peer_seed=[ann.address])
+        await bob.rounds(3)
+        await bob.node.membership.close()  # as kill -9 does: nobody is told
+        await bob.stops()
+        assert state_of(ann, bob) == "alive"
+        again = await restarted(town, bob, policy=EL, start={"wait": 30}, peer_seed=[ann.address])
+        await again.trains()
+        await ann.until(lambda: ann.node.company().get(again.node.id) == again.address)
+        received = ann.node.reception.received[bob.node.id]
+        await again.until(lambda: ann.node.reception.received[bob.node.id] >= received + 3)
+
+    play(tmp_path, scene)
+
+
+def test_a_node_that_was_held_up_goes_on_where_the_others_are(tmp_path: Path) -> None:
+    async def scene(town: Town) -> None:
+        trainer = HeldTrainer()
+        trainer.may_begin.set()
+        common = {"policy": EL, "start": {"peers": 2, "wait": 30}, "round": {"patience": 0.2}}
+        ann = await town.runs("ann", **common)
+        eve = await town.runs("eve", peer_seed=[ann.address], **common)
+        bob = await town.runs("bob", trainer=trainer, peer_seed=[ann.address], **common)
+        await bob.rounds(2)
+        trainer.may_begin.clear()
+        held = bob.round
+        await ann.until(lambda: min(ann.round, eve.round) >= held + 6)
+        trainer.may_begin.set()
+        await bob.until(lambda: bob.round >= held + 6)
+        received = ann.node.reception.received[bob.node.id]
+        await bob.until(lambda: ann.node.reception.received[bob.node.id] >= received + 3)
+        rounds = [row["round"] for row in bob.rows("round")]
+        assert rounds == sorted(set(rounds))
+        assert len(rounds) < rounds[-1] + 1  # those it missed it has not done
+        await bob.close()
+        await trainer.close()
+
+    play(tmp_path, scene)
+
+
+def test_nodes_of_two_runs_share_the_membership_and_no_models(tmp_path: Path) -> None:
+    async def scene(town: Town) -> None:
+        ann = await town.runs("ann", policy=EL, run="a")
+        bob = await town.runs("bob", policy=EL, run="b", peer_seed=[ann.address])
+        await bob.until(lambda: state_of(ann, bob) == state_of(bob, ann) == "alive")
+        await ann.rounds(2)
+        await bob.rounds(2)
+        assert (ann.node.company(), bob.node.company()) == ({}, {})
+        assert (ann.node.reception.received, bob.node.reception.received) == ({}, {})
 
     play(tmp_path, scene)
 

@@ -417,3 +417,12 @@ def test_a_training_that_diverges_is_thrown_away_and_written_down() -> None:
     notes = run(script, learner=ToyLearner(point=float("nan")))[0]
     assert got == [constant(1.0)]
     assert [r.event for r in notes.records] == ["diverged"]
+
+
+def test_a_policy_that_awaits_anything_but_a_step_is_told_where() -> None:
+    async def script(me: Policy) -> None:
+        await asyncio.sleep(1)
+
+    with pytest.raises(TypeError, match="a policy awaits steps only, not <Future") as caught:
+        run(script)
+    assert any("test_driver" in str(frame.path) for frame in caught.traceback[1:])

@@ -214,3 +214,37 @@ def test_the_dead_do_not_say_where_the_swarm_is() -> None:
     deliver(box, B, round=3)
     box.overtaken(A)
     assert box.left_behind(0, [B]) == 3
+
+
+@pytest.mark.parametrize("round", [None, 0])
+def test_a_part_that_the_policy_cannot_use_is_refused_with_its_header_and_with_its_payload(
+    round: int | None,
+) -> None:
+    box = Mailbox(Limits(per_peer=1))
+    with pytest.raises(Refused, match="a head came, this policy takes a model") as error:
+        box.admit(A, round, "head")
+    assert error.value.reason is Reason.LAYOUT
+    box.admit(A, round)
+    with pytest.raises(Refused):
+        box.put(Offer(A, offer(A, 1).model.head, round=round))
+    assert box.held == 0
+    deliver(box, A, 1, round)  # its place was given back
+
+
+def test_a_policy_may_take_cores_only() -> None:
+    box = Mailbox(takes=("core",))
+    box.admit(A, None, "core")
+    box.put(Offer(A, offer(A, 1).model.core))
+    assert len(box) == 1
+    assert refused(box, A) is Reason.LAYOUT
+
+
+def test_of_very_many_senders_those_silent_for_longest_are_forgotten() -> None:
+    box = Mailbox(Limits(peers=2))
+    for sender in (A, B, A, C):
+        deliver(box, sender, round=5)
+    box.advance(6)
+    box.overtaken(C)
+    assert box.left_behind(0, [B]) is None
+    box.overtaken(C)
+    assert box.left_behind(0, [A]) == 5

@@ -13,7 +13,7 @@ from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.reception import Rate, Reception
 from pfl_node.settings import ServeSettings
-from pfl_node.types import Offer, PeerId
+from pfl_node.types import Offer, Part, PeerId
 from pfl_node.wire.codec import Envelope
 from pfl_node.wire.peer_pb2 import Status
 from tests.toy import ToyLearner, constant
@@ -33,8 +33,8 @@ def opened(**serve: Any) -> Reception:
     return made
 
 
-def envelope(sender: str = YOU, run: str = "run", round: int | None = None) -> Envelope:
-    return Envelope(sender=PeerId(sender), run=run, round=round)
+def envelope(sender: str = YOU, run: str = "run", round: int | None = None, part: Part = "model") -> Envelope:
+    return Envelope(sender=PeerId(sender), run=run, round=round, part=part)
 
 
 async def admit(host: Reception, call: str, said: Envelope) -> Reason | None:
@@ -65,7 +65,10 @@ def test_nothing_is_taken_before_the_learner_is_there_and_after_it_is_closed() -
         (envelope(run="other"), Reason.UNKNOWN_RUN),
         (envelope(sender=ME), Reason.UNKNOWN_PEER),
         (envelope(sender=""), Reason.UNKNOWN_PEER),
+        (envelope(sender="x" * 65), Reason.UNKNOWN_PEER),
         (envelope(round=99), Reason.FUTURE_ROUND),
+        (envelope(part="head"), Reason.LAYOUT),
+        (envelope(part="core", round=0), Reason.LAYOUT),
     ],
 )
 def test_a_wrong_envelope_is_refused_with_its_reason(said: Envelope, reason: Reason) -> None:
@@ -150,3 +153,34 @@ def test_a_rate_is_per_peer_and_recovers() -> None:
         rate.take(YOU, 2.0)
     rate.take(PeerId("third"), 2.0)
     rate.take(YOU, 60.5)
+
+
+def test_a_rate_forgets_those_who_are_silent() -> None:
+    rate = Rate(2, window=60.0)
+    for n in range(100):
+        rate.take(PeerId(f"invented-{n}"), 1.0)
+    rate.take(YOU, 30.0)
+    rate.take(YOU, 62.0)
+    assert list(rate._calls) == [YOU]
+    with pytest.raises(Refused):
+        rate.take(YOU, 63.0)
+
+
+@pytest.mark.parametrize("part", ["core", "head"])
+def test_a_part_alone_is_not_evaluated(part: Part) -> None:
+    host = opened()
+    assert asyncio.run(admit(host, "EvaluateModel", envelope(part=part))) is Reason.LAYOUT
+
+
+def test_a_model_that_arrives_when_the_node_has_stopped_is_refused_and_not_lost() -> None:
+    async def go() -> None:
+        host = opened(per_peer=1)
+        assert await admit(host, "SendModel", envelope()) is None
+        host.close()
+        with pytest.raises(Refused) as caught:
+            host.deliver(Offer(YOU, constant(1.0)))
+        assert caught.value.reason is Reason.NOT_READY
+        assert (host.mailbox.held, host.received) == (0, {})
+        host.mailbox.admit(YOU, None)  # its place was given back
+
+    asyncio.run(go())
