@@ -7,7 +7,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from pfl_node.membership.engine import Engine
 from pfl_node.membership.events import Event, JoinRefused
 from pfl_node.membership.member import Member, Role
 from pfl_node.membership.servicer import Servicer
-from pfl_node.wire.membership_pb2_grpc import add_MembershipServicer_to_server
 
 if TYPE_CHECKING:
     from pfl_node.settings import MembershipSettings
@@ -57,7 +55,7 @@ class Membership:
     def attach(self, endpoint: Endpoint) -> None:
         """Before the endpoint is bound."""
         self._endpoint = endpoint
-        endpoint.add("pfl.v1.Membership", partial(add_MembershipServicer_to_server, Servicer(self._engine)))
+        endpoint.add("pfl.v1.Membership", Servicer(self._engine).register)
 
     def bind(self, host: str, port: int) -> None:
         """Take the port's number for UDP, too; raises OSError when it is taken."""

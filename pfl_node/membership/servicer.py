@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NoReturn, Protocol
 
 import grpc
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
-from pfl_node.errors import Refused
+from pfl_node.errors import Reason, Refused
 from pfl_node.membership import codec
 from pfl_node.membership.admission import Admission
 from pfl_node.membership.member import Member, State
@@ -17,6 +19,7 @@ from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire.membership_pb2_grpc import MembershipServicer
 
 Context = Any
+Method = Callable[[Any, Context], Awaitable[Message]]
 
 
 class Desk(Protocol):
@@ -38,6 +41,18 @@ class Desk(Protocol):
 class Servicer(MembershipServicer):
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Requests come as bytes: one that cannot be read is counted and answered like any other nonsense."""
+        service = pb.DESCRIPTOR.services_by_name["Membership"]
+        handlers = {
+            method.name: grpc.unary_unary_rpc_method_handler(
+                self._reading(getattr(self, method.name), GetMessageClass(method.input_type)),
+                response_serializer=GetMessageClass(method.output_type).SerializeToString,
+            )
+            for method in service.methods
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:  # noqa: N802
         await self._ready(context)
@@ -88,6 +103,17 @@ class Servicer(MembershipServicer):
 
     async def List(self, request: pb.ListRequest, context: Context) -> pb.ListReply:  # noqa: N802, ARG002
         return pb.ListReply(self=self._desk.me.id, members=codec.to_wires(self._desk.members()))
+
+    def _reading(self, method: Method, kind: type[Message]) -> Callable[[bytes, Context], Awaitable[Message]]:
+        async def answer(message: bytes, context: Context) -> Message:
+            try:
+                request = kind.FromString(message)
+            except DecodeError:
+                refused = Refused(Reason.GARBAGE, f"the message is not a {kind.DESCRIPTOR.name}")
+                await self._garbage(refused, context)
+            return await method(request, context)
+
+        return answer
 
     async def _ready(self, context: Context) -> None:
         if not self._desk.running:
