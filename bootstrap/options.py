@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from pfl_node import __version__
 from pfl_node.address import is_loopback, is_wildcard, parse_address
@@ -26,6 +26,7 @@ class Options:
     name: str | None
     data_dir: Path | None
     insecure: bool
+    membership: Literal["udp", "grpc"]
     log_format: str
     log_level: str
 
@@ -83,6 +84,9 @@ def _parser() -> Parser:
     add("--name", metavar="NAME", help="a word for humans")
     add("--data-dir", metavar="DIR", type=Path, help="keep the id there (default: a new one with every start)")
     add("--insecure", action="store_true", help="allow plain connections beyond loopback")
+    add(
+        "--membership", choices=("udp", "grpc"), default="udp", help="how probes travel; grpc where UDP is blocked"
+    )
     add("--log-format", choices=("auto", "console", "json"), default="auto", help="default: %(default)s")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: %(default)s")
     add("--version", action="version", version=f"%(prog)s {__version__}")

@@ -40,7 +40,8 @@ class Seed(PeerServicer):
             run="",
             incarnation=identity.incarnation if identity else 1,
         )
-        self.membership = Membership(me, SwimConfig(), rng=Random(member), on_event=self._heard)
+        config = SwimConfig(transport=options.membership)
+        self.membership = Membership(me, config, rng=Random(member), on_event=self._heard)
         self.endpoint = Endpoint()
         self.membership.attach(self.endpoint)
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))

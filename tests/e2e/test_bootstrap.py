@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import grpc
 import psutil
@@ -124,7 +125,8 @@ def test_it_answers_health_status_and_list() -> None:
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_nodes_join_through_it_and_hear_its_goodbye() -> None:
+@pytest.mark.parametrize("transport", ["udp", "grpc"])
+def test_nodes_join_through_it_and_hear_its_goodbye(transport: Literal["udp", "grpc"]) -> None:
     async def scenario(seed: Running) -> str:
         changed = asyncio.Event()
         places: list[tuple[Endpoint, Membership]] = []
@@ -132,7 +134,7 @@ def test_nodes_join_through_it_and_hear_its_goodbye() -> None:
             endpoint = Endpoint()
             membership = Membership(
                 Member(f"id-{number}", f"node-{number}", incarnation=1),
-                SwimConfig(),
+                SwimConfig(transport=transport),
                 rng=Random(number),
                 on_event=lambda event: changed.set(),
             )
@@ -160,7 +162,7 @@ def test_nodes_join_through_it_and_hear_its_goodbye() -> None:
             await endpoint.stop(0)
         return errors
 
-    with bootstrap("--listen", "127.0.0.1:0", "--log-format", "json") as seed:
+    with bootstrap("--listen", "127.0.0.1:0", "--membership", transport, "--log-format", "json") as seed:
         logged = [json.loads(line) for line in asyncio.run(scenario(seed)).splitlines()]
     joined = [line for line in logged if line["event"] == "joined"]
     assert sorted(line["peer"] for line in joined) == ["id-0", "id-1", "id-2"]
