@@ -88,7 +88,7 @@ class Swarm:
 
     @property
     def done(self) -> int:
-        return sum(1 for seat in self.seats if seat.result)
+        return sum(1 for seat in self.seats if seat.result is not None)
 
     @property
     def rounds_done(self) -> int:

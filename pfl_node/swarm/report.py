@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -78,11 +78,10 @@ class Report:
         together, alone = self.outcome.accuracy, self.alone.accuracy if self.alone else None
         if together is None or alone is None:
             return ""
-        change = "rose" if together > alone + 0.0005 else "fell" if together < alone - 0.0005 else "stayed"
-        return (
-            f"Learning with others, the mean accuracy on test data {change} "
-            f"from {percent(alone)} to {percent(together)}."
-        )
+        before, after = percent(alone), percent(together)
+        change = f"{'rose' if together > alone else 'fell'} from {before} to {after}"
+        told = change if before != after else f"stayed at {after}"
+        return f"Learning with others, the mean accuracy on test data {told}."
 
     def scores(self) -> Table:
         """A line for each kind of data, and one for all; only that one where the kinds are not known."""
@@ -133,26 +132,20 @@ class Report:
 
     # -- who found whom ----------------------------------------------------------------------------------------
 
-    def picture(self) -> Table | None:
+    def picture(self) -> Group | None:
         """Who chose whom, a row a node."""
         nodes = self.outcome.nodes
         if len(nodes) > PICTURE or not any(n.neighbours for n in nodes):
             return None
         known = any(n.cluster is not None for n in nodes)
         legend = "+ the same kind of data, x another kind" if known else "+ chosen"
-        table = Table(
-            title=f"\nwho learns with whom: {legend}",
-            title_justify="left",
-            title_style="",
-            box=None,
-            pad_edge=False,
-        )
+        table = Table(box=None, pad_edge=False)
         table.add_column("")
         for n in nodes:
             table.add_column(n.id[-2:], justify="right", header_style="dim")
         for n in nodes:
             table.add_row(f"{n.id} {self.kind(n.cluster)}", *(_mark(n, other) for other in nodes))
-        return table
+        return Group(Text(f"who learns with whom: {legend}"), table)
 
     def who_found_whom(self) -> Iterator[str]:
         if found := self.outcome.found:

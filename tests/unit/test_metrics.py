@@ -11,6 +11,7 @@ from pfl_node.metrics import (
     found_neighbours,
     heads_by_cluster,
     mean_accuracy,
+    mean_loss,
     settled,
 )
 
@@ -19,6 +20,11 @@ def test_the_mean_is_over_the_nodes_that_were_measured() -> None:
     nodes = [NodeRecord("a", accuracy=0.5), NodeRecord("b", accuracy=0.7), NodeRecord("c"), NodeRecord("d")]
     assert mean_accuracy(nodes) == pytest.approx(0.6)
     assert mean_accuracy([NodeRecord("c"), NodeRecord("d", accuracy=float("nan"))]) is None
+
+
+def test_the_mean_loss_is_over_the_finite_ones() -> None:
+    assert mean_loss([NodeRecord("a", loss=1.0), NodeRecord("b", loss=3.0), NodeRecord("c")]) == pytest.approx(2.0)
+    assert mean_loss([NodeRecord("a", loss=float("inf")), NodeRecord("b")]) is None
 
 
 def test_accuracy_by_cluster_leaves_out_what_is_unknown() -> None:
