@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,9 +54,10 @@ def test_a_loss_that_is_no_number_is_written_as_null(tmp_path: Path) -> None:
 
 
 def test_simulated_and_real_nodes_have_the_same_summary_and_each_its_own_extras() -> None:
-    start = ("pens", "digits", 0, 5, NODES, {})
-    simulated = Summary(*start, models_lost=1, virtual_seconds=9.0, wall_seconds=1.0, cpu_seconds=1.0)
-    real = SwarmOutcome(*start, failed_calls={"send gone": 1}, wall_seconds=1.0, cpu_seconds=1.0)
+    run: dict[str, Any] = {"policy": "pens", "task": "digits", "seed": 0, "rounds": 5}
+    run |= {"nodes": NODES, "refused": {}, "wall_seconds": 1.0, "cpu_seconds": 1.0}
+    simulated = Summary(**run, models_lost=1, virtual_seconds=9.0)
+    real = SwarmOutcome(**run, failed_calls={"send gone": 1})
     assert set(simulated.as_dict()) ^ set(real.as_dict()) == {"models_lost", "virtual_seconds", "failed_calls"}
     shared = set(simulated.as_dict()) & set(real.as_dict())
     assert {k: simulated.as_dict()[k] for k in shared} == {k: real.as_dict()[k] for k in shared}
