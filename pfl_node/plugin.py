@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 import traceback
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,18 +20,40 @@ from pfl_node.errors import PflError, nearest
 def load(what: str, place: str, error: type[PflError]) -> Any:
     """The thing at a place. `what` it is ("policy", "task") begins the one line of an `error`."""
     where, _, name = place.rpartition(":")
-    is_file = where.endswith(".py")
-    if is_file and not Path(where).is_file():
-        raise error(f"{what} {place}: there is no file {where} (looked in {Path.cwd()})")
+    is_file = _is_file(what, place, error)
     try:
         module = _from_file(Path(where).resolve()) if is_file else _from_module(where)
-    except Exception as failure:  # whatever the user's code raises
+    except (Exception, SystemExit) as failure:  # whatever the user's code raises
         raise error(f"{what} {place}: cannot be imported{line_of(failure)}: {in_a_line(failure)}") from failure
     if not hasattr(module, name):
         own = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__]
         hint = nearest(name, own) if own else "nothing is defined there"
         raise error(f"{what} {place}: there is no {name!r}; {hint}")
     return getattr(module, name)
+
+
+def glance(what: str, place: str, error: type[PflError]) -> None:
+    """What can be said against a place without running what is there: no such file, no Python in it."""
+    where = Path(place.rpartition(":")[0])
+    if not _is_file(what, place, error):
+        return
+    try:
+        with warnings.catch_warnings(action="ignore"):  # the import will give them
+            compile(where.read_bytes(), where.name, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError) as failure:
+        raise error(f"{what} {place}: cannot be imported: {in_a_line(failure)}") from failure
+
+
+def _is_file(what: str, place: str, error: type[PflError]) -> bool:
+    """Is it a file rather than a module? One that must be there."""
+    where, _, name = place.rpartition(":")
+    if not where.endswith(".py") and os.sep not in where:
+        return False
+    if not where.endswith(".py"):
+        raise error(f"{what} {place}: the name of a Python file ends in .py, {where}.py:{name}")
+    if not Path(where).is_file():
+        raise error(f"{what} {place}: there is no file {where} (looked in {Path.cwd()})")
+    return True
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -58,15 +81,16 @@ def _from_module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def in_a_line(error: Exception) -> str:
+def in_a_line(error: BaseException) -> str:
     """The error's class and the first line of its text."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def line_of(error: Exception) -> str:
+def line_of(error: BaseException) -> str:
     """The last line of the user's own code on the way to the error; a SyntaxError says it itself."""
-    not_theirs = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
+    libraries = [sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")]
+    not_theirs = (str(Path(__file__).parent), *libraries, "<")
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(not_theirs):
             return f" ({Path(frame.filename).name}, line {frame.lineno})"

@@ -189,8 +189,16 @@ class Learner:
             raise LayoutMismatch(f"{model!r} does not fit this task's layout {self.layout.digest[:8]}")
 
     def _probe(self) -> None:
-        """Run two samples once, so that a model and data that do not fit are found now."""
-        x, y = (t[:2] for t in self._splits["train"])
+        """Run two samples once, so that a model and data that do not fit are found now; of val and test only
+        where they do not look like train."""
+        like = None
+        for name, (x, y) in self._splits.items():
+            kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+            if kind != like:
+                self._try(name, x[:2], y[:2])
+            like = like or kind
+
+    def _try(self, split: str, x: Tensor, y: Tensor) -> None:
         if self._given_loss is None and y.is_floating_point() and y.ndim < 2:
             raise TaskError(
                 f"task {self._name}: the labels are {y.dtype}: give integers, or a loss for such labels"
@@ -207,12 +215,14 @@ class Learner:
         except Exception as error:  # the user's code may raise anything
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise TaskError(
-                f"task {self._name}: the model or the loss fails on x {tuple(x.shape)} {x.dtype}, "
-                f"y {tuple(y.shape)} {y.dtype}: {text}"
+                f"task {self._name}: the model or the loss fails on the {split} data, "
+                f"x {tuple(x.shape)} {x.dtype}, y {tuple(y.shape)} {y.dtype}: {text}"
             ) from error
 
     def _check_labels(self, classes: int) -> None:
         for name, data in self._splits.items():
+            if data.y.is_floating_point():
+                continue
             low, high = int(data.y.min()), int(data.y.max())
             if high >= classes or (low < 0 and low != IGNORED):
                 wrong = high if high >= classes else low

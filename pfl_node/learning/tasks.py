@@ -6,19 +6,12 @@ Imports torch only when a task is loaded.
 from __future__ import annotations
 
 import copy
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import os
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from pfl_node import plugin
 from pfl_node.errors import ConfigError, PflError, TaskError, nearest
 from pfl_node.learning.task import Place, Task
 from pfl_node.settings import TaskSettings
@@ -55,32 +48,32 @@ def load_task(settings: TaskSettings, place: Place) -> Task:
             made = function(**wanted)
     except PflError:
         raise
-    except Exception as error:
-        raise TaskError(f"task {settings.name} failed{_where(error)}: {_say(error)}") from error
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise TaskError(
+            f"task {settings.name} failed{plugin.line_of(error)}: {plugin.in_a_line(error)}"
+        ) from error
     return complete(as_task(made, settings.name), place.seed)
 
 
 def find(name: str) -> Callable[..., Any]:
     """The function that a name stands for."""
-    if name in TASKS:
-        name = TASKS[name].where
-    where, colon, function = name.rpartition(":")
-    if not colon:
-        if name.endswith(".py"):
-            raise ConfigError(f"task {name!r}: say which function of the file, {name}:FUNCTION")
-        raise ConfigError(f"there is no task {name!r}; {nearest(name, TASKS)} (or FILE.py:FUNCTION)")
-    is_file = where.endswith(".py") or os.sep in where
-    module = _import_file(Path(where)) if is_file else _import_module(where)
-    found = getattr(module, function, None)
+    check_name(name)
+    found = plugin.load("task", TASKS[name].where if name in TASKS else name, TaskError)
     if not callable(found):
-        known = [
-            n
-            for n, f in vars(module).items()
-            if inspect.isfunction(f) and f.__module__ == module.__name__ and n[0] != "_"
-        ]
-        hint = nearest(function, known) if known else "it defines no function at all"
-        raise TaskError(f"{where} has no function {function!r}; {hint}")
+        raise TaskError(f"task {name}: that is no function but of type {type(found).__name__}")
     return found  # type: ignore[no-any-return]
+
+
+def check_name(name: str) -> None:
+    """What can be said against a name without running the user's file, which may import torch."""
+    if name in TASKS:
+        return
+    if ":" in name:
+        plugin.glance("task", name, TaskError)
+    elif name.endswith(".py"):
+        raise ConfigError(f"task {name!r}: say which function of the file, {name}:FUNCTION")
+    else:
+        raise ConfigError(f"there is no task {name!r}; {nearest(name, TASKS)} (or FILE.py:FUNCTION)")
 
 
 def arguments(function: Callable[..., Any], settings: TaskSettings, place: Place) -> dict[str, Any]:
@@ -122,54 +115,16 @@ def _factory(model: Any, name: str) -> Callable[[], Any]:
     if isinstance(model, nn.Module):
         return lambda: copy.deepcopy(model)
     if callable(model):
-        return model  # type: ignore[no-any-return]
+        return lambda: _made(model, name)
     raise TaskError(
         f"task {name}: the model is of type {type(model).__name__}, not an nn.Module or a function that makes one"
     )
 
 
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise TaskError(f"there is no file {path} (looked in {Path.cwd()})")
-    path = path.resolve()
-    name = f"pfl_task_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise TaskError(f"{path} is not a Python file: its name must end in .py")
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # for the files beside it
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+def _made(model: Callable[[], Any], name: str) -> Any:
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise TaskError(f"{path} cannot be imported{_where(error)}: {_say(error)}") from error
-    return module
-
-
-def _import_module(name: str) -> ModuleType:
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise TaskError(f"module {name} cannot be imported{_where(error)}: {_say(error)}") from error
-
-
-def _say(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}".rstrip(
-        ": "
-    )
-
-
-def _where(error: Exception) -> str:
-    """The place in the user's code that failed."""
-    if isinstance(error, SyntaxError):
-        return ""  # its text says it
-    ours, libraries = str(Path(__file__).parent), os.sep + "site-packages" + os.sep
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith((ours, "<")) and libraries not in frame.filename:
-            return f" ({Path(frame.filename).name}, line {frame.lineno})"
-    return ""
+        return model()
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise TaskError(
+            f"task {name}: the model cannot be made{plugin.line_of(error)}: {plugin.in_a_line(error)}"
+        ) from error

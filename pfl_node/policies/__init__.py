@@ -37,6 +37,8 @@ def load_policy(name: str) -> type[Policy]:
         raise ConfigError(f"policy {name}: not a subclass of pfl_node.policies.base.Policy")
     if inspect.isabstract(cls):
         raise ConfigError(f"policy {name}: has no main()")
+    if not inspect.iscoroutinefunction(cls.main):
+        raise ConfigError(f"policy {name}: its main() is not a coroutine; write async def main(self)")
     return cls
 
 

@@ -297,7 +297,7 @@ def test_a_model_of_another_layout_is_refused() -> None:
 @pytest.mark.parametrize(
     ("model", "data", "text"),
     [
-        (lambda: nn.Linear(3, 3), blobs(), "fails on x (2, 4) torch.float32"),
+        (lambda: nn.Linear(3, 3), blobs(), "fails on the train data, x (2, 4) torch.float32"),
         (plain, Data(torch.randn(20, 4), torch.randn(20)), "the labels are torch.float32"),
         (plain, Data(torch.randn(20, 4), torch.arange(20) % 4), "a label 3, the model knows 0 to 2"),
         (plain, Data(torch.randn(20, 4), torch.arange(20) % 3 - 1), "a label -1"),
@@ -311,6 +311,20 @@ def test_a_model_that_does_not_fit_its_data_is_found_at_once(
         learner(model, data)
     assert text in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("split", "data", "text"),
+    [
+        ("test", Data(torch.randn(20, 5), torch.arange(20) % 3), "fails on the test data, x (2, 5)"),
+        ("val", Data(torch.randn(20, 4), torch.randn(20)), "the labels are torch.float32"),
+        ("test", Data(torch.randn(20, 4), torch.arange(20) % 5), "the test data has a label 4"),
+    ],
+)
+def test_data_to_measure_on_that_does_not_fit_is_found_at_once(split: str, data: Data, text: str) -> None:
+    with pytest.raises(TaskError) as error:
+        learner(task_options={split: data})
+    assert text in str(error.value)
 
 
 def test_a_bad_head_name_is_found_at_once() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.task import Place, Task
-from pfl_node.learning.tasks import TASKS, load_task
+from pfl_node.learning.tasks import TASKS, check_name, load_task
 from pfl_node.settings import TaskSettings, TrainSettings
 
 HERE = Place(index=1, nodes=4, seed=3, node_id="abc")
@@ -35,7 +35,7 @@ def clean_imports() -> Iterator[None]:
     yield
     sys.path[:] = path
     for name in set(sys.modules) - modules:
-        if name.startswith(("pfl_task_", "beside", "mypackage")):
+        if name.startswith(("pfl_plugin_", "beside", "mypackage")):
             del sys.modules[name]
 
 
@@ -168,12 +168,18 @@ MISTAKES = [
         "task",
         "needs its option 'size': --set task.size=",
     ),
-    ("def task(): return {'model': net, 'train': rows()}", "taks", "no function 'taks'; did you mean 'task'?"),
-    ("task = 3", "task", "no function 'task'; known: net, rows"),
+    ("def task(): return {'model': net, 'train': rows()}", "taks", "there is no 'taks'; did you mean 'task'?"),
+    ("task = 3", "task", "mine.py:task: that is no function but of type int"),
     ("import no_such_thing", "task", "line 12): ModuleNotFoundError: No module named 'no_such_thing'"),
     ("def task(:", "task", "SyntaxError: invalid syntax (mine.py, line 12)"),
     ("def task():\n    return 1 / 0", "task", "(mine.py, line 13): ZeroDivisionError: division by zero"),
     ("def task():\n    return torch.ones(2) @ torch.ones(3)", "task", "(mine.py, line 13): RuntimeError"),
+    (
+        "import sys\nsys.exit('usage: mine.py FOLDER')",
+        "task",
+        "(mine.py, line 13): SystemExit: usage: mine.py FOLDER",
+    ),
+    ("def task():\n    raise SystemExit(3)", "task", "task failed (mine.py, line 13): SystemExit: 3"),
     ("def task(): return None", "task", "gave no 'model'"),
     ("def task(): return {'model': net}", "task", "gave no 'train'"),
     ("def task(): return {'model': net, 'trian': rows()}", "task", "unknown 'trian'; did you mean 'train'?"),
@@ -198,16 +204,42 @@ def test_a_mistake_in_a_users_task_is_one_line_that_says_where(
     assert "\n" not in str(error.value)
 
 
+def test_a_model_that_cannot_be_made_is_one_line_that_says_where(tmp_path: Path) -> None:
+    body = "def task(): return {'model': lambda: nn.Linear('wide', 3), 'train': rows()}"
+    task = load(f"{write(tmp_path, body)}:task")
+    with pytest.raises(TaskError, match=r"task: the model cannot be made \(mine.py, line 12\): TypeError: "):
+        Learner(task, TrainSettings(), "cpu")
+
+
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="there is no file"):
         load(f"{tmp_path}/nothing.py:task")
-    with pytest.raises(TaskError, match=r"must end in \.py"):
-        load(f"{write(tmp_path, '', 'mine.txt')}:task")
+    with pytest.raises(TaskError, match=r"ends in \.py, .*/mine\.py:task$"):
+        load(f"{tmp_path}/mine:task")
 
 
 def test_a_module_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(TaskError, match="module no_such_module cannot be imported"):
+    with pytest.raises(TaskError, match="no_such_module:task: cannot be imported: ModuleNotFoundError"):
         load("no_such_module:task")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nothing.py:task", "there is no file"),
+        ("mine.py:task", "task .*/mine.py:task: cannot be imported: SyntaxError: .*line 12\\)$"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_known_before_it_is_run(tmp_path: Path, name: str, text: str) -> None:
+    write(tmp_path, "def task(:", start=START + "    raise AssertionError('it was run')")
+    with pytest.raises(TaskError, match=text):
+        check_name(f"{tmp_path}/{name}")
+
+
+def test_nothing_is_run_and_nothing_warned_of_before_its_time(tmp_path: Path) -> None:
+    check_name(f"{write(tmp_path, 'raise AssertionError; 1 is 1')}:task")
+    check_name("a.module:task")
+    check_name("digits")
 
 
 def test_a_file_that_failed_can_be_mended_and_loaded_again(tmp_path: Path) -> None:

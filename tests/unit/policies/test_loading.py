@@ -29,6 +29,10 @@ class Mine(Policy):
 class Half(Policy):
     pass
 
+class Sync(Policy):
+    def main(self) -> None:
+        pass
+
 def helper() -> None:
     pass
 """
@@ -91,6 +95,7 @@ def test_a_class_that_is_not_in_the_file(file: Path) -> None:
 def test_something_that_is_no_policy(file: Path) -> None:
     assert "not a subclass of pfl_node.policies.base.Policy" in complaint(f"{file}:helper")
     assert complaint(f"{file}:Half").endswith("has no main()")
+    assert complaint(f"{file}:Sync").endswith("its main() is not a coroutine; write async def main(self)")
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
@@ -103,6 +108,12 @@ def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
         "ModuleNotFoundError: No module named 'nothing_of_this_name'"
     )
     assert not any(name.startswith("pfl_plugin_broken") for name in sys.modules)
+
+
+def test_a_script_that_ends_the_program_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("import sys\nsys.exit(4)\n")
+    assert complaint(f"{path}:X").endswith("cannot be imported (script.py, line 2): SystemExit: 4")
 
 
 def test_a_module_that_cannot_be_imported() -> None:
