@@ -89,9 +89,18 @@ def _environment(environ: Mapping[str, str]) -> Layer:
         if not variable.startswith(PREFIX) or variable in OURS_BUT_NOT_SETTINGS or SERVICE_LINK.match(variable):
             continue
         where = f"in environment variable {variable}"
-        key = _known(variable.removeprefix(PREFIX).lower().replace("__", "."), where)
-        layer[key] = Given(_value(key, text), where)
+        key = _known(_key_of(variable), where)
+        if text:  # an empty variable is one that is not set
+            layer[key] = Given(_value(key, text), where)
     return layer
+
+
+def _key_of(variable: str) -> str:
+    name = variable.removeprefix(PREFIX)
+    section, _, leaf = name.partition("_")
+    if section.lower() in sections() and not leaf.startswith("_") and is_known(f"{section}.{leaf}".lower()):
+        raise ConfigError(f"unknown environment variable {variable}: did you mean {PREFIX}{section}__{leaf}?")
+    return name.lower().replace("__", ".")
 
 
 def _respelled(environment: Layer, by: Sequence[Layer]) -> Layer:
@@ -177,6 +186,8 @@ def _lay_over(merged: Layer, layer: Layer) -> None:
 def _build(merged: Layer) -> Settings:
     tree: dict[str, Any] = {}
     for key, given in merged.items():
+        if given.value == "" and key in keys():
+            raise ConfigError(f"{key!r} {given.where} is empty: must be {allowed(key)}")
         section, _, leaf = key.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[leaf] = given.value
     try:
@@ -198,13 +209,14 @@ def check(settings: Settings) -> None:
 
 
 def check_names(settings: Settings) -> None:
-    """A task of the user's own is looked at when it is loaded: its file may import torch."""
+    """A task of the user's own is run when the node has started: its file may import torch."""
     from pfl_node.learning.task import Place
-    from pfl_node.learning.tasks import arguments, find
+    from pfl_node.learning.tasks import arguments, check_name, find
     from pfl_node.policies import configure, load_policy
 
     configure(load_policy(settings.policy.name), settings.policy.options)
     task = settings.task
+    check_name(task.name)
     if ":" not in task.name:
         arguments(find(task.name), task, Place(task.index, task.nodes, settings.seed, node_id=""))
 

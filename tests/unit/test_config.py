@@ -128,6 +128,12 @@ def test_knobs_in_the_environment_find_the_policys_own_spelling() -> None:
     assert load_settings(environ={"PFL_POLICY__T": "9"}, sets=["policy.T=7"]).policy.options == {"T": 7}
 
 
+def test_an_empty_variable_is_one_that_is_not_set(tmp_path: Path) -> None:
+    file = written(tmp_path, "rounds = 7\n")
+    empty = dict.fromkeys(("PFL_ROUNDS", "PFL_NAME", "PFL_POLICY", "PFL_TASK__FOLDER"), "")
+    assert load_settings(config=file, environ=empty) == Settings(rounds=7)
+
+
 def test_variables_of_others_are_left_alone() -> None:
     kubernetes = {"PFL_NODE_SERVICE_HOST": "10.0.0.1", "PFL_NODE_PORT_7000_TCP_PORT": "7000", "PFL_NODE_PORT": "x"}
     assert load_settings(environ={"PATH": "/bin", "PFL_DEBUG": "1", **kubernetes}) == Settings()
@@ -182,6 +188,25 @@ def test_a_mistake_elsewhere_names_its_source() -> None:
     assert mistake(sets=["train.lr=0"]) == "bad value 0 for 'train.lr' in --set: must be a number above 0"
     assert mistake(sets=["seeed=0"]) == "unknown setting 'seeed' in --set: did you mean 'seed'?"
     assert mistake(sets=["train=0"]) == "'train' in --set is a section: write train.KEY = VALUE"
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("PFL_TRAIN_LR", "PFL_TRAIN__LR"),
+        ("PFL_TRAIN_WEIGHT_DECAY", "PFL_TRAIN__WEIGHT_DECAY"),
+        ("PFL_POLICY_N_SAMPLED", "PFL_POLICY__N_SAMPLED"),
+    ],
+)
+def test_a_variable_with_one_underscore_is_told_of_the_second(variable: str, meant: str) -> None:
+    assert mistake(environ={variable: "1"}) == f"unknown environment variable {variable}: did you mean {meant}?"
+
+
+def test_an_empty_text_is_a_mistake_and_not_the_working_directory(tmp_path: Path) -> None:
+    assert mistake(overrides={"data_dir": ""}) == "'data_dir' in --data-dir is empty: must be a text"
+    assert mistake(sets=["name="]) == "'name' in --set is empty: must be a text"
+    assert mistake(overrides={"rounds": ""}) == "'rounds' in --rounds is empty: must be a whole number above 0"
+    assert load_settings(sets=["task.folder="]).task.options == {"folder": ""}
 
 
 @pytest.mark.parametrize("text", ["seed", "=3", ""])
