@@ -44,6 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(e), e, code=1)
     except (KeyboardInterrupt, typer.Abort):
         return 130
+    except Exception as e:
+        from pfl_node.plugin import in_a_line, line_of
+
+        if not (where := line_of(e)):
+            raise  # a bug of ours keeps its traceback
+        return _complain(f"{in_a_line(e)}{where}; PFL_DEBUG=1 shows the way there", e, code=1)
     return code if isinstance(code, int) else 0
 
 

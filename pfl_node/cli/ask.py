@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from pfl_node.cli.options import Address, Format
-from pfl_node.cli.remote import Remote, connected
+from pfl_node.cli.remote import NOBODY, Remote, connected
 from pfl_node.cli.show import as_facts, as_json, as_table
 from pfl_node.errors import PeerGone
 
@@ -16,6 +16,7 @@ Timeout = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How 
 State = Literal["starting", "joining", "training", "done", "leaving"]
 STATES = get_args(State)  # in the order of a node's life
 NOT_SERVING = ("starting", "joining", "done", "leaving")
+THE_END = ("done", "leaving")
 
 Peers = Annotated[int | None, typer.Option(min=0, metavar="N", help="Until so many other nodes are alive.")]
 Round = Annotated[int | None, typer.Option(min=0, metavar="N", help="Until this round is reached.")]
@@ -72,11 +73,29 @@ def wait(
     address: Address, peers: Peers = None, round: Round = None, state: Reached = None, timeout: Patience = 30.0
 ) -> int:
     """Wait until a node serves, has company, or got somewhere."""
-    with connected(address, min(2.0, max(timeout, 0.1))) as node:
-        still = wait_until(lambda: missing(node, peers=peers, round=round, state=state), timeout)
+    with connected(address, min(2.0, max(timeout, 1.0))) as node:
+        ask = patiently(lambda: missing(node, peers=peers, round=round, state=state), ending=state in THE_END)
+        still = wait_until(ask, timeout)
     if still:
         raise PeerGone(address, f"after {timeout:g} s: {still}")
     return 0
+
+
+def patiently(missing: Callable[[], str], *, ending: bool) -> Callable[[], str]:
+    """Nobody there is one more thing that is missing. But who waits for the `ending` of a node that answered
+    before has what he waits for: a node that is done goes."""
+    met = False
+
+    def ask() -> str:
+        nonlocal met
+        try:
+            still = missing()
+        except PeerGone as e:
+            return "" if met and ending and e.text == NOBODY else e.text
+        met = True
+        return still
+
+    return ask
 
 
 def wait_until(
@@ -96,18 +115,14 @@ def wait_until(
 
 
 def missing(node: Remote, *, peers: int | None, round: int | None, state: str | None) -> str:
-    """What the node lacks of what is waited for, in words; empty: nothing."""
-    try:
-        lacks = [] if node.serving() or state in NOT_SERVING else ["not serving yet"]
-        if peers is not None:
-            me, members = node.members()
-            alive = sum(m["role"] == "node" and m["state"] == "alive" and m["id"] != me for m in members)
-            lacks += [f"{alive} of {peers} peers"] if alive < peers else []
-        if round is not None or state is not None:
-            facts = node.status()
-            lacks += _behind(facts, round, state)
-    except PeerGone as e:
-        return e.text
+    """What the node lacks of what is waited for, in words; empty: nothing. Raises PeerGone."""
+    lacks = [] if node.serving() or state in NOT_SERVING else ["not serving yet"]
+    if peers is not None:
+        me, members = node.members()
+        alive = sum(m["role"] == "node" and m["state"] == "alive" and m["id"] != me for m in members)
+        lacks += [f"{alive} of {peers} peers"] if alive < peers else []
+    if round is not None or state is not None:
+        lacks += _behind(node.status(), round, state)
     return ", ".join(lacks)
 
 

@@ -2,7 +2,9 @@
 
 import inspect
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from pfl_node.cli.options import Format
 from pfl_node.cli.show import as_json, as_table
@@ -12,45 +14,72 @@ if TYPE_CHECKING:
 
     from pfl_node.policies.base import Policy
 
+PolicyName = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one, with all its knobs.")]
+TaskName = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one, with all its options.")]
 
-def policies(format: Format = "table") -> int:
+
+def policies(name: PolicyName = None, format: Format = "table") -> int:
     """The algorithms and their knobs (set one with --set policy.KNOB=VALUE)."""
     from pfl_node.policies import POLICIES, load_policy
 
-    classes = {name: load_policy(name) for name in POLICIES}
+    found = [described(n, load_policy(n)) for n in ([name] if name else POLICIES)]
     if format == "json":
-        as_json({"policies": [described(name, cls) for name, cls in classes.items()]})
+        as_json({"policies": found})
+    elif name is None:
+        as_table(("policy", "what it is", "knobs"), map(in_a_row, found))
     else:
-        rows = [(name, summary(cls.__doc__), short(knobs(cls.Config))) for name, cls in classes.items()]
-        as_table(("policy", "what it is", "knobs"), rows)
+        show_one(found[0], knob="name", may_be="type", default="default", what_it_is="help")
     return 0
 
 
-def tasks(format: Format = "table") -> int:
+def tasks(name: TaskName = None, format: Format = "table") -> int:
     """What can be learned without writing a task (set an option with --set task.OPTION=VALUE)."""
     from pfl_node.learning.tasks import TASKS
 
-    options = {name: task_options(name) for name in TASKS}
+    found = [described_task(n) for n in ([name] if name else TASKS)]
     if format == "json":
-        found = [{"name": n, "summary": t.description, "options": options[n]} for n, t in TASKS.items()]
         as_json({"tasks": found})
+    elif name is None:
+        as_table(("task", "what it is", "options"), map(in_a_row, found))
     else:
-        as_table(
-            ("task", "what it is", "options"), [(n, t.description, short(options[n])) for n, t in TASKS.items()]
-        )
+        show_one(found[0], option="name", type="type", default="default")
     return 0
 
 
-def task_options(name: str) -> list[dict[str, Any]]:
+def show_one(found: dict[str, Any], **columns: str) -> None:
+    """What it is, and a line for each of its options."""
+    print(found["summary"] or found["name"])
+    if found["options"]:
+        print()
+        rows = [[option[key] for key in columns.values()] for option in found["options"]]
+        as_table([title.replace("_", " ") for title in columns], rows)
+
+
+def in_a_row(found: dict[str, Any]) -> tuple[str, str, str]:
+    options = [f"{o['name']}={'none' if o['default'] is None else o['default']}" for o in found["options"]]
+    return found["name"], found["summary"], " ".join(options)
+
+
+def described_task(name: str) -> dict[str, Any]:
     """What its function can be told, besides the place."""
     from pfl_node.learning.task import Place
-    from pfl_node.learning.tasks import find
+    from pfl_node.learning.tasks import TASKS, find
 
+    function = find(name)
     place = {field.name for field in fields(Place)}
-    declared = inspect.signature(find(name)).parameters.values()
-    return [
-        {"name": p.name, "type": str(p.annotation), "default": p.default} for p in declared if p.name not in place
+    options = [
+        {"name": p.name, "type": _type(p.annotation), "default": None if p.default is p.empty else p.default}
+        for p in inspect.signature(function).parameters.values()
+        if p.name not in place
     ]
+    about = TASKS[name].description if name in TASKS else summary(function.__doc__)
+    return {"name": name, "summary": about, "options": options}
+
+
+def _type(annotation: Any) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def described(name: str, policy: type["Policy"]) -> dict[str, Any]:
@@ -76,7 +105,3 @@ def knobs(config: type["BaseModel"]) -> list[dict[str, Any]]:
         }
         for name, field in config.model_fields.items()
     ]
-
-
-def short(options: list[dict[str, Any]]) -> str:
-    return " ".join(f"{o['name']}={'none' if o['default'] is None else o['default']}" for o in options)

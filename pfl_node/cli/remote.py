@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import grpc
 
 A = TypeVar("A")
+NOBODY = "nothing listens there (connection refused)"
 
 
 @contextmanager
@@ -97,7 +98,7 @@ class Remote:
 def why(code: str, details: str, timeout: float) -> str:
     """A failed call in a few words."""
     known = {
-        "connection refused": "nothing listens there (connection refused)",
+        "connection refused": NOBODY,
         "domain name not found": "no such host",
         "name or service not known": "no such host",
         "dns resolution failed": "no such host",

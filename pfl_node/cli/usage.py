@@ -5,6 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from pfl_node.cli.options import ABOUT_ONE_NODE
 from pfl_node.errors import ConfigError, nearest
 
 
@@ -22,6 +23,8 @@ def in_one_line(error: typer.TyperException) -> str:
     option = getattr(error, "option_name", None)
     if option and context and not any(option in p.opts for p in context.command.params):
         known = [o for p in context.command.params for o in p.opts if o.startswith("--")]
+        if option in ABOUT_ONE_NODE and "--policy" in known:
+            return f"no such option {option}: it is about one node, {context.command_path} runs many"
         return f"no such option {option}: {nearest(option, known)}"
     text = error.format_message().rstrip(".")
     text = text.replace(": Value error, ", ": ").replace(": Input should", ": it should")

@@ -12,8 +12,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from pfl_node.cli.ask import wait_until
-from pfl_node.cli.remote import why
+from pfl_node.cli.ask import patiently, wait_until
+from pfl_node.cli.remote import NOBODY, why
+from pfl_node.errors import PeerGone
 from pfl_node.wire import membership_pb2, membership_pb2_grpc, peer_pb2, peer_pb2_grpc
 from tests.unit.cli.run import Shell
 
@@ -176,6 +177,29 @@ def test_wait_for_nobody_says_so(shell: Shell) -> None:
     assert shell.failure("wait", "127.0.0.1:1", "--timeout", "0") == (
         "127.0.0.1:1: after 0 s: nothing listens there (connection refused)"
     )
+
+
+@pytest.mark.parametrize(
+    ("answers", "ending", "still"),
+    [
+        ([NOBODY], True, NOBODY),
+        (["training, not done", NOBODY], True, ""),
+        (["training, not done", "no answer within 2 s"], True, "no answer within 2 s"),
+        (["in round 1, not 2", NOBODY], False, NOBODY),
+    ],
+)
+def test_a_node_that_is_gone_has_ended_if_it_was_there_before(
+    answers: list[str], ending: bool, still: str
+) -> None:
+    told = iter(answers)
+
+    def missing() -> str:
+        if (text := next(told)).startswith("no"):
+            raise PeerGone("a:1", text)
+        return text
+
+    ask = patiently(missing, ending=ending)
+    assert [ask() for _ in answers][-1] == still
 
 
 def test_waiting_asks_again_until_nothing_is_missing() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
+
+import pytest
 
 from pfl_node.policies import POLICIES
 from tests.unit.cli.run import Shell
@@ -30,3 +34,37 @@ def test_tasks_say_what_they_are_and_take(shell: Shell) -> None:
     assert "handwritten" in digits["summary"]
     assert "angles" in [o["name"] for o in digits["options"]]
     assert "angles=" in shell("tasks").out
+
+
+def test_one_policy_is_shown_with_a_line_for_each_knob(shell: Shell) -> None:
+    summary, _, head, *lines = shell("policies", "pens").out.splitlines()
+    assert summary.startswith("PENS")
+    assert head.split() == ["knob", "may", "be", "default", "what", "it", "is"]
+    assert [line.split()[0] for line in lines] == list(POLICIES["pens"].Config.model_fields)
+    assert shell("policies", "local").out.count("\n") == 1
+    assert [p["name"] for p in json.loads(shell("policies", "el", "--format", "json").out)["policies"]] == ["el"]
+
+
+def test_one_task_is_shown_with_a_line_for_each_option(shell: Shell) -> None:
+    _, _, head, *lines = shell("tasks", "digits").out.splitlines()
+    assert head.split() == ["option", "type", "default"]
+    assert [line.split()[0] for line in lines] == ["angles", "sizes", "samples", "model"]
+
+
+def test_a_task_of_ones_own_can_be_looked_at(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "mine.py"
+    file.write_text('def cells(folder, noise: float = 0.5, seed=0):\n    """Cells.\n\n    More."""\n')
+    found = json.loads(shell("tasks", f"{file}:cells", "--format", "json").out)["tasks"]
+    assert found == [
+        {
+            "name": f"{file}:cells",
+            "summary": "Cells.",
+            "options": [
+                {"name": "folder", "type": "", "default": None},
+                {"name": "noise", "type": "float", "default": 0.5},
+            ],
+        }
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,10 @@ from tests.unit.cli.run import Shell
             "add --insecure if you trust this network",
         ),
         ("status 127.0.0.1", "address '127.0.0.1' must be HOST:PORT, for example 127.0.0.1:7000 or [::1]:7000"),
+        ("sim --listen 127.0.0.1:0", "no such option --listen: it is about one node, pfl-node sim runs many"),
+        ("peers a:1 --listen b:2", "no such option --listen: known: --format, --timeout"),
+        ("policies pns", "unknown policy 'pns': did you mean 'pens'?"),
+        ("tasks digts", "there is no task 'digts'; did you mean 'digits'? (or FILE.py:FUNCTION)"),
         ("sim --nodes 3 --fault crsh:n001@3", "fault 'crsh:n001@3': unknown kind 'crsh'; did you mean 'crash'?"),
     ],
 )
@@ -62,6 +67,29 @@ def test_a_value_that_an_option_cannot_have_names_the_option(shell: Shell, words
 def test_a_task_that_does_not_exist_names_the_nearest(shell: Shell) -> None:
     assert "did you mean 'digits'?" in shell.mistake("config", "--task", "digts")
     assert "did you mean 'angles'?" in shell.mistake("config", "--set", "task.angels=[0]")
+
+
+@pytest.mark.parametrize("verb", ["", "config", "sim", "swarm", "demo"])
+def test_a_task_of_ones_own_that_cannot_be_read_is_known_before_anything_starts(shell: Shell, verb: str) -> None:
+    line = shell.mistake(*verb.split(), "--task", "nothing.py:task")
+    assert line.startswith("task nothing.py:task: there is no file nothing.py (looked in ")
+
+
+def test_a_failure_in_a_policy_of_ones_own_is_one_line_that_says_where(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from pfl_node.policies.base import Policy\n"
+        "class Mine(Policy):\n"
+        "    async def main(self):\n"
+        "        return 1 / 0\n"
+    )
+    outcome = shell("sim", "--nodes", "1", "--rounds", "1", "--policy", f"{file}:Mine")
+    assert outcome.code in (1, 2)
+    assert "(mine.py, line 4)" in shell.line(outcome)
+    assert "ZeroDivisionError: division by zero" in shell.line(outcome)
 
 
 def test_a_mistake_in_a_file_names_the_file(shell: Shell, tmp_path: Path) -> None:
