@@ -88,10 +88,11 @@ def in_a_line(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """The last line of the user's own code on the way to the error; a SyntaxError says it itself."""
+    """The last line of the user's own code on the way to the error; a SyntaxError says it itself. What has no full
+    path was compiled elsewhere."""
     libraries = [sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")]
     not_theirs = (str(Path(__file__).parent), *libraries, "<")
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(not_theirs):
+        if os.path.isabs(frame.filename) and not frame.filename.startswith(not_theirs):
             return f" ({Path(frame.filename).name}, line {frame.lineno})"
     return ""

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if not (where := line_of(e)):
             raise  # a bug of ours keeps its traceback
-        return _complain(f"{in_a_line(e)}{where}; PFL_DEBUG=1 shows the way there", e, code=1)
+        return _complain(f"your code failed{where}: {in_a_line(e)} (PFL_DEBUG=1 shows the way there)", e, code=2)
     return code if isinstance(code, int) else 0
 
 

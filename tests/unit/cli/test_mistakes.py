@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -86,10 +87,14 @@ def test_a_failure_in_a_policy_of_ones_own_is_one_line_that_says_where(
         "    async def main(self):\n"
         "        return 1 / 0\n"
     )
-    outcome = shell("sim", "--nodes", "1", "--rounds", "1", "--policy", f"{file}:Mine")
-    assert outcome.code in (1, 2)
-    assert "(mine.py, line 4)" in shell.line(outcome)
-    assert "ZeroDivisionError: division by zero" in shell.line(outcome)
+    line = shell.mistake("sim", "--nodes", "1", "--rounds", "1", "--policy", f"{file}:Mine")
+    assert "failed (mine.py, line 4): ZeroDivisionError: division by zero" in line
+
+
+def test_a_bug_of_ours_keeps_its_traceback(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pfl_node.cli.app", json.dumps)  # which cannot take what it is given
+    with pytest.raises(TypeError):
+        shell("config")
 
 
 def test_a_mistake_in_a_file_names_the_file(shell: Shell, tmp_path: Path) -> None:
