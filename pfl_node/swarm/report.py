@@ -183,6 +183,7 @@ class Report:
 
 def show_next(steps: Mapping[str, str], console: Console) -> None:
     grid = Table.grid(padding=(0, 3))
+    grid.add_column(no_wrap=True)
     for command, what in steps.items():
         grid.add_row(Text(f"  {command}", style="bold"), what)
     console.print("\nnext:", markup=False)

@@ -71,7 +71,7 @@ def next_steps(settings: Settings) -> dict[str, str]:
         f"pfl-node demo{own} --policy {name}": what for name, what in TRY.items() if name != settings.policy.name
     }
     if own:
-        return {**others, f"pfl-node{own}": "a node on its own, which others can join from other machines"}
+        return {**others, f"pfl-node{own}": "a single node, which others can join"}
     return {
         **others,
         "pfl-node sim -n 200 --rounds 20": "many nodes, simulated; one seed decides everything",
