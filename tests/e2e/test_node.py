@@ -429,22 +429,22 @@ class Waits(Policy):
 @pytest.mark.parametrize(
     ("settings", "error", "says"),
     [
-        ({"task": "no_task"}, TaskError, r"no_task failed \(broken.py, line 10\): RuntimeError: no such patient"),
-        ({"task": "no_model"}, TaskError, r"no_model failed \(broken.py, line 13\): ZeroDivisionError"),
+        ({"task": "no_task"}, TaskError, r"no_task.* \(broken.py, line 10\): RuntimeError: no such patient"),
+        ({"task": "no_model"}, TaskError, r"no_model.* \(broken.py, line 13\): ZeroDivisionError"),
         (
             {"task": "no_loss"},
             TaskError,
-            r"no_loss failed \(broken.py, line 20\): ValueError: a loss that is tired",
+            r"no_loss.* \(broken.py, line 20\): ValueError: a loss that is tired",
         ),
         (
             {"policy": "Falls"},
             ConfigError,
-            r"Falls failed \(broken.py, line 27\): IndexError: pop from empty list",
+            r"Falls.* \(broken.py, line 27\): IndexError: pop from empty list",
         ),
         (
             {"policy": "Waits"},
             ConfigError,
-            r"Waits failed \(broken.py, line 32\): TypeError: .* awaits steps only",
+            r"Waits.* \(broken.py, line 32\): TypeError: .* awaits steps only",
         ),
     ],
     ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else "",

@@ -74,8 +74,12 @@ COMMON: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("common", COMMON, ids=json.dumps)
 def test_a_shell_and_the_command_read_the_line_as_it_was_meant(
-    common: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    common: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("a.py", "my tasks/it's.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("def f(**options): ...\n\n\nmake = f\n")
     for variable in [v for v in os.environ if v.startswith("PFL_")]:
         monkeypatch.delenv(variable)
     settings = Settings.model_validate(common)
