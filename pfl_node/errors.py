@@ -95,5 +95,8 @@ class Refused(PeerMisbehaved):
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error line: the nearest known name, or all of them."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=1)
+    lower = {name.lower(): name for name in names}
+    close = get_close_matches(word, names, n=1) or [
+        lower[name] for name in get_close_matches(word.lower(), lower, n=1)
+    ]
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"

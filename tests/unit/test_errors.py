@@ -39,5 +39,11 @@ def test_the_nearest_name_is_offered_or_all_of_them() -> None:
     assert nearest("zzz", ["pens", "gossip"]) == "known: gossip, pens"
 
 
+def test_the_nearest_name_may_be_written_in_another_case() -> None:
+    assert nearest("PENS", ["pens", "gossip"]) == "did you mean 'pens'?"
+    assert nearest("t", ["m", "T"]) == "did you mean 'T'?"
+    assert nearest("K", ["k", "K"]) == "did you mean 'K'?"
+
+
 def test_a_users_mistake_is_not_a_peers() -> None:
     assert not issubclass(ConfigError, errors.PeerError)
