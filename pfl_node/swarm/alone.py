@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import traceback
 
-from pfl_node.errors import PflError
 from pfl_node.swarm.pipes import Parent, leave
 
 
@@ -20,8 +18,6 @@ def main() -> int:
     try:
         _simulate(order, parent)
     except Exception as error:
-        if not isinstance(error, PflError):
-            traceback.print_exc()
         return parent.failed(error)
     return 0
 

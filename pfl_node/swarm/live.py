@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from statistics import fmean
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -196,15 +197,16 @@ def partners(group: Sequence[Seat], seats: Sequence[Seat]) -> str:
         return ""
     seat = group[0]
     index = {s.node: s.index for s in seats}
-    if chosen := seat.records.get("neighbours"):
-        return "found " + _short(index.get(p) for p in chosen["ids"])
+    if found := seat.records.get("neighbours"):
+        return f"found {_short(found.get('ids'), index)}"
     if "head" in seat.said:
         return f"those with head {seat.said['head']}"
-    return "tries " + _short(index.get(p) for p in seat.said["from"]) if seat.said.get("from") else ""
+    return f"tries {_short(seat.said['from'], index)}" if seat.said.get("from") else ""
 
 
-def _short(indices: Iterable[int | None]) -> str:
-    known = sorted({i for i in indices if i is not None})
+def _short(ids: Any, index: Mapping[str, int]) -> str:
+    """Their numbers; a policy of the user's own may call anything so."""
+    known = sorted({index[i] for i in ids if isinstance(i, str) and i in index}) if isinstance(ids, list) else []
     return " ".join(f"{i:02d}" for i in known[:PARTNERS]) + (" and more" if len(known) > PARTNERS else "")
 
 

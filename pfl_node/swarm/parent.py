@@ -134,27 +134,33 @@ class Swarm:
             worker.kill()
         worker.order(WorkerSpec(self.settings, self.nodes, share, seed, self.out).dump())
         async for said in worker.events():
-            self._hear(said)
-            self.on_event(said)
+            self.on_event(self._hear(said))
 
-    def _hear(self, said: Said) -> None:
+    def _hear(self, said: Said) -> Said:
+        """Keeps what is of use; what a node's own journal says is taken out of its envelope."""
         match said["event"]:
             case "imported":
                 self.imported += 1
             case "worked":
                 self.cpu += said["cpu"]
-            case "round":
-                seat = self.seats[said["index"]]
-                seat.round, seat.said = said["round"] + 1, said
-            case "started":
-                seat = self.seats[said["index"]]
-                seat.node, seat.cluster = said["node"], said["cluster"]
-                if self.started == self.nodes:
-                    self.ready.set()
             case "result":
                 self.seats[said["index"]].result = said
-            case event:
-                self.seats[said["index"]].records[event] = said
+            case "node":
+                self._hear_node(self.seats[said["index"]], said["what"], said["data"])
+                return {**said["data"], "event": said["what"], "index": said["index"]}
+        return said
+
+    def _hear_node(self, seat: Seat, event: str, data: Said) -> None:
+        """A policy may record under any name, also under one of ours."""
+        match event, data:
+            case "round", {"round": int(number)}:
+                seat.round, seat.said = number + 1, data
+            case "started", {"node": str(id), "cluster": cluster}:
+                seat.node, seat.cluster = id, cluster
+                if self.started == self.nodes:
+                    self.ready.set()
+            case _:
+                seat.records[event] = data
 
 
 def _cores() -> int:

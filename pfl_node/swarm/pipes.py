@@ -11,11 +11,13 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from pfl_node.errors import ConfigError, PflError, TaskError
+from pfl_node.plugin import in_a_line, line_of
 
 Said = dict[str, Any]
 LINE_LIMIT = 1 << 22  # bytes of one event; a thousand peers' counters fit
@@ -41,9 +43,14 @@ class Parent:
             self._up.flush()
 
     def failed(self, error: BaseException) -> int:
-        """Tells why, in a line. The exit code."""
-        mistake = isinstance(error, ConfigError | TaskError)
-        text = str(error) if isinstance(error, PflError) else f"{type(error).__name__}: {error}"
+        """Tells why, in a line; a bug of ours keeps its traceback. The exit code."""
+        mistake, text = isinstance(error, ConfigError | TaskError), str(error)
+        if not isinstance(error, PflError):
+            where, text = line_of(error), in_a_line(error)
+            if where:
+                mistake, text = True, f"your code failed{where}: {text}"
+            else:
+                traceback.print_exception(error)
         self.tell("failed", {"error": text, "mistake": mistake})
         return 2 if mistake else 1
 

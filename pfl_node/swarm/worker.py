@@ -9,13 +9,11 @@ import asyncio
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
-from pfl_node.errors import PflError
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node import Node
 from pfl_node.ops.logs import configure_logs
@@ -67,7 +65,7 @@ class Worker:
         settings = self.spec.node_settings(index)
 
         def observe(event: str, data: Mapping[str, Any]) -> None:
-            self.parent.tell(event, {"index": index, **data})
+            self.parent.tell("node", {"index": index, "what": event, "data": data})
 
         node = Node(settings, Home.open(settings.data_dir), self.trainer, observe)
         await node.start()
@@ -93,10 +91,7 @@ def main() -> int:
         configure_logs(spec.settings.log)
         run_loop(Worker(spec, parent).run())
     except BaseException as error:
-        first = _first(error)
-        if not isinstance(first, PflError):
-            traceback.print_exception(first)
-        return parent.failed(first)
+        return parent.failed(_first(error))
     return 0
 
 

@@ -40,6 +40,11 @@ def main() -> int:
             return parent.failed(PflError("our failure"))
         case "bug":
             return parent.failed(ZeroDivisionError("a bug"))
+        case "their bug":
+            try:
+                print(1 / 0)
+            except ZeroDivisionError as error:
+                return parent.failed(error)
         case "exit":
             leave(3)
     return 0

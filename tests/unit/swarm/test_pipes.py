@@ -103,6 +103,11 @@ def test_closing_ends_a_child_that_nobody_heard_out() -> None:
         ("mistake", ConfigError, "^your task$"),
         ("failure", PflError, "^our failure$"),
         ("bug", PflError, "^ZeroDivisionError: a bug$"),
+        (
+            "their bug",
+            ConfigError,
+            r"^your code failed \(child.py, line \d+\): ZeroDivisionError: division by zero$",
+        ),
         ("exit", PflError, r"^the child \(process \d+\) ended with code 3$"),
     ],
 )
