@@ -93,7 +93,7 @@ class Chronicle:
         self.publish(step.model, step.round)
         self.told["round"] = dict(step.data)
         due = (step.round + 1) % self.settings.eval.every == 0
-        row: dict[str, Any] = {"round": step.round, **step.data}
+        row: dict[str, Any] = {**step.data, "round": step.round}
         if due:
             row |= await self.measure(step.model, step.round)
         row["learning_seconds"] = round(self.work.seconds, 4)

@@ -180,7 +180,7 @@ class Driver:
 
     async def _send(self, step: Send) -> tuple[PeerId, ...]:
         """All at once, as many at a time as the settings allow. A stop lets the messages in hand finish."""
-        sends = {p: asyncio.create_task(self._send_one(p, step)) for p in step.to}
+        sends = {p: asyncio.create_task(self._send_one(p, step)) for p in dict.fromkeys(step.to)}
         self._sends.update(sends.values())
         for task in sends.values():
             task.add_done_callback(self._sends.discard)
@@ -201,8 +201,9 @@ class Driver:
 
     async def _each(self, call: str, peers: Sequence[PeerId], go: Call[T]) -> dict[PeerId, T]:
         """Call these peers at once; those that are gone or refuse are missing."""
-        answers = await asyncio.gather(*(self._reach(call, p, go) for p in peers))
-        return {p: a for p, a in zip(peers, answers, strict=True) if a is not None}
+        once = list(dict.fromkeys(peers))
+        answers = await asyncio.gather(*(self._reach(call, p, go) for p in once))
+        return {p: a for p, a in zip(once, answers, strict=True) if a is not None}
 
     async def _reach(self, call: str, peer: PeerId, go: Call[T]) -> T | None:
         """Call a peer; None when it is gone or refuses, which is told to the diary."""

@@ -35,22 +35,17 @@ class Mailbox:
         self._shelves: dict[int, dict[PeerId, Offer]] = {}
         self._latest: dict[PeerId, int] = {}  # the last round I know a peer to have begun
         self._stale_for: set[PeerId] = set()  # who called a model of mine stale since the last round ended
-        self._coming: Counter[PeerId] = Counter()  # admitted to the inbox, still on the wire
+        self._coming: Counter[tuple[PeerId, int | None]] = Counter()  # admitted, still on the wire
 
     def admit(self, sender: PeerId, round: int | None, part: Part = "model") -> None:
         """Called with the header, before the payload is read; raises Refused. A `put` or `cancel` must follow."""
         self._check_part(sender, part)
         if round is not None:
             self._check_round(sender, round)
-            if sum(len(s) for s in self._shelves.values()) >= self.limits.shelves:
-                raise Refused(Reason.FLOOD, f"the shelves are full ({self.limits.shelves} models)", sender)
-            return
-        waiting = sum(1 for o in self._inbox if o.sender == sender) + self._coming[sender]
-        if waiting >= self.limits.per_peer:
-            raise Refused(Reason.FLOOD, f"{waiting} models of yours are still waiting; slow down", sender)
-        if len(self._inbox) + self._coming.total() >= self.limits.inbox:
-            raise Refused(Reason.FLOOD, f"the inbox is full ({self.limits.inbox} models)", sender)
-        self._coming[sender] += 1
+            self._check_shelves(sender, round)
+        else:
+            self._check_inbox(sender)
+        self._coming[sender, round] += 1
 
     def put(self, offer: Offer) -> None:
         """Take what was admitted. A round may have ended while it travelled: then it is refused after all."""
@@ -64,18 +59,19 @@ class Mailbox:
 
     def cancel(self, sender: PeerId, round: int | None) -> None:
         """What was admitted did not arrive."""
-        if round is None:
-            self._coming[sender] -= 1
-            if self._coming[sender] <= 0:
-                del self._coming[sender]
+        self._coming[sender, round] -= 1
+        if self._coming[sender, round] <= 0:
+            del self._coming[sender, round]
 
     def take(self, n: int = 1) -> tuple[Offer, ...]:
         """Up to n models of the inbox, oldest first."""
         return tuple(self._inbox.popleft() for _ in range(min(n, len(self._inbox))))
 
     def missing(self, peers: Iterable[PeerId], round: int) -> list[PeerId]:
-        """Those whose model for the round can still come: not here yet, and the peer not in a later round, because
-        it sends before it goes on."""
+        """Those whose model for the round can still come: not here yet, the round not over, and the peer not in a
+        later one, because it sends before it goes on."""
+        if round < self.round:
+            return []
         shelf = self._shelves.get(round, {})
         return [p for p in peers if p not in shelf and self._latest.get(p, 0) <= round]
 
@@ -120,13 +116,30 @@ class Mailbox:
         return len(self._inbox) + sum(len(s) for s in self._shelves.values())
 
     def _began(self, peer: PeerId, round: int) -> None:
-        self._latest[peer] = max(self._latest.pop(peer, 0), round)
+        """A peer may claim any round; it is believed only as far as its models would be taken."""
+        believed = min(round, self.round + self.limits.ahead)
+        self._latest[peer] = max(self._latest.pop(peer, 0), believed)
         if len(self._latest) > self.limits.peers:
             del self._latest[next(iter(self._latest))]
 
     def _check_part(self, sender: PeerId, part: Part) -> None:
         if part not in self.takes:
             raise Refused(Reason.LAYOUT, f"a {part} came, this policy takes a {' or a '.join(self.takes)}", sender)
+
+    def _check_inbox(self, sender: PeerId) -> None:
+        waiting = sum(1 for o in self._inbox if o.sender == sender) + self._coming[sender, None]
+        if waiting >= self.limits.per_peer:
+            raise Refused(Reason.FLOOD, f"{waiting} models of yours are still waiting; slow down", sender)
+        coming = sum(n for (_, round), n in self._coming.items() if round is None)
+        if len(self._inbox) + coming >= self.limits.inbox:
+            raise Refused(Reason.FLOOD, f"the inbox is full ({self.limits.inbox} models)", sender)
+
+    def _check_shelves(self, sender: PeerId, round: int) -> None:
+        if self._coming[sender, round]:
+            raise Refused(Reason.FLOOD, f"another model of yours for round {round} is on its way", sender)
+        coming = sum(n for (_, round), n in self._coming.items() if round is not None)
+        if sum(len(s) for s in self._shelves.values()) + coming >= self.limits.shelves:
+            raise Refused(Reason.FLOOD, f"the shelves are full ({self.limits.shelves} models)", sender)
 
     def _check_round(self, sender: PeerId, round: int) -> None:
         self._began(sender, round)

@@ -220,6 +220,8 @@ class Node:
         while len(self.company()) < wanted and await self._bell.wait(max(0.0, end - loop.time())):
             pass
         swarm = self.membership.swarm_round(self.settings.run)
+        if self.settings.rounds is not None:
+            swarm = min(swarm, self.settings.rounds)
         if policy.lockstep and swarm > policy.round + HEAD_START:
             policy.round = swarm
         self.mailbox.advance(policy.round)

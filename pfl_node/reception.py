@@ -106,6 +106,7 @@ class Reception:
         self._check(call, envelope)
         sender = PeerId(envelope.sender)
         if call == "SendModel":
+            self.bell.ring()  # even a refused header tells how far its sender is
             self.mailbox.admit(sender, envelope.round, envelope.part)
             return
         self._rate.take(sender, asyncio.get_running_loop().time())

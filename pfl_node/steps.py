@@ -26,6 +26,11 @@ class Step(Generic[A]):
         return cast(A, (yield self))
 
 
+# Words of the journal that a policy's own events must not use.
+RESERVED = frozenset(
+    {"started", "round", "finished", "restarted", "crashed", "imported", "worked", "result", "failed"}
+)
+
 Flow = Coroutine[Step[Any], Any, None]  # what `main()` and `on_model()` are, seen by a driver
 
 
@@ -148,6 +153,10 @@ class Record(Step[None]):
 
     event: str
     data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.event in RESERVED:
+            raise ValueError(f"{self.event!r} is a word of the node's own journal; name the event otherwise")
 
 
 @dataclass(frozen=True, slots=True)

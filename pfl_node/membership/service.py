@@ -119,8 +119,9 @@ class Membership:
         )
 
     def swarm_round(self, run: str) -> int:
-        """The furthest round of the other nodes of this run; 0 when there are none."""
-        return max((member.round for member in self.alive(run=run)), default=0)
+        """The round that half of the other nodes of this run have begun, so that no single one decides."""
+        rounds = sorted(member.round for member in self.alive(run=run))
+        return rounds[(len(rounds) - 1) // 2] if rounds else 0
 
     async def _first_try(self, seeds: Sequence[str]) -> None:
         joining = self._engine.spawn(self._join(seeds))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from math import isnan
 from typing import Any, ClassVar
 
@@ -107,7 +108,12 @@ class Policy(ABC):
 def _copied(value: Any) -> Any:
     """Containers are copied, so that a snapshot does not change afterwards; models are immutable."""
     if isinstance(value, dict):
-        return type(value)({k: _copied(v) for k, v in value.items()})
+        same = copy(value)
+        for key, item in value.items():
+            same[key] = _copied(item)
+        return same
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make(_copied(v) for v in value)
     if isinstance(value, (list, tuple, set, frozenset)):
         return type(value)(_copied(v) for v in value)
     return value

@@ -142,10 +142,9 @@ class SimDriver:
 
     def _gather(self, fiber: Fiber, step: Gather) -> Any:
         box, believes = self.node.mailbox, self.world.views.believes
-        over = step.round < box.round
         box.advance(step.round)
-        missing = box.missing(step.peers, step.round)
-        awaited = set() if over else {p for p in missing if believes(self.node.id, p)}
+        me = self.node.id
+        awaited = {p for p in box.missing(step.peers, step.round) if p != me and believes(me, p)}
         if not awaited:
             return box.collect(step.peers, step.round)
         waits = Gathering(step, awaited, fiber.reply())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
@@ -134,8 +134,10 @@ class SimNode:
         self._check_layout(offer.model, offer.sender)
         if not finite:
             raise Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity", offer.sender)
-        self.mailbox.admit(offer.sender, offer.round)
-        self.mailbox.put(offer)
+        part = offer.model.layout.part
+        self.mailbox.admit(offer.sender, offer.round, part)
+        mine = Model(self.learner.layout.of(part), offer.model.vector)  # as the codec does: it is of my layout now
+        self.mailbox.put(replace(offer, model=mine))
 
     def serve(self, part: Part) -> Offer:
         """What a Fetch gets; raises Refused."""
@@ -194,9 +196,9 @@ class SimNode:
         due = (step.round + 1) % settings.eval.every == 0
         if due:
             self._measure(step.model)
-        self._write("round", **step.data, round=step.round, **(self._figures() if due else {}))
-        self._keep()
+        self._write("round", **{**step.data, "round": step.round, **(self._figures() if due else {})})
         self._catch_up(step.round)
+        self._keep()
         self.world.reported()
         return self.world.costs.sample * sum(e.samples for e in self._measured.values()) if due else 0.0
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from pfl_node.errors import StoreError
+from pfl_node.errors import LayoutMismatch, StoreError
 from pfl_node.model import Layout
 from pfl_node.store.files import write_atomic
 from pfl_node.store.state import freeze, thaw
@@ -43,7 +43,7 @@ def load_checkpoint(path: Path, layout: Layout, **facts: str) -> dict[str, Any] 
                     "use another --data-dir or move the file away"
                 )
         state: dict[str, Any] = thaw(json.loads(metadata["state"]), vectors, layout)
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, LayoutMismatch) as error:
         raise StoreError(f"checkpoint {path} is damaged: {error}; move it away to start anew") from error
     return state
 

@@ -121,8 +121,11 @@ class PeerClient:
         """The peer scores my model on its data."""
         envelope = Envelope(self.me, self.run, part=model.layout.part)
         score, _ = await self._push("EvaluateModel", peer, address, model, envelope)
-        if not (math.isfinite(score.loss) and math.isfinite(score.accuracy)):
-            raise Refused(Reason.NOT_FINITE, "its score is not a number", peer)
+        if score is None:  # what gRPC gives when the answer is no Score
+            raise Refused(Reason.GARBAGE, "its answer is not a score", peer)
+        # An accuracy of NaN is right: a task without classes has none.
+        if not math.isfinite(score.loss) or score.accuracy < 0 or score.accuracy > 1:
+            raise Refused(Reason.NOT_FINITE, f"its score is loss {score.loss}, accuracy {score.accuracy}", peer)
         return Eval(score.loss, score.accuracy, score.samples)
 
     async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:

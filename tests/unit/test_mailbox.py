@@ -248,3 +248,38 @@ def test_of_very_many_senders_those_silent_for_longest_are_forgotten() -> None:
     assert box.left_behind(0, [B]) is None
     box.overtaken(C)
     assert box.left_behind(0, [A]) == 5
+
+
+def test_a_claim_is_believed_only_as_far_as_models_are_taken() -> None:
+    box = Mailbox(Limits(ahead=3))
+    for peer in (A, B):
+        with pytest.raises(Refused):
+            box.admit(peer, 10**12)
+    box.overtaken(C)
+    assert box.left_behind(0, [A, B, C]) == 3
+
+
+def test_a_second_model_for_a_round_waits_until_the_first_has_arrived() -> None:
+    box = Mailbox()
+    box.admit(A, 0)
+    with pytest.raises(Refused) as caught:
+        box.admit(A, 0)
+    assert caught.value.reason is Reason.FLOOD
+    box.admit(A, 1)
+    box.cancel(A, 0)
+    box.admit(A, 0)
+
+
+def test_models_on_their_way_count_for_the_shelves() -> None:
+    box = Mailbox(Limits(shelves=2))
+    box.admit(A, 0)
+    deliver(box, B, round=0)
+    with pytest.raises(Refused) as caught:
+        box.admit(C, 0)
+    assert caught.value.reason is Reason.FLOOD
+
+
+def test_nobody_is_waited_for_in_a_round_that_is_over() -> None:
+    box = Mailbox()
+    box.collect([A], 0)
+    assert box.missing([A], 0) == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pfl_node import steps
-from pfl_node.steps import Peers, Sleep, Step
+from pfl_node.steps import Peers, Record, Sleep, Step
 from pfl_node.types import PeerId
 
 KINDS = [kind for kind in vars(steps).values() if isinstance(kind, type) and issubclass(kind, Step)]
@@ -65,3 +65,8 @@ def test_the_vocabulary_is_known_to_this_test() -> None:
         *("Step", "Sleep", "Peers", "Send", "Gather", "Receive", "Fetch", "Ask"),
         *("Fresh", "Train", "Score", "Average", "Record", "Report"),
     }
+
+
+def test_an_event_of_a_policy_cannot_take_a_word_of_the_journal() -> None:
+    with pytest.raises(ValueError, match="'round' is a word of the node's own journal"):
+        Record("round")

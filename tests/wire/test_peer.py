@@ -195,7 +195,7 @@ def test_an_answer_is_checked_like_everything_else() -> None:
                 with pytest.raises(Refused) as caught:
                     await client.fetch(BOB, address, "head", LARGE)
                 assert (caught.value.reason, caught.value.peer) == (reason, BOB)
-                with pytest.raises(Refused, match="not a number"):
+                with pytest.raises(Refused, match="its score is loss nan"):
                     await client.evaluate(BOB, address, model_of(LARGE))
                 with pytest.raises(Refused) as caught:
                     await client.fetch(BOB, address, "model", LARGE)
