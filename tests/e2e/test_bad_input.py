@@ -300,13 +300,17 @@ def test_a_call_without_any_message_is_truncated(front: Front, pair: str, call: 
 def test_a_model_that_is_broken_off_is_counted_and_gives_its_place_back(front: Front) -> None:
     async def go(siege: Siege) -> None:
         bob, reception = siege.bob, siege.bob.node.reception
+
+        def on_its_way() -> bool:
+            return EVE in repr(bob.node.mailbox._coming)
+
         before = await siege.refused()
         for _ in range(4):  # more than may wait of one peer
             call = siege.channel.stream_unary(PEER + "SendModel")()
             await call.write(cut(siege))
-            await bob.until(lambda: bob.node.mailbox._coming[EVE])
+            await bob.until(on_its_way)
             call.cancel()
-            await bob.until(lambda: not bob.node.mailbox._coming[EVE])
+            await bob.until(lambda: not on_its_way())
         await bob.until(lambda: reception.refused["truncated"] == before["truncated"] + 4)
         assert (await siege.send(siege.chunk().SerializeToString())).code is Code.OK
         await siege.is_well()
