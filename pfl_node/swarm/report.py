@@ -112,7 +112,7 @@ class Report:
         table.add_column("nodes", justify="right")
         if self.alone is not None:
             table.add_column("alone", justify="right")
-        name = "alone" if self.outcome.policy == "local" else f"with {self.outcome.policy}"
+        name = "alone" if self.outcome.policy == "local" else f"with {short(self.outcome.policy)}"
         table.add_column(name, justify="right", style="bold")
         if self.alone is not None:
             table.add_column("", justify="right")

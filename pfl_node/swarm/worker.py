@@ -23,7 +23,7 @@ from pfl_node.store.home import Home
 from pfl_node.swarm.pipes import Parent, leave
 from pfl_node.swarm.spec import WorkerSpec
 
-PATIENCE = 10.0  # seconds from being told to stop to the end; more than the parent has, if it lives
+PATIENCE = 20.0  # seconds from being told to stop to the end; more than the parent has, if it lives
 
 
 class Worker:
