@@ -170,6 +170,9 @@ def watching(
 
         lines = Lines(swarm, baseline, say, time.monotonic)
         swarm.on_event = lambda _: lines.look()
+        yield
+        console.print()  # the report begins
+        return
     yield
 
 
