@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,16 @@ CARL = PeerId("carl")
 FOREVER = {"steps": 10_000_000}  # batches in one round
 EL = {"name": "el"}
 LOCAL = {"name": "local"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither the modules of his files nor their folders."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield
+    for name in [n for n in sys.modules if n not in before and n.startswith("pfl_plugin_")]:
+        del sys.modules[name]
 
 
 class Guest:
