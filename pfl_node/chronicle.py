@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pfl_node import __version__
-from pfl_node.errors import PeerError, Refused, StoreError
+from pfl_node.errors import PeerError, Reason, Refused, StoreError
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
-from pfl_node.steps import Record, Report
+from pfl_node.steps import DIVERGED, Record, Report
 from pfl_node.store.checkpoint import save_checkpoint, save_model
 from pfl_node.store.home import Home
 from pfl_node.store.journal import Journal
@@ -33,12 +33,15 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# What says that a peer has another model, run or policy: it will not get better by itself.
+MISFIT = frozenset({Reason.LAYOUT.value, Reason.UNKNOWN_RUN.value, Reason.NOT_SERVED.value})
+
 Observer = Callable[[str, Mapping[str, Any]], None]
 
 
 def checkpoint_facts(settings: Settings, policy: Policy) -> dict[str, str]:
     """What must be the same for a checkpoint to be gone on from."""
-    return {"run": settings.run, "policy": type(policy).__name__}
+    return {"run": settings.run, "task": settings.task.name, "policy": type(policy).__name__}
 
 
 class Chronicle:
@@ -71,6 +74,8 @@ class Chronicle:
         self._last_measured: tuple[Model, int] | None = None
         self._snapshot: dict[str, Any] | None = None
         self._unsaved = 0
+        self._logged = 0.0  # when a round was last told on the log
+        self._misfits: set[tuple[str, str]] = set()  # peers that do not fit me, told once each
         self._saving = threading.Lock()  # a stop does not wait for a checkpoint that is being written
 
     def write(self, event: str, data: Mapping[str, Any]) -> None:
@@ -86,6 +91,8 @@ class Chronicle:
 
     def record(self, step: Record) -> None:
         self.told[step.event] = dict(step.data)
+        if step.event == DIVERGED:
+            log.warning("the training diverged and was thrown away", **step.data)
         self.write(step.event, step.data)
 
     async def report(self, step: Report) -> None:
@@ -98,6 +105,7 @@ class Chronicle:
             row |= await self.measure(step.model, step.round)
         row["learning_seconds"] = round(self.work.seconds, 4)
         self.write("round", row)
+        self._log(row)
         self._snapshot = self.policy.snapshot()
         self._unsaved += 1
         if self._unsaved >= self.settings.store.checkpoint_every:
@@ -106,7 +114,16 @@ class Chronicle:
     def failed(self, call: str, error: PeerError) -> None:
         why = error.reason.value if isinstance(error, Refused) else "gone"
         self.failures[call, why] += 1
-        log.debug("call failed", call=call, peer=error.peer, why=why, text=error.text)
+        news = why in MISFIT and (error.peer, why) not in self._misfits
+        self._misfits.add((error.peer, why))
+        (log.warning if news else log.debug)("call failed", call=call, peer=error.peer, why=why, text=error.text)
+
+    def _log(self, row: Mapping[str, Any]) -> None:
+        """A round for people, at most once a second."""
+        if time.monotonic() - self._logged >= 1.0:
+            self._logged = time.monotonic()
+            known = {k: round(row[k], 4) for k in ("val_loss", "val_accuracy") if k in row}
+            log.info("round", round=row["round"], **known)
 
     # -- the rest ------------------------------------------------------------------------------------------
 
@@ -148,9 +165,9 @@ class Chronicle:
             return
         facts = checkpoint_facts(self.settings, self.policy)
         with self._saving:
+            self._unsaved = 0  # also when it fails: the next try is after as many rounds again
             try:
                 save_checkpoint(self.home.checkpoint, self._snapshot, self.learner.layout, **facts)
-                self._unsaved = 0
             except StoreError as error:
                 log.error("the checkpoint was not written; training goes on", error=str(error))
 

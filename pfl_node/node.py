@@ -21,7 +21,7 @@ from pfl_node.fault import users_fault
 from pfl_node.learning.task import Place
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
-from pfl_node.membership.events import Changed, Died, Event, JoinRefused, Left
+from pfl_node.membership.events import Changed, Died, Event, Joined, JoinRefused, Left
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.service import Membership
 from pfl_node.model import Model
@@ -207,6 +207,8 @@ class Node:
         if state := load_checkpoint(self.home.checkpoint, learner.layout, **facts):
             policy.restore(state)
             log.info("going on from the checkpoint", round=policy.round)
+            if not policy.more:
+                log.warning("all rounds are done already: give more --rounds, or another --data-dir")
         return policy
 
     async def _join(self, policy: Policy) -> None:
@@ -214,11 +216,17 @@ class Node:
         self.state = "joining"
         self.membership.set_round(policy.round)
         await self.membership.start(self.settings.peer_seed, advertise=self.address)
+        if not self.membership.joined:
+            log.warning("no seed has answered yet; trying again", seeds=list(self.settings.peer_seed))
         start, loop = self.settings.start, asyncio.get_running_loop()
         wanted = start.peers if policy.more and not policy.solitary else 0
         end = loop.time() + start.wait
         while len(self.company()) < wanted and await self._bell.wait(max(0.0, end - loop.time())):
             pass
+        if len(self.company()) < wanted:
+            log.warning(
+                f"{len(self.company())} other nodes after {start.wait:g} s; going on, others may still come"
+            )
         swarm = self.membership.swarm_round(self.settings.run)
         if self.settings.rounds is not None:
             swarm = min(swarm, self.settings.rounds)
@@ -251,7 +259,8 @@ class Node:
 
     def _on_membership(self, event: Event) -> None:
         member = event.member
-        log.debug("membership", what=type(event).__name__, peer=member.id, name=member.name)
+        if isinstance(event, Joined | Died | Left) and member.role == "node":
+            log.info(type(event).__name__.lower(), peer=member.name, id=member.id, address=member.address)
         match event:
             case Died() | Left():
                 self.client.forget(PeerId(member.id))

@@ -26,6 +26,8 @@ class Step(Generic[A]):
         return cast(A, (yield self))
 
 
+DIVERGED = "diverged"  # the event of a training that was thrown away
+
 # Words of the journal that a policy's own events must not use.
 RESERVED = frozenset(
     {"started", "round", "finished", "restarted", "crashed", "imported", "worked", "result", "failed"}
@@ -171,4 +173,4 @@ class Report(Step[None]):
 
 def diverged(round: int) -> Record:
     """What a driver writes down when a training ended with numbers that are not finite."""
-    return Record("diverged", {"round": round, "hint": "lower train.lr"})
+    return Record(DIVERGED, {"round": round, "hint": "lower train.lr"})

@@ -74,7 +74,7 @@ def next_steps(settings: Settings) -> dict[str, str]:
         return {**others, f"pfl-node{own}": "a single node, which others can join"}
     return {
         **others,
-        "pfl-node sim -n 200 --rounds 20": "many nodes, simulated; one seed decides everything",
+        "pfl-node sim -n 100 --rounds 30 --set policy.T=20": "many nodes, simulated; one seed decides everything",
         "docs/write-a-task.md": "your own data and model",
     }
 

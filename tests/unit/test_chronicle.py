@@ -7,7 +7,7 @@ import json
 import os
 import random
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,10 @@ class Scene:
     def model(self) -> tuple[dict[str, Any], dict[str, str]]:
         with safe_open(self.home.model, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+def errors_in(logs: Sequence[MutableMapping[str, Any]]) -> list[MutableMapping[str, Any]]:
+    return [entry for entry in logs if entry["log_level"] == "error"]
 
 
 def play(path: Path, act: Callable[[Scene], Awaitable[None]], **settings: Any) -> Scene:
@@ -236,7 +240,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_training(
 
     with capture_logs() as logs:
         scene = play(tmp_path, act, store={"checkpoint_every": 1})
-    complaints = [(entry["log_level"], entry["error"]) for entry in logs]
+    complaints = [(entry["log_level"], entry["error"]) for entry in errors_in(logs)]
     assert [level for level, _ in complaints] == ["error"] * 3
     assert all("No space left" in text for _, text in complaints)
     state = scene.checkpoint()
@@ -253,7 +257,7 @@ def test_a_full_disk_costs_lines_of_the_journal_and_not_the_training(tmp_path: P
 
     with capture_logs() as logs:
         scene = play(tmp_path, act)
-    assert [entry["lost"] for entry in logs] == ["round", "round", "finished"]
+    assert [entry["lost"] for entry in errors_in(logs)] == ["round", "round", "finished"]
     assert scene.observed == ["round", "round", "finished"]
     assert scene.checkpoint() is not None
     assert scene.home.model.exists()
@@ -270,7 +274,7 @@ def test_a_policy_with_a_state_that_cannot_be_kept_trains_on(tmp_path: Path) -> 
 
     with capture_logs() as logs:
         play(tmp_path, act, store={"checkpoint_every": 1})
-    assert all("cannot hold" in entry["error"] for entry in logs)
+    assert all("cannot hold" in entry["error"] for entry in errors_in(logs))
     assert len(logs) == 2
 
 
@@ -298,7 +302,7 @@ def test_a_stop_waits_for_a_checkpoint_that_is_being_written(
 
     with capture_logs() as logs:
         scene = play(tmp_path, act, store={"checkpoint_every": 1})
-    assert logs == []
+    assert errors_in(logs) == []
     assert scene.checkpoint() is not None
     assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".tmp")] == []
 
@@ -308,3 +312,14 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_from(tmp_path: Path) -> None
     facts = checkpoint_facts(Settings(run="other"), scene.policy)
     with pytest.raises(StoreError, match=r"another run \('default', now 'other'\)"):
         load_checkpoint(scene.home.checkpoint, LAYOUT, **facts)
+
+
+def test_a_peer_that_does_not_fit_is_told_once(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        for _ in range(3):
+            scene.chronicle.failed("SendModel", Refused(Reason.LAYOUT, "another layout", "b"))
+            scene.chronicle.failed("SendModel", PeerGone("c", "no answer"))
+
+    with capture_logs() as logs:
+        play(tmp_path, act)
+    assert [(e["peer"], e["why"]) for e in logs if e["log_level"] == "warning"] == [("b", "layout")]
