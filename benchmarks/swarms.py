@@ -40,7 +40,8 @@ class Measured:
 
 def run(nodes: int, *, workers: int = 2, **settings: Any) -> Measured:
     with tempfile.TemporaryDirectory(prefix="pfl-bench-") as folder:
-        return run_loop(_run(Settings.model_validate(settings), nodes, workers, Path(folder)))
+        quiet = {"log": {"level": "warning"}, **settings}
+        return run_loop(_run(Settings.model_validate(quiet), nodes, workers, Path(folder)))
 
 
 async def _run(settings: Settings, nodes: int, workers: int, out: Path) -> Measured:
