@@ -71,16 +71,6 @@ def _idx(path: Path, header: int) -> npt.NDArray[np.uint8]:
         return np.frombuffer(file.read(), dtype=np.uint8, offset=header)
 
 
-def bare_facade_round(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, k: int = 2) -> None:
-    """The arithmetic of one FACADE round in plain PyTorch: k scores on 80 samples each, then 10 steps of 8."""
-    with torch.no_grad():
-        model.eval()
-        for _ in range(k):
-            draw = torch.randperm(len(x))[:80]
-            nn.functional.cross_entropy(model(x[draw]), y[draw]).item()
-    bare_steps(model, x, y, steps=10, batch=8)
-
-
 def bare_steps(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, steps: int, batch: int) -> None:
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

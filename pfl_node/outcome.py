@@ -10,8 +10,8 @@ from typing import Any
 
 from pfl_node import metrics
 from pfl_node.metrics import Found, Heads, NodeRecord
+from pfl_node.plain import plain
 from pfl_node.store.files import write_atomic
-from pfl_node.store.journal import plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from pfl_node.store.journal import plain
+from pfl_node.plain import plain
 from pfl_node.wire.peer_pb2 import Status
 
 if TYPE_CHECKING:

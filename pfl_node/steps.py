@@ -9,7 +9,7 @@ Answers are partial, never exceptions: a peer that is gone is missing from the a
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from pfl_node.model import Model
@@ -126,6 +126,11 @@ class Train(Step[Model]):
     prox: float = 0.0
     anchor: Model | None = None
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a learner is told besides the model and the seed."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"}
+
 
 @dataclass(frozen=True, slots=True)
 class Score(Step[tuple[Eval, ...]]):
@@ -136,6 +141,11 @@ class Score(Step[tuple[Eval, ...]]):
     split: Split = "train"
     samples: int | None = None
     own_sample_each: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a learner is told besides the models and the seed."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "models"}
 
 
 @dataclass(frozen=True, slots=True)

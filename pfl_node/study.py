@@ -39,17 +39,7 @@ class Study:
         learner, seed = self.desk.learner, self._seed("train")
         with self.desk.work.of("trained"):
             model = await self.desk.trainer.do(
-                lambda between: learner.train(
-                    step.model,
-                    seed=seed,
-                    only=step.only,
-                    epochs=step.epochs,
-                    steps=step.steps,
-                    lr=step.lr,
-                    prox=step.prox,
-                    anchor=step.anchor,
-                    between=between,
-                )
+                lambda between: learner.train(step.model, seed=seed, between=between, **step.options)
             )
         if model.is_finite():
             return model
@@ -59,15 +49,7 @@ class Study:
     async def score(self, step: Score) -> tuple[Eval, ...]:
         learner, seed = self.desk.learner, self._seed("score")
         with self.desk.work.of("scored", len(step.models)):
-            return await self.desk.trainer.soon(
-                lambda: learner.score(
-                    step.models,
-                    split=step.split,
-                    samples=step.samples,
-                    own_sample_each=step.own_sample_each,
-                    seed=seed,
-                )
-            )
+            return await self.desk.trainer.soon(lambda: learner.score(step.models, seed=seed, **step.options))
 
     async def average(self, step: Average) -> Model:
         if sum(m.layout.size for m in step.models) < INLINE_NUMBERS:

@@ -212,16 +212,7 @@ class SimDriver:
 
     def _train(self, fiber: Fiber, step: Train) -> Any:
         learner = self.node.learner
-        model = learner.train(
-            step.model,
-            seed=self._seed("train"),
-            only=step.only,
-            epochs=step.epochs,
-            steps=step.steps,
-            lr=step.lr,
-            prox=step.prox,
-            anchor=step.anchor,
-        )
+        model = learner.train(step.model, seed=self._seed("train"), **step.options)
         if not model.is_finite():
             self.node.record(diverged(self.policy.round))
             model = step.model
@@ -229,13 +220,7 @@ class SimDriver:
         return self._compute(fiber, seconds, model)
 
     def _score(self, fiber: Fiber, step: Score) -> Any:
-        scores = self.node.learner.score(
-            step.models,
-            split=step.split,
-            samples=step.samples,
-            own_sample_each=step.own_sample_each,
-            seed=self._seed("score"),
-        )
+        scores = self.node.learner.score(step.models, seed=self._seed("score"), **step.options)
         seconds = self.world.costs.sample * sum(score.samples for score in scores)
         return self._compute(fiber, seconds, scores)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from math import isfinite
-from numbers import Integral, Real
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from pfl_node.errors import StoreError
+from pfl_node.plain import plain
 from pfl_node.types import PeerId
 
 Level = Literal["rounds", "messages"]
@@ -27,7 +25,8 @@ class Journal:
     def write(self, time: float, node: PeerId | None, event: str, **data: Any) -> None:
         """Without a node it is something that happens to the swarm."""
         if self._part:
-            row = {"time": round(time, 6), "node": node, "event": event} | plain(data)
+            own = {"time": round(time, 6), "node": node, "event": event}
+            row = own | exact(data) | own
             line = json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False)
             (self._file or self._open(self._part)).write(line + "\n")
 
@@ -56,19 +55,10 @@ class Journal:
         return self._file
 
 
-def plain(value: Any) -> Any:
-    """JSON's own types, with nine digits of a float and null for what is not a number."""
-    match value:
-        case None | bool() | str():
-            return value
-        case Integral():
-            return int(value)
-        case Real():
-            return float(f"{float(value):.9g}") if isfinite(value) else None
-        case Mapping():
-            return {str(k): plain(v) for k, v in value.items()}
-        case set() | frozenset():
-            return [plain(v) for v in sorted(value)]
-        case Sequence():
-            return [plain(v) for v in value]
+def exact(value: Any) -> Any:
+    """With nine digits of a float; what JSON does not know is an error, as its text may differ from run to run."""
+    return plain(value, number=lambda f: float(f"{f:.9g}"), unknown=_refuse)
+
+
+def _refuse(value: Any) -> Any:
     raise TypeError(f"a journal cannot hold a {type(value).__name__}")

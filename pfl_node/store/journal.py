@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from math import isfinite
-from numbers import Integral, Real
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pfl_node.errors import StoreError
+from pfl_node.plain import plain
 
 
 class Journal:
@@ -25,7 +24,8 @@ class Journal:
 
     def write(self, event: str, data: Mapping[str, Any], *, time: float) -> None:
         """Raises StoreError when the disk does not take it: this line is missing then, a later one may not."""
-        row = plain({"time": round(time, 6), "event": event, **data})
+        own = {"time": round(time, 6), "event": event}
+        row = plain({**own, **data, **own})
         line = json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         if self._torn:
             line = b"\n" + line
@@ -48,19 +48,3 @@ def _ends_in_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, 2)
         return file.read(1) == b"\n"
-
-
-def plain(value: Any) -> Any:
-    """JSON's own types: null for a number that is none, and the text of what JSON does not know."""
-    match value:
-        case None | bool() | str():
-            return value
-        case Integral():
-            return int(value)
-        case Real():
-            return float(value) if isfinite(value) else None
-        case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
-        case Sequence() | set() | frozenset():
-            return [plain(item) for item in value]
-    return str(value)

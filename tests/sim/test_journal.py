@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pfl_node.errors import StoreError
-from pfl_node.sim.journal import Journal, plain
+from pfl_node.sim.journal import Journal, exact
 from tests.sim.small import A
 
 
@@ -22,14 +22,14 @@ def test_a_line_is_compact_and_its_keys_are_sorted(tmp_path: Path) -> None:
 
 
 def test_numbers_are_written_the_same_whatever_their_type() -> None:
-    assert plain({"a": np.float32(0.5), "b": np.int64(3), "c": 1 / 3}) == {"a": 0.5, "b": 3, "c": 0.333333333}
-    assert plain([float("nan"), float("inf"), True, None]) == [None, None, True, None]
-    assert plain({"set": {"b", "a"}, "count": Counter(x=2)}) == {"set": ["a", "b"], "count": {"x": 2}}
+    assert exact({"a": np.float32(0.5), "b": np.int64(3), "c": 1 / 3}) == {"a": 0.5, "b": 3, "c": 0.333333333}
+    assert exact([float("nan"), float("inf"), True, None]) == [None, None, True, None]
+    assert exact({"set": {"b", "a"}, "count": Counter(x=2)}) == {"set": ["a", "b"], "count": {"x": 2}}
 
 
 def test_what_cannot_be_written_is_an_error_that_names_its_type() -> None:
     with pytest.raises(TypeError, match="object"):
-        plain({"x": object()})
+        exact({"x": object()})
 
 
 def test_the_old_journal_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:

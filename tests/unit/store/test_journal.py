@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pfl_node.errors import StoreError
-from pfl_node.store.journal import Journal, plain
+from pfl_node.plain import plain
+from pfl_node.store.journal import Journal
 
 
 def test_lines_are_there_at_once_and_a_second_start_appends(tmp_path: Path) -> None:
@@ -83,3 +84,11 @@ def test_a_line_that_got_half_way_to_the_disk_is_reported_and_the_next_is_whole(
 def test_what_json_does_not_know_is_made_plain(value: Any, expected: Any) -> None:
     assert plain(value) == expected
     json.dumps(plain(value), allow_nan=False)
+
+
+def test_the_journals_own_words_win_over_a_policys(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.write("found", {"event": "mine", "time": 0, "who": {"b", "a"}}, time=2.0)
+    journal.close()
+    row = json.loads((tmp_path / "journal.jsonl").read_text())
+    assert row == {"time": 2.0, "event": "found", "who": ["a", "b"]}
