@@ -9,6 +9,7 @@ import numpy as np
 
 from pfl_node.errors import LayoutMismatch
 from pfl_node.model import Model
+from pfl_node.settings import AggregateSettings
 
 BLOCK = 1 << 15  # numbers; a block of the result and of one input stay in the cache
 
@@ -38,3 +39,18 @@ def mean(models: Sequence[Model], weights: Sequence[float] | None = None) -> Mod
             np.multiply(model.vector[start : start + BLOCK], share, out=part)
             block += part
     return Model(models[0].layout, out)
+
+
+def combine(
+    settings: AggregateSettings,
+    mine: Model,
+    others: Sequence[Model],
+    weights: Sequence[float] | None = None,
+    own: float = 1.0,
+) -> Model:
+    """What `Average` answers."""
+    models = [mine, *others]
+    shares = [own, *(weights or [1.0] * len(others))]
+    if not any(w > 0 and m.is_finite() for m, w in zip(models, shares, strict=True)):
+        return mine
+    return mean(models, shares)

@@ -79,7 +79,11 @@ class Layout:
         return Layout((), self.head_entries, "head", self)
 
     def of(self, part: Part) -> Layout:
-        return self if part == "model" else self.core if part == "core" else self.head
+        if part in ("core", "head"):
+            return self.core if part == "core" else self.head
+        if part != self.part:
+            raise LayoutMismatch(f"there is no {part} in a {self.part}")
+        return self
 
     def spans(self) -> Iterator[tuple[Entry, slice]]:
         """Each entry with its place in the vector."""
@@ -125,7 +129,10 @@ class Model:
         return Model(self.layout.head, self.vector[self.layout.core_size :])
 
     def of(self, part: Part) -> Model:
-        return self if part == "model" else self.core if part == "core" else self.head
+        if part in ("core", "head"):
+            return self.core if part == "core" else self.head
+        self.layout.of(part)  # raises for what is not there
+        return self
 
     def __add__(self, head: Model) -> Model:
         """core + head: a whole model again."""

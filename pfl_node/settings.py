@@ -68,6 +68,17 @@ class TrainSettings(Section):
     """Do all nodes of a run start from the same random model?"""
 
 
+class AggregateSettings(Section):
+    """How models are put together, whatever the policy."""
+
+    rule: Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping"] = "mean"
+    """mean (weighted where the policy weights), or one that withstands some bad models."""
+    byzantine: NonNegativeInt = 1
+    """Krum, multi_krum and trimmed_mean: bad models to withstand, as far as there are enough models."""
+    clip: PositiveFloat | None = None
+    """clipping: how far from mine a model may be (L2 norm); None: the median of the distances."""
+
+
 class EvalSettings(Section):
     """How often the personal model is measured on the validation and test data."""
 
@@ -119,6 +130,8 @@ class ServeSettings(Section):
     """GetHead."""
     model: bool = True
     """GetModel."""
+    predictions: bool = True
+    """GetPredictions."""
     per_peer: PositiveInt = 2
     """Models of one peer that may wait in the inbox; also its evaluations under way."""
     inbox: PositiveInt = 64
@@ -193,6 +206,7 @@ class Settings(Section):
     policy: PolicySettings = PolicySettings()
     task: TaskSettings = TaskSettings()
     train: TrainSettings = TrainSettings()
+    aggregate: AggregateSettings = AggregateSettings()
     eval: EvalSettings = EvalSettings()
     round: RoundSettings = RoundSettings()
     start: StartSettings = StartSettings()

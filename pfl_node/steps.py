@@ -70,11 +70,13 @@ class Send(Step[tuple[PeerId, ...]]):
 @dataclass(frozen=True, slots=True)
 class Gather(Step[tuple[Offer, ...]]):
     """What these peers sent for this round, in the order asked. Ends when all are there, when those missing are
-    known to be dead, or when the patience (seconds; None: the node's own) is over."""
+    known to be dead, or when the patience (seconds; None: the node's own) is over. `others` adds what else came
+    for the round, from peers that were not waited for."""
 
     peers: Sequence[PeerId]
     round: int
     patience: float | None = None
+    others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ class Receive(Step[tuple[Offer, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Fetch(Step[tuple[Offer, ...]]):
-    """Pull the current model of these peers, or only its core or head."""
+    """Pull the current model of these peers, or only its core or head, or their predictions: what they last told
+    with Report or Publish. One that has not told yet is missing."""
 
     peers: Sequence[PeerId]
     part: Part = "model"
@@ -105,16 +108,27 @@ class Ask(Step[dict[PeerId, Eval]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh(Step[Model]):
-    """A newly initialised model, or its core or head. Equal seeds give equal models on one node, and on all
-    nodes when the run starts from a common initialisation."""
+class Lesson(Step[A]):
+    """Work for the learner."""
 
-    part: Part = "model"
-    seed: int = 0
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the learner is told besides the models and the seed."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("model", "models")}
 
 
 @dataclass(frozen=True, slots=True)
-class Train(Step[Model]):
+class Fresh(Step[Model]):
+    """A newly initialised model, or its core or head. Equal seeds give equal models on one node, and on all
+    nodes when the run starts from a common initialisation or `common` asks for it."""
+
+    part: Part = "model"
+    seed: int = 0
+    common: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Train(Lesson[Model]):
     """Train on my own data. None: as the run's settings say. `prox` pulls towards `anchor` (None: the start). A
     training that diverges is thrown away: the answer is the model as it was, and the journal says `diverged`."""
 
@@ -126,14 +140,9 @@ class Train(Step[Model]):
     prox: float = 0.0
     anchor: Model | None = None
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """What a learner is told besides the model and the seed."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"}
-
 
 @dataclass(frozen=True, slots=True)
-class Score(Step[tuple[Eval, ...]]):
+class Score(Lesson[tuple[Eval, ...]]):
     """Score models on my own data: all of it, or a random sample. `own_sample_each` draws a new sample for each
     model instead of one for all."""
 
@@ -142,18 +151,43 @@ class Score(Step[tuple[Eval, ...]]):
     samples: int | None = None
     own_sample_each: bool = False
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """What a learner is told besides the models and the seed."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "models"}
-
 
 @dataclass(frozen=True, slots=True)
 class Average(Step[Model]):
-    """The (weighted) mean of models, cores or heads of one layout. Those that are not finite are left out."""
+    """My model put together with others of its layout, by the rule of the run's `aggregate` settings: the mean,
+    weighted if `weights` (one for each of the others) say so. `own` is the weight of mine; 0: it is only what the
+    answer is when nothing else can be used. Models that are not finite are left out first."""
 
-    models: Sequence[Model]
+    mine: Model
+    others: Sequence[Model]
     weights: Sequence[float] | None = None
+    own: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Predict(Lesson[Model]):
+    """What my model says about the task's auxiliary samples, as a value of the part "predictions" (see
+    `predictions.py`), which is sent, gathered and fetched like a model. `novelty` (epochs of an autoencoder that
+    learns my data; 0: none) adds how strange each sample is to me, `counts` how many I have of each class."""
+
+    model: Model
+    novelty: int = 0
+    counts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Distill(Lesson[Model]):
+    """Train a model to say what a teacher says about the auxiliary samples. `held`, a share of them, is not
+    trained on and decides which epoch's model is the answer (0: the last one's)."""
+
+    model: Model
+    teacher: Model  # predictions
+    loss: Literal["mse", "ce", "kl"] = "mse"
+    temperature: float = 1.0  # of kl
+    epochs: int = 30
+    lr: float = 1e-3
+    batch: int = 50
+    held: float = 0.2
 
 
 # -- telling ---------------------------------------------------------------------------------------------------
@@ -172,13 +206,33 @@ class Record(Step[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class Publish(Step[None]):
+    """From now on this is what a peer gets that Fetches this part. A Report does it too, for the model."""
+
+    model: Model
+    round: int
+    tag: int = 0
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Report(Step[None]):
-    """A round is done and this is my personal model now: it is served to those who Fetch, evaluated when that
-    is due, and kept in the checkpoint."""
+    """A round is done and this is my personal model now: it is served to those who Fetch, with the tag and the
+    notes, evaluated when that is due, and kept in the checkpoint."""
 
     round: int
     model: Model
     data: Mapping[str, Any] = field(default_factory=dict)
+    tag: int = 0
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Linger(Step[bool]):
+    """My rounds are done: stay for the others, who may Fetch and Ask, until theirs are done too (True) or so many
+    seconds are over (False; None: as long as it takes)."""
+
+    seconds: float | None = None
 
 
 def diverged(round: int) -> Record:

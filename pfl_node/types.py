@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pfl_node.model import Model
 
 PeerId = NewType("PeerId", str)
-Part = Literal["model", "core", "head"]
+Part = Literal["model", "core", "head", "predictions"]  # what travels
 Split = Literal["train", "val", "test"]
 
 
