@@ -163,6 +163,10 @@ class Average(Step[Model]):
     weights: Sequence[float] | None = None
     own: float = 1.0
 
+    @property
+    def models(self) -> tuple[Model, ...]:
+        return (self.mine, *self.others)
+
 
 @dataclass(frozen=True, slots=True)
 class Predict(Lesson[Model]):

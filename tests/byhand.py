@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from pfl_node import aggregate
+from pfl_node import aggregate, predictions
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.policies import configure
 from pfl_node.policies.base import Policy
-from pfl_node.steps import Average, Flow, Fresh, Gather, Peers, Record, Report, Score, Send, Sleep, Step, Train
+from pfl_node.settings import AggregateSettings
+from pfl_node.steps import (
+    Ask,
+    Average,
+    Distill,
+    Fetch,
+    Flow,
+    Fresh,
+    Gather,
+    Linger,
+    Peers,
+    Predict,
+    Publish,
+    Record,
+    Report,
+    Score,
+    Send,
+    Sleep,
+    Step,
+    Train,
+)
 from pfl_node.types import Eval, Offer, PeerId
 
 ME = PeerId("me")
@@ -41,9 +62,29 @@ def offer(sender: PeerId, value: float | Model, round: int | None = None, tag: i
     return Offer(sender, value if isinstance(value, Model) else model(value), round=round, tag=tag)
 
 
-def make(cls: type[P], *, rounds: int | None = 3, me: PeerId = ME, start: float = 0.0, **options: Any) -> P:
-    cfg = configure(cls, options)
-    return cls(me=me, cfg=cfg, model=model(start), rounds=rounds, seed=0, rng=random.Random(str(me)))
+def make(
+    cls: type[P],
+    *,
+    rounds: int | None = 3,
+    me: PeerId = ME,
+    start: float = 0.0,
+    samples: int = 0,
+    truth: int | None = None,
+    **options: Any,
+) -> P:
+    cfg, rng = configure(cls, options), random.Random(str(me))
+    return cls(me=me, cfg=cfg, model=model(start), rounds=rounds, seed=0, rng=rng, samples=samples, truth=truth)
+
+
+def said(*firsts: float, novelty: Sequence[float] | None = None, counts: Sequence[float] | None = None) -> Model:
+    """Predictions of two classes: for each sample the probability of the first one."""
+    rows = np.array([[p, 1 - p] for p in firsts], np.float32)
+    layout = predictions.layout_for(len(firsts), 2, "toy")
+    return predictions.pack(layout, rows, _array(novelty), _array(counts))
+
+
+def _array(values: Sequence[float] | None) -> Any:
+    return None if values is None else np.array(values, np.float32)
 
 
 def losses(*values: float) -> tuple[Eval, ...]:
@@ -52,21 +93,31 @@ def losses(*values: float) -> tuple[Eval, ...]:
 
 class Hand:
     """Answers steps. By default: training adds 1 to every number, a model's loss is its head, nobody sends
-    anything, an average is a real one. `asked` is everything that was asked, in order."""
+    anything, `served` is what can be fetched and `scores` what the peers say of a model, an average is a real one,
+    the predictions are three rows of a model's core, a student takes its teacher's. `asked` is everything that was
+    asked, in order."""
 
     def __init__(self, peers: Sequence[PeerId] = (), answers: Answers | None = None) -> None:
         self.peers = tuple(peers)
         self.now = 0.0
         self.asked: list[Step[Any]] = []
+        self.served: dict[PeerId, Offer] = {}
+        self.scores: dict[PeerId, Eval] = {}
         self.answers: Answers = {
             Sleep: self._sleep,
             Peers: lambda _: self.peers,
             Send: lambda s: tuple(p for p in s.to if p in self.peers),
             Gather: lambda _: (),
+            Fetch: self._fetch,
+            Ask: lambda s: {p: self.scores[p] for p in s.peers if p in self.scores},
             Fresh: lambda s: model(100.0 + s.seed).of(s.part),
             Train: lambda s: Model(s.model.layout, s.model.vector + np.float32(1)),
             Score: lambda s: losses(*(head_of(m) for m in s.models)),
-            Average: lambda s: aggregate.mean(s.models, s.weights),
+            Average: lambda s: aggregate.combine(AggregateSettings(), s.mine, s.others, s.weights, s.own),
+            Predict: lambda s: said(*[core_of(s.model)] * 3),
+            Distill: lambda s: model(float(predictions.outputs(s.teacher)[0, 0])),
+            Publish: lambda _: None,
+            Linger: lambda _: True,
             Record: lambda _: None,
             Report: lambda _: None,
             **(answers or {}),
@@ -82,6 +133,10 @@ class Hand:
 
     def all(self, kind: type[S]) -> list[S]:
         return [step for step in self.asked if isinstance(step, kind)]
+
+    def _fetch(self, step: Fetch) -> tuple[Offer, ...]:
+        found = [self.served[p] for p in dict.fromkeys(step.peers) if p in self.served]
+        return tuple(replace(o, model=o.model.of(step.part)) for o in found)
 
     def _sleep(self, step: Sleep) -> float:
         self.now += step.seconds

@@ -39,6 +39,7 @@ class Policy(ABC):
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes that survive a restart, besides model, round and rng
     solitary: ClassVar[bool] = False  # needs no peers and does not wait for them
     takes: ClassVar[tuple[Part, ...]] = ("model",)  # what peers may push to it; anything else is refused
+    oracular: ClassVar[bool] = False  # it is told its true cluster, so only a lab can run it
     lockstep: ClassVar[bool] = False  # rounds are the swarm's, not my own: a late node starts at the current one
 
     def __init__(
@@ -50,6 +51,8 @@ class Policy(ABC):
         rounds: int | None,
         seed: int,
         rng: random.Random,
+        samples: int = 0,
+        truth: int | None = None,
     ) -> None:
         self.me = me
         self.cfg = cfg
@@ -57,6 +60,8 @@ class Policy(ABC):
         self.rounds = rounds  # None: until somebody stops the node
         self.seed = seed  # the run's: the same on every node
         self.rng = rng  # my own
+        self.samples = samples  # that I train on
+        self.truth = truth  # my true cluster; None unless the policy is oracular and a lab runs it
         self.round = 0  # the round I am in; a restarted or late node begins above zero
 
     @abstractmethod

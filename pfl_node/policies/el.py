@@ -44,7 +44,7 @@ class El(Policy):
 
     async def mix(self, t: int, near: Sequence[PeerId]) -> None:
         offers = await self.exchange(t, near)
-        self.model = await Average([self.model, *(o.model for o in offers)])
+        self.model = await Average(self.model, [o.model for o in offers])
 
     @property
     def all_reduces(self) -> bool:

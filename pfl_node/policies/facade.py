@@ -69,8 +69,8 @@ class Facade(El):
         return order[by_loss(scores)[0]]
 
     async def merge(self, offers: Sequence[Offer]) -> None:
-        core = await Average([self.model.core, *(o.model.core for o in offers)])  # 8
+        core = await Average(self.model.core, [o.model.core for o in offers])  # 8
         for i in range(self.cfg.k):  # 9
             if same := [o.model.head for o in offers if o.tag == i]:  # 10
-                self.heads[i] = await Average([self.heads[i], *same])  # 11
+                self.heads[i] = await Average(self.heads[i], same)  # 11
         self.model = core + self.heads[self.j]

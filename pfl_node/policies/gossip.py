@@ -56,7 +56,7 @@ class Gossip(Policy):
             return
         saved, self.saved = self.saved, []
         chosen = await self.select(saved)
-        merged = await Average([self.model, *(o.model for o in chosen)])  # 11
+        merged = await Average(self.model, [o.model for o in chosen])  # 11
         self.model = await Train(merged)  # 12
         await Report(self.round, self.model, {"from": [o.sender for o in chosen]})
         self.round += 1
