@@ -13,6 +13,7 @@ class Part(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PART_MODEL: _ClassVar[Part]
     PART_CORE: _ClassVar[Part]
     PART_HEAD: _ClassVar[Part]
+    PART_PREDICTIONS: _ClassVar[Part]
 
 class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -24,6 +25,7 @@ PART_UNSPECIFIED: Part
 PART_MODEL: Part
 PART_CORE: Part
 PART_HEAD: Part
+PART_PREDICTIONS: Part
 ENCODING_UNSPECIFIED: Encoding
 ENCODING_FP32: Encoding
 ENCODING_FP16: Encoding
@@ -121,6 +123,16 @@ class ModelRequest(_message.Message):
     layout: str
     part: Part
     def __init__(self, sender: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ...) -> None: ...
+
+class PredictionsRequest(_message.Message):
+    __slots__ = ("sender", "run", "layout")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    sender: str
+    run: str
+    layout: str
+    def __init__(self, sender: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()

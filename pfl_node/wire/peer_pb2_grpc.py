@@ -54,6 +54,11 @@ class PeerStub:
                 request_serializer=pfl__node_dot_wire_dot_peer__pb2.ModelRequest.SerializeToString,
                 response_deserializer=pfl__node_dot_wire_dot_peer__pb2.ModelChunk.FromString,
                 _registered_method=True)
+        self.GetPredictions = channel.unary_stream(
+                '/pfl.v1.Peer/GetPredictions',
+                request_serializer=pfl__node_dot_wire_dot_peer__pb2.PredictionsRequest.SerializeToString,
+                response_deserializer=pfl__node_dot_wire_dot_peer__pb2.ModelChunk.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/pfl.v1.Peer/GetStatus',
                 request_serializer=pfl__node_dot_wire_dot_peer__pb2.StatusRequest.SerializeToString,
@@ -92,6 +97,13 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPredictions(self, request, context):
+        """Pull what the peer's model says about the auxiliary samples of the task.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -119,6 +131,11 @@ def add_PeerServicer_to_server(servicer, server):
             'GetModel': grpc.unary_stream_rpc_method_handler(
                     servicer.GetModel,
                     request_deserializer=pfl__node_dot_wire_dot_peer__pb2.ModelRequest.FromString,
+                    response_serializer=pfl__node_dot_wire_dot_peer__pb2.ModelChunk.SerializeToString,
+            ),
+            'GetPredictions': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetPredictions,
+                    request_deserializer=pfl__node_dot_wire_dot_peer__pb2.PredictionsRequest.FromString,
                     response_serializer=pfl__node_dot_wire_dot_peer__pb2.ModelChunk.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
@@ -234,6 +251,33 @@ class Peer:
             target,
             '/pfl.v1.Peer/GetModel',
             pfl__node_dot_wire_dot_peer__pb2.ModelRequest.SerializeToString,
+            pfl__node_dot_wire_dot_peer__pb2.ModelChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPredictions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pfl.v1.Peer/GetPredictions',
+            pfl__node_dot_wire_dot_peer__pb2.PredictionsRequest.SerializeToString,
             pfl__node_dot_wire_dot_peer__pb2.ModelChunk.FromString,
             options,
             channel_credentials,
