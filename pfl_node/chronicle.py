@@ -20,7 +20,7 @@ from pfl_node.errors import PeerError, Reason, Refused, StoreError
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
-from pfl_node.steps import DIVERGED, Record, Report
+from pfl_node.steps import DIVERGED, Publish, Record, Report
 from pfl_node.store.checkpoint import save_checkpoint, save_model
 from pfl_node.store.home import Home
 from pfl_node.store.journal import Journal
@@ -56,7 +56,8 @@ class Chronicle:
         trainer: Trainer,
         *,
         work: Work,
-        publish: Callable[[Model, int], None],
+        publish: Callable[[Publish], None],
+        ended: Callable[[int], None],
         observe: Observer | None = None,
     ) -> None:
         self.settings = settings
@@ -66,6 +67,7 @@ class Chronicle:
         self.trainer = trainer
         self.work = work
         self.publish = publish
+        self.ended = ended  # told of every round that is done
         self.observe = observe
         self.measured: dict[str, Eval] = {}  # val and test of the personal model
         self.told: dict[str, Any] = {}  # the data of the last Report, and the last of each Record
@@ -95,9 +97,13 @@ class Chronicle:
             log.warning("the training diverged and was thrown away", **step.data)
         self.write(step.event, step.data)
 
+    def published(self, step: Publish) -> None:
+        self.publish(step)
+
     async def report(self, step: Report) -> None:
         """A round is done: publish, measure if due, write it down, keep the state."""
-        self.publish(step.model, step.round)
+        self.publish(Publish(step.model, step.round, step.tag, step.notes))
+        self.ended(step.round)
         self.told["round"] = dict(step.data)
         due = (step.round + 1) % self.settings.eval.every == 0
         row: dict[str, Any] = {**step.data, "round": step.round}

@@ -14,27 +14,26 @@ from pfl_node.bell import Bell
 from pfl_node.errors import ConfigError, PeerError, Reason, Refused
 from pfl_node.fault import users_fault
 from pfl_node.mailbox import Mailbox
+from pfl_node.model import Layout
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import (
     Ask,
-    Average,
     Fetch,
     Flow,
-    Fresh,
     Gather,
+    Linger,
     Peers,
+    Publish,
     Receive,
     Record,
     Report,
-    Score,
     Send,
     Sleep,
     Step,
-    Train,
 )
 from pfl_node.study import Study
-from pfl_node.types import Eval, Offer, PeerId
+from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.work import Work
 
 if TYPE_CHECKING:
@@ -44,14 +43,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Call = Callable[[PeerId, str], Awaitable[T]]  # of a peer at an address
+LOOK = 0.5  # seconds between two looks at how far the others are; their rounds come without a ring
 
 
 class Diary(Protocol):
     """Who listens to what the policy tells."""
 
     def record(self, step: Record) -> None: ...
+    def published(self, step: Publish) -> None: ...
     async def report(self, step: Report) -> None: ...
     def failed(self, call: str, error: PeerError) -> None: ...
+
+
+class Others(Protocol):
+    """The other nodes of the run (`company.py`)."""
+
+    def __call__(self) -> Mapping[PeerId, str]: ...
+    def finished(self) -> Iterable[PeerId]: ...
+    def at_work(self) -> bool: ...
+    def i_am_done(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +74,7 @@ class Desk:
     client: PeerClient
     mailbox: Mailbox
     bell: Bell  # rings when a model came or the company changed
-    company: Callable[[], Mapping[PeerId, str]]  # who is alive, and where
-    finished: Callable[[], Iterable[PeerId]]  # who did its last round and left
+    company: Others
     diary: Diary
     work: Work
 
@@ -97,17 +106,23 @@ class Driver:
             await self._finish_sends()
 
     async def _drive(self, flow: Flow) -> None:
+        """What fails while a step is answered fails in the policy, at the line that asked."""
         answer: Any = None
+        failure: Exception | None = None
         try:
-            while (step := self._next(flow, answer)) is not None:
-                answer = await self._answer(step)
+            while (step := self._next(flow, answer, failure)) is not None:
+                answer = failure = None
+                try:
+                    answer = await self._answer(step)
+                except Exception as error:
+                    failure = error
         finally:
             flow.close()
 
-    def _next(self, flow: Flow, answer: Any) -> Step[Any] | None:
+    def _next(self, flow: Flow, answer: Any, failure: Exception | None) -> Step[Any] | None:
         """What the policy asks next; None: it has returned. A failure of a user's own policy is one line."""
         try:
-            step: Any = flow.send(answer)
+            step: Any = flow.throw(failure) if failure else flow.send(answer)
             while not isinstance(step, Step):
                 step = flow.throw(TypeError(f"a policy awaits steps only, not {step!r}"))
             return step
@@ -152,19 +167,15 @@ class Driver:
                 return await self._fetch(step)
             case Ask():
                 return await self._ask(step)
-            case Fresh():
-                return await self._study.fresh(step)
-            case Train():
-                return await self._study.train(step)
-            case Score():
-                return await self._study.score(step)
-            case Average():
-                return await self._study.average(step)
+            case Linger():
+                return await self._linger(step)
+            case Publish():
+                return self.desk.diary.published(step)
             case Record():
                 return self.desk.diary.record(step)
             case Report():
                 return await self.desk.diary.report(step)
-        raise TypeError(f"a policy asked for {step!r}, which this driver does not know")
+        return await self._study.answer(step)
 
     # -- time ----------------------------------------------------------------------------------------------
 
@@ -173,8 +184,19 @@ class Driver:
         return asyncio.get_running_loop().time()
 
     def _peers(self) -> tuple[PeerId, ...]:
-        finished = self.desk.finished() if self.policy.lockstep else ()
+        finished = self.desk.company.finished() if self.policy.lockstep else ()
         return tuple(sorted({*self.desk.company(), *finished}))
+
+    async def _linger(self, step: Linger) -> bool:
+        clock = asyncio.get_running_loop().time
+        end = None if step.seconds is None else clock() + step.seconds
+        self.desk.company.i_am_done()
+        while self.desk.company.at_work():
+            left = LOOK if end is None else min(LOOK, end - clock())
+            if left <= 0:
+                return False
+            await self.desk.bell.wait(left)
+        return True
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -227,7 +249,7 @@ class Driver:
             if not await self.desk.bell.wait(max(0.0, end - loop.time())):
                 break
         self.waiting_for = ()
-        return box.collect(step.peers, step.round)
+        return box.collect(step.peers, step.round, others=step.others)
 
     async def _receive(self, step: Receive) -> tuple[Offer, ...]:
         loop, box = asyncio.get_running_loop(), self.desk.mailbox
@@ -240,9 +262,15 @@ class Driver:
         return self.desk.settings.round.patience if step.patience is None else step.patience
 
     async def _fetch(self, step: Fetch) -> tuple[Offer, ...]:
-        client, layout = self.desk.client, self.desk.learner.layout.of(step.part)
+        client, layout = self.desk.client, self._layout(step.part)
+        if layout is None:
+            return ()
         found = await self._each("Fetch", step.peers, lambda p, a: client.fetch(p, a, step.part, layout))
         return tuple(found.values())
+
+    def _layout(self, part: Part) -> Layout | None:
+        learner = self.desk.learner
+        return learner.predictions if part == "predictions" else learner.layout.of(part)
 
     async def _ask(self, step: Ask) -> dict[PeerId, Eval]:
         client = self.desk.client

@@ -75,12 +75,16 @@ class Mailbox:
         shelf = self._shelves.get(round, {})
         return [p for p in peers if p not in shelf and self._latest.get(p, 0) <= round]
 
-    def collect(self, peers: Iterable[PeerId], round: int) -> tuple[Offer, ...]:
-        """What these peers sent for the round; afterwards the round is over and its shelf is cleared."""
+    def collect(self, peers: Iterable[PeerId], round: int, *, others: bool = False) -> tuple[Offer, ...]:
+        """What these peers sent for the round, and then what `others` did, by id; afterwards the round is over and
+        its shelf is cleared."""
         shelf = self._shelves.get(round, {})
-        found = tuple(shelf[p] for p in peers if p in shelf)
+        wanted = dict.fromkeys(peers)
+        found = [shelf[p] for p in wanted if p in shelf]
+        if others:
+            found += [shelf[p] for p in sorted(shelf) if p not in wanted]
         self.advance(round + 1)
-        return found
+        return tuple(found)
 
     def advance(self, round: int) -> None:
         """Rounds before this one are over."""
@@ -123,6 +127,8 @@ class Mailbox:
             del self._latest[next(iter(self._latest))]
 
     def _check_part(self, sender: PeerId, part: Part) -> None:
+        if not self.takes:
+            raise Refused(Reason.NOT_SERVED, "this node's policy takes no models; it fetches them", sender)
         if part not in self.takes:
             raise Refused(Reason.LAYOUT, f"a {part} came, this policy takes a {' or a '.join(self.takes)}", sender)
 

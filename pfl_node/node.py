@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from pfl_node.appoint import appoint
 from pfl_node.bell import Bell
 from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
+from pfl_node.company import Company
 from pfl_node.driver import Desk, Driver
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.fault import users_fault
@@ -22,15 +24,15 @@ from pfl_node.learning.task import Place
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.membership.events import Changed, Died, Event, Joined, JoinRefused, Left
-from pfl_node.membership.member import Member, State
+from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
-from pfl_node.model import Model
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.reception import Reception
 from pfl_node.seeds import fresh_seed
 from pfl_node.settings import Settings
 from pfl_node.status import status_of
+from pfl_node.steps import Publish
 from pfl_node.store.checkpoint import load_checkpoint
 from pfl_node.store.home import Home
 from pfl_node.types import PeerId
@@ -50,7 +52,15 @@ HEAD_START = 3  # rounds; a swarm that is further than this began without me, a 
 class Node:
     """`await start()`, `await run()`, `await close()`; `stop()` ends `run` early and in order."""
 
-    def __init__(self, settings: Settings, home: Home, trainer: Trainer, observe: Observer | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        home: Home,
+        trainer: Trainer,
+        observe: Observer | None = None,
+        *,
+        lab: bool = False,
+    ) -> None:
         self.settings = settings
         self.home = home
         self.trainer = trainer
@@ -60,6 +70,11 @@ class Node:
         self.started = time.monotonic()
         self.work = Work()
         self.policy_class = load_policy(settings.policy.name)
+        if self.policy_class.oracular and not lab:
+            raise ConfigError(
+                f"policy {settings.policy.name} is told the true clusters, which no daemon knows: "
+                "it runs in `pfl-node sim` and `pfl-node swarm`, as a yardstick for the others"
+            )
         self.policy_config = configure(self.policy_class, settings.policy.options)
         self.policy: Policy | None = None
         self.driver: Driver | None = None
@@ -88,6 +103,7 @@ class Node:
             rng=random.Random(f"{settings.seed}/membership/{self.id}"),
             on_event=self._on_membership,
         )
+        self.company = Company(self.membership, settings.run, settings.rounds)
 
     # -- lifecycle -----------------------------------------------------------------------------------------
 
@@ -158,11 +174,13 @@ class Node:
             self.trainer,
             work=self.work,
             publish=self._publish,
+            ended=self._ended,
             observe=self._observe,
         )
         self.mailbox.advance(policy.round)
-        self.reception.publish(policy.model, policy.round)
         self.reception.open(learner, self.trainer)
+        if policy.round:
+            self.reception.publish(policy.model, policy.round - 1)
         await self.endpoint.serving(True)
         await self._join(policy)
         self.state = "training"
@@ -176,7 +194,6 @@ class Node:
             mailbox=self.mailbox,
             bell=self._bell,
             company=self.company,
-            finished=self.finished,
             diary=self.chronicle,
             work=self.work,
         )
@@ -195,14 +212,8 @@ class Node:
     async def _make_policy(self, learner: Learner) -> Policy:
         """As the checkpoint left it, or new."""
         seed = fresh_seed(self.settings, self.id, 0)
-        policy = self.policy_class(
-            me=self.id,
-            cfg=self.policy_config,
-            model=await self.trainer.soon(lambda: learner.fresh(seed)),
-            rounds=self.settings.rounds,
-            seed=self.settings.seed,
-            rng=random.Random(f"{self.settings.seed}/policy/{self.id}"),
-        )
+        model = await self.trainer.soon(lambda: learner.fresh(seed))
+        policy = appoint(self.policy_class, self.policy_config, self.settings, self.id, learner, model)
         facts = checkpoint_facts(self.settings, policy)
         if state := load_checkpoint(self.home.checkpoint, learner.layout, **facts):
             policy.restore(state)
@@ -214,7 +225,7 @@ class Node:
     async def _join(self, policy: Policy) -> None:
         """Become a member, wait for company, and learn where the swarm is."""
         self.state = "joining"
-        self.membership.set_round(policy.round)
+        self.company.i_am_in(policy.round)
         await self.membership.start(self.settings.peer_seed, advertise=self.address)
         if not self.membership.joined:
             log.warning("no seed has answered yet; trying again", seeds=list(self.settings.peer_seed))
@@ -233,29 +244,18 @@ class Node:
         if policy.lockstep and swarm > policy.round + HEAD_START:
             policy.round = swarm
         self.mailbox.advance(policy.round)
-        self.membership.set_round(policy.round)
+        self.company.i_am_in(policy.round)
 
-    def company(self) -> dict[PeerId, str]:
-        """The other nodes of this run that are believed alive, and where they are."""
-        return {PeerId(m.id): m.address for m in self.membership.alive(role="node", run=self.settings.run)}
+    def _publish(self, step: Publish) -> None:
+        self.reception.publish(step.model, step.round, step.tag, step.notes)
 
-    def finished(self) -> list[PeerId]:
-        """The nodes of this run that did their last round and left."""
-        run, rounds = self.settings.run, self.settings.rounds
-        return [
-            PeerId(m.id)
-            for m in self.membership.members()
-            if m.state is State.LEFT and m.run == run and rounds is not None and m.round >= rounds
-        ]
-
-    def _publish(self, model: Model, round: int) -> None:
+    def _ended(self, round: int) -> None:
         """A round is done. A node of a lockstep policy that fell behind goes on where the others are."""
         assert self.policy is not None
-        self.reception.publish(model, round)
         if self.policy.lockstep and (ahead := self.mailbox.left_behind(round, self.company())):
             log.info("catching up", round=round, swarm=ahead)
             self.policy.round = ahead - 1
-        self.membership.set_round(self.policy.round + 1)
+        self.company.i_am_in(self.policy.round + 1)
 
     def _on_membership(self, event: Event) -> None:
         member = event.member

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pfl_node.bell import Bell
@@ -80,7 +81,7 @@ class Reception:
         self._rate = Rate(settings.calls_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
         self._learning: tuple[Learner, Trainer] | None = None
-        self._published: tuple[Model, int] | None = None
+        self._published: dict[Part, Offer] = {}
 
     def open(self, learner: Learner, trainer: Trainer) -> None:
         """From now on models are taken."""
@@ -90,16 +91,22 @@ class Reception:
         """From now on they are not."""
         self._learning = None
 
-    def publish(self, model: Model, round: int) -> None:
-        """What GetModel and GetHead answer with."""
-        self._published = (model, round)
+    def publish(self, model: Model, round: int, tag: int = 0, notes: Mapping[str, float] | None = None) -> None:
+        """What GetModel and GetHead answer with, or, for predictions, GetPredictions."""
+        samples = self._learning[0].samples if self._learning else 0
+        self._published[model.layout.part] = Offer(self.me, model, round, tag, samples, notes or {})
 
     # -- what the server asks ------------------------------------------------------------------------------
 
     def layout(self, part: Part) -> Layout:
         if self._learning is None:
             raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
-        return self._learning[0].layout.of(part)
+        learner = self._learning[0]
+        if part != "predictions":
+            return learner.layout.of(part)
+        if learner.predictions is None:
+            raise Refused(Reason.LAYOUT, "this node's task has no auxiliary samples, so no predictions")
+        return learner.predictions
 
     def admit(self, call: str, envelope: Envelope) -> None:
         """Raises Refused. Whatever is admitted ends in `deliver`, `evaluate`, `serve` or `cancel`."""
@@ -143,10 +150,10 @@ class Reception:
             self._release(offer.sender)
 
     def serve(self, part: Part) -> Offer:
-        if self._published is None or self._learning is None:
-            raise Refused(Reason.NOT_READY, "this node has no model yet; try again later")
-        model, round = self._published
-        return Offer(self.me, model.of(part), round=round, samples=self._learning[0].samples)
+        offer = self._published.get("predictions" if part == "predictions" else "model")
+        if offer is None or self._learning is None:
+            raise Refused(Reason.NOT_READY, f"this node has no {part} to give yet; try again later")
+        return replace(offer, model=offer.model.of(part))
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:  # noqa: ARG002
         self.calls[call, outcome] += 1
@@ -170,11 +177,12 @@ class Reception:
         if not 0 < len(envelope.sender) <= MAX_ID or envelope.sender == self.me:
             raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender[:MAX_ID]!r} cannot be the sender")
         if call == "EvaluateModel" and envelope.part != "model":
-            raise Refused(Reason.LAYOUT, f"a {envelope.part} alone cannot be evaluated", envelope.sender)
+            raise Refused(Reason.LAYOUT, f"of a {envelope.part} alone there is no score", envelope.sender)
         served = {
             "EvaluateModel": self.settings.evaluate,
             "GetHead": self.settings.head,
             "GetModel": self.settings.model,
+            "GetPredictions": self.settings.predictions,
         }
         if not served.get(call, True):
             raise Refused(Reason.NOT_SERVED, f"this node does not serve {call}")

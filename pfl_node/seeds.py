@@ -13,7 +13,7 @@ def seed_from(*parts: object) -> int:
     return int.from_bytes(sha256("/".join(map(str, parts)).encode()).digest()[:7])
 
 
-def fresh_seed(settings: Settings, me: PeerId, seed: int) -> int:
+def fresh_seed(settings: Settings, me: PeerId, seed: int, *, common: bool = False) -> int:
     """Common initialisation: the same on every node of the run; independent: my own."""
-    own = () if settings.train.init == "common" else (me,)
+    own = () if common or settings.train.init == "common" else (me,)
     return seed_from(settings.seed, "fresh", *own, seed)

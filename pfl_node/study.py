@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pfl_node import aggregate
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.seeds import fresh_seed, seed_from
-from pfl_node.steps import Average, Fresh, Score, Train, diverged
+from pfl_node.steps import Average, Distill, Fresh, Predict, Score, Step, Train, diverged
 from pfl_node.types import Eval
 
 if TYPE_CHECKING:
@@ -31,27 +33,55 @@ class Study:
         self._jobs += 1
         return seed_from(self.policy.seed, self.policy.me, self.policy.round, kind, self._jobs)
 
-    async def fresh(self, step: Fresh) -> Model:
-        learner, seed = self.desk.learner, fresh_seed(self.desk.settings, self.policy.me, step.seed)
+    async def answer(self, step: Step[Any]) -> Any:
+        match step:
+            case Fresh():
+                return await self._fresh(step)
+            case Train():
+                return await self._long(step, "trained", self.desk.learner.train)
+            case Distill():
+                return await self._long(step, "distilled", self.desk.learner.distill)
+            case Predict():
+                return await self._predict(step)
+            case Score():
+                return await self._score(step)
+            case Average():
+                return await self._average(step)
+        raise TypeError(f"a policy asked for {step!r}, which this driver does not know")
+
+    async def _fresh(self, step: Fresh) -> Model:
+        learner = self.desk.learner
+        seed = fresh_seed(self.desk.settings, self.policy.me, step.seed, common=step.common)
         return await self.desk.trainer.soon(lambda: learner.fresh(seed, step.part))
 
-    async def train(self, step: Train) -> Model:
-        learner, seed = self.desk.learner, self._seed("train")
-        with self.desk.work.of("trained"):
+    async def _long(self, step: Train | Distill, what: str, work: Callable[..., Model]) -> Model:
+        """A training; one that diverged is thrown away."""
+        seed = self._seed("train")
+        with self.desk.work.of(what):
             model = await self.desk.trainer.do(
-                lambda between: learner.train(step.model, seed=seed, between=between, **step.options)
+                lambda between: work(step.model, seed=seed, between=between, **step.options)
             )
         if model.is_finite():
             return model
         self.desk.diary.record(diverged(self.policy.round))
         return step.model
 
-    async def score(self, step: Score) -> tuple[Eval, ...]:
+    async def _predict(self, step: Predict) -> Model:
+        learner, seed = self.desk.learner, self._seed("predict")
+        with self.desk.work.of("predicted"):
+            return await self.desk.trainer.do(
+                lambda between: learner.predict(step.model, seed=seed, between=between, **step.options)
+            )
+
+    async def _score(self, step: Score) -> tuple[Eval, ...]:
         learner, seed = self.desk.learner, self._seed("score")
         with self.desk.work.of("scored", len(step.models)):
             return await self.desk.trainer.soon(lambda: learner.score(step.models, seed=seed, **step.options))
 
-    async def average(self, step: Average) -> Model:
+    async def _average(self, step: Average) -> Model:
+        work = partial(
+            aggregate.combine, self.desk.settings.aggregate, step.mine, step.others, step.weights, step.own
+        )
         if sum(m.layout.size for m in step.models) < INLINE_NUMBERS:
-            return aggregate.mean(step.models, step.weights)
-        return await asyncio.to_thread(aggregate.mean, step.models, step.weights)
+            return work()
+        return await asyncio.to_thread(work)

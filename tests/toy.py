@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from pfl_node import predictions
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.types import Eval, Part, Split
 
 LAYOUT = Layout((Entry("core", (3,)),), (Entry("head", (2,)),))
+AUXILIARY = np.array([-2.0, 0.0, 1.0, 3.0], np.float32)  # points; which of them are above the model's?
 
 
 class ToyLearner:
     """Deterministic; its loss is the distance to its point."""
 
     layout = LAYOUT
+    predictions = predictions.layout_for(len(AUXILIARY), 2, "toy")
     samples = 10
 
     def __init__(self, point: float = 0.0, cluster: int | None = None) -> None:
@@ -41,6 +44,22 @@ class ToyLearner:
     ) -> tuple[Eval, ...]:
         losses = [float(np.abs(m.vector - self.point).mean()) for m in models]
         return tuple(Eval(loss=loss, accuracy=1 / (1 + loss), samples=self.samples) for loss in losses)
+
+    def predict(
+        self, model: Model, *, seed: int, between: Callable[[], None] | None = None, **options: Any
+    ) -> Model:
+        above = 1 / (1 + np.exp(model.vector.mean() - AUXILIARY))
+        strange = np.abs(AUXILIARY - self.point) + 0.1 if options.get("novelty") else None
+        counts = np.array([self.samples, 0]) if options.get("counts") else None
+        return predictions.pack(self.predictions, np.stack([above, 1 - above], 1), strange, counts)
+
+    def distill(
+        self, model: Model, *, teacher: Model, seed: int, between: Callable[[], None] | None = None, **options: Any
+    ) -> Model:
+        """Half the way to the point that such a teacher has."""
+        above = np.clip(predictions.outputs(teacher)[:, 0], 1e-6, 1 - 1e-6)
+        point = np.float32((AUXILIARY - np.log(above / (1 - above))).mean())
+        return Model(LAYOUT, ((model.vector + point) / 2).astype(np.float32))
 
     def tensors(self, model: Model) -> dict[str, Any]:
         return {entry.name: model.vector[span].reshape(entry.shape) for entry, span in model.layout.spans()}

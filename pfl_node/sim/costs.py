@@ -7,7 +7,7 @@ from math import ceil
 from random import Random
 
 from pfl_node.settings import TrainSettings
-from pfl_node.steps import Train
+from pfl_node.steps import Distill, Predict, Train
 
 BATCH = 8  # samples; the settings' default
 
@@ -49,3 +49,14 @@ def batches(step: Train, settings: TrainSettings, samples: int) -> int:
         return steps
     epochs = step.epochs if step.epochs is not None else settings.epochs if settings.epochs is not None else 1.0
     return max(1, ceil(epochs * samples / (settings.batch or BATCH)))
+
+
+def predicting(step: Predict, costs: Costs, samples: int, auxiliary: int) -> float:
+    """Seconds: a look at every auxiliary sample, and the autoencoder."""
+    return costs.sample * auxiliary + costs.batch * step.novelty * ceil(samples / BATCH)
+
+
+def distilling(step: Distill, costs: Costs, auxiliary: int) -> float:
+    """Seconds: batches of training, and a look at the samples held back after every epoch."""
+    held = round(step.held * auxiliary)
+    return step.epochs * (costs.batch * ceil((auxiliary - held) / step.batch) + costs.sample * held)

@@ -5,37 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from pfl_node import aggregate
 from pfl_node.policies.base import Policy
-from pfl_node.seeds import fresh_seed, seed_from
-from pfl_node.sim.costs import batches
 from pfl_node.sim.fiber import WAIT, Fiber, Reply
 from pfl_node.sim.lane import Lane
 from pfl_node.sim.post import Answers, Post
+from pfl_node.sim.study import SimStudy
 from pfl_node.sim.world import World
-from pfl_node.steps import (
-    Ask,
-    Average,
-    Fetch,
-    Fresh,
-    Gather,
-    Peers,
-    Receive,
-    Record,
-    Report,
-    Score,
-    Send,
-    Sleep,
-    Step,
-    Train,
-    diverged,
-)
+from pfl_node.steps import Ask, Fetch, Gather, Linger, Peers, Publish, Receive, Record, Report, Send, Sleep, Step
 from pfl_node.types import Offer, PeerId
 
 if TYPE_CHECKING:
     from pfl_node.sim.node import SimNode
+
+LOOK = 1.0  # virtual seconds between two looks at how far the others are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,8 +53,8 @@ class SimDriver:
         self.lane = Lane(policy, node.mailbox, world.clock, self._answer) if policy.pushes() else None
         self._gatherings: list[Gathering] = []
         self._receivings: list[Receiving] = []
+        self.study = SimStudy(policy, node, world)
         self._trainer_free = 0.0  # when the node's one trainer has done all it was asked for
-        self._jobs = 0
 
     def start(self) -> None:
         self.main.run()
@@ -107,23 +92,37 @@ class SimDriver:
                 return self._call(fiber, step.peers, call, lambda found: tuple(found.values()))
             case Ask():
                 return self._call(fiber, step.peers, partial(self.post.ask, self.node, step), dict)
-            case Fresh():
-                return self.node.learner.fresh(fresh_seed(self.world.settings, self.node.id, step.seed), step.part)
-            case Train():
-                return self._train(fiber, step)
-            case Score():
-                return self._score(fiber, step)
-            case Average():
-                return aggregate.mean(step.models, step.weights)
+            case Linger():
+                return self._linger(fiber, step)
+            case Publish():
+                return self.node.publish(step)
             case Record():
                 return self.node.record(step)
             case Report():
                 return self._compute(fiber, self.node.report(step), None)
-        raise TypeError(f"a policy asked for {step!r}, which the simulator does not know")
+        seconds, answer = self.study.answer(step)
+        return self._compute(fiber, seconds, answer)
 
     def _peers(self) -> tuple[PeerId, ...]:
         alive = self.world.views.alive(self.node.id)
         return tuple(sorted((*alive, *self.world.views.finished()))) if self.policy.lockstep else alive
+
+    def _linger(self, fiber: Fiber, step: Linger) -> Any:
+        self.node.at_work = False
+        reply = fiber.reply()
+        end = inf if step.seconds is None else self.clock.now + step.seconds
+
+        def look() -> None:
+            nobody = not any(self.world.nodes[p].at_work for p in self.world.views.alive(self.node.id))
+            if not reply.open:
+                return
+            if nobody or self.clock.now >= end:
+                reply(nobody)
+            else:
+                self.clock.at(min(end, self.clock.now + LOOK), look)
+
+        self.clock.after(0.0, look)
+        return WAIT
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -146,7 +145,7 @@ class SimDriver:
         me = self.node.id
         awaited = {p for p in box.missing(step.peers, step.round) if p != me and believes(me, p)}
         if not awaited:
-            return box.collect(step.peers, step.round)
+            return self._collect(step)
         waits = Gathering(step, awaited, fiber.reply())
         self._gatherings.append(waits)
         self.clock.after(self._patience(step), partial(self._gathered, waits))
@@ -157,7 +156,10 @@ class SimDriver:
         if waits in self._gatherings:
             self._gatherings.remove(waits)
             if waits.reply.open:
-                waits.reply(self.node.mailbox.collect(waits.step.peers, waits.step.round))
+                waits.reply(self._collect(waits.step))
+
+    def _collect(self, step: Gather) -> tuple[Offer, ...]:
+        return self.node.mailbox.collect(step.peers, step.round, others=step.others)
 
     def _receive(self, fiber: Fiber, step: Receive) -> Any:
         box = self.node.mailbox
@@ -205,24 +207,6 @@ class SimDriver:
                     self._gathered(waits)
 
     # -- learning ------------------------------------------------------------------------------------------
-
-    def _seed(self, kind: str) -> int:
-        self._jobs += 1
-        return seed_from(self.policy.seed, self.policy.me, self.policy.round, kind, self._jobs)
-
-    def _train(self, fiber: Fiber, step: Train) -> Any:
-        learner = self.node.learner
-        model = learner.train(step.model, seed=self._seed("train"), **step.options)
-        if not model.is_finite():
-            self.node.record(diverged(self.policy.round))
-            model = step.model
-        seconds = self.world.costs.batch * batches(step, self.world.settings.train, learner.samples)
-        return self._compute(fiber, seconds, model)
-
-    def _score(self, fiber: Fiber, step: Score) -> Any:
-        scores = self.node.learner.score(step.models, seed=self._seed("score"), **step.options)
-        seconds = self.world.costs.sample * sum(score.samples for score in scores)
-        return self._compute(fiber, seconds, scores)
 
     def _compute(self, fiber: Fiber, seconds: float, answer: Any) -> Any:
         """The answer is known, as it depends on nothing that happens meanwhile; it is due when the node's one

@@ -51,14 +51,20 @@ class Fiber:
             raise
 
     def _advance(self, answer: Any) -> None:
+        failure: Exception | None = None
         while True:
             try:
-                self.step = self._flow.send(answer)
+                self.step = self._flow.throw(failure) if failure else self._flow.send(answer)
             except StopIteration:
                 self.step = None
                 self._end()
                 return
-            answer = self._answer(self, self.step)
+            failure = None
+            try:
+                answer = self._answer(self, self.step)
+            except Exception as error:  # it fails in the policy, at the line that asked
+                failure = error
+                continue
             if answer is WAIT:
                 return
 

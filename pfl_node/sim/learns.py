@@ -22,6 +22,9 @@ class Learns(Protocol):
     @property
     def cluster(self) -> int | None: ...
 
+    @property
+    def predictions(self) -> Layout | None: ...
+
     def fresh(self, seed: int, part: Part = "model") -> Model: ...
 
     def train(
@@ -46,6 +49,22 @@ class Learns(Protocol):
         own_sample_each: bool = False,
         seed: int = 0,
     ) -> tuple[Eval, ...]: ...
+
+    def predict(self, model: Model, *, seed: int, novelty: int = 0, counts: bool = False) -> Model: ...
+
+    def distill(
+        self,
+        model: Model,
+        *,
+        seed: int,
+        teacher: Model,
+        loss: Literal["mse", "ce", "kl"] = "mse",
+        temperature: float = 1.0,
+        epochs: int = 30,
+        lr: float = 1e-3,
+        batch: int = 50,
+        held: float = 0.2,
+    ) -> Model: ...
 
 
 Load = Callable[[int, PeerId], Learns]  # the learner of a place

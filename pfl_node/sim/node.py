@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
+from pfl_node.appoint import appoint
 from pfl_node.errors import Reason, Refused
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.metrics import NodeRecord
-from pfl_node.model import Model
+from pfl_node.model import Layout, Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.seeds import fresh_seed
 from pfl_node.sim.driver import SimDriver
 from pfl_node.sim.learns import Learns
 from pfl_node.sim.post import Post
 from pfl_node.sim.world import Traffic, World
-from pfl_node.steps import Record, Report
+from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import Eval, Offer, Part, PeerId, Split
 
 State = Literal["away", "up", "crashed", "left"]
@@ -69,17 +70,13 @@ class SimNode:
         """As a process does when it starts: from the checkpoint, or new."""
         settings, serve = self.world.settings, self.world.settings.serve
         self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox), self._plan.policy.takes)
-        self.policy = self._plan.policy(
-            me=self.id,
-            cfg=self._plan.cfg,
-            model=self.learner.fresh(fresh_seed(settings, self.id, 0), "model"),
-            rounds=settings.rounds,
-            seed=settings.seed,
-            rng=Random(f"{settings.seed}/policy/{self.id}"),
-        )
+        model = self.learner.fresh(fresh_seed(settings, self.id, 0), "model")
+        self.policy = appoint(self._plan.policy, self._plan.cfg, settings, self.id, self.learner, model)
+        self._published: dict[Part, Offer] = {}
         if self._checkpoint:
             self.policy.restore(self._checkpoint)
-        self._published = Offer(self.id, self.policy.model, self.policy.round, samples=self.learner.samples)
+            self.publish(Publish(self.policy.model, self.policy.round - 1))
+        self.at_work = self.policy.more  # the others linger as long as somebody is
 
     def appear(self) -> None:
         """From now on it is reached by others."""
@@ -117,7 +114,7 @@ class SimNode:
         if self._measured_model is not self.policy.model:
             self._measure(self.policy.model)
         self._write("finished", round=self.policy.round, **self._figures())
-        self.state = "left"
+        self.state, self.at_work = "left", False
         self._stop()
         self.world.views.left(self.id)
 
@@ -136,15 +133,18 @@ class SimNode:
             raise Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity", offer.sender)
         part = offer.model.layout.part
         self.mailbox.admit(offer.sender, offer.round, part)
-        mine = Model(self.learner.layout.of(part), offer.model.vector)  # as the codec does: it is of my layout now
+        mine = Model(self._layout(part), offer.model.vector)  # as the codec does: it is of my layout now
         self.mailbox.put(replace(offer, model=mine))
 
     def serve(self, part: Part) -> Offer:
         """What a Fetch gets; raises Refused."""
-        if not (self.world.settings.serve.head if part == "head" else self.world.settings.serve.model):
+        gates = self.world.settings.serve
+        if not {"head": gates.head, "predictions": gates.predictions}.get(part, gates.model):
             raise Refused(Reason.NOT_SERVED, f"this node does not serve its {part}")
-        offer = self._published
-        return Offer(offer.sender, offer.model.of(part), offer.round, samples=offer.samples)
+        offer = self._published.get("predictions" if part == "predictions" else "model")
+        if offer is None:
+            raise Refused(Reason.NOT_READY, f"this node has no {part} to give yet")
+        return replace(offer, model=offer.model.of(part))
 
     def evaluate(self, model: Model, asker: PeerId) -> Eval:
         """What an Ask gets; raises Refused. It runs beside the node's own training, which it does not hold up."""
@@ -168,8 +168,15 @@ class SimNode:
 
     def _check_layout(self, model: Model, sender: PeerId) -> None:
         layout = model.layout
-        if layout is not self.learner.layout and layout != self.learner.layout.of(layout.part):
+        if layout is not self.learner.layout and layout != self._layout(layout.part):
             raise Refused(Reason.LAYOUT, f"a {layout.part} of another layout", sender)
+
+    def _layout(self, part: Part) -> Layout:
+        if part != "predictions":
+            return self.learner.layout.of(part)
+        if self.learner.predictions is None:
+            raise Refused(Reason.LAYOUT, "this node's task has no auxiliary samples, so no predictions")
+        return self.learner.predictions
 
     # -- what things take ----------------------------------------------------------------------------------
 
@@ -187,10 +194,14 @@ class SimNode:
         self._told[step.event] = dict(step.data)
         self._write(step.event, **step.data)
 
+    def publish(self, step: Publish) -> None:
+        offer = Offer(self.id, step.model, step.round, step.tag, self.learner.samples, step.notes)
+        self._published[step.model.layout.part] = offer
+
     def report(self, step: Report) -> float:
         """A round is done: publish, measure if due, keep the state. Returns the seconds that measuring takes."""
         settings = self.world.settings
-        self._published = Offer(self.id, step.model, step.round, samples=self.learner.samples)
+        self.publish(Publish(step.model, step.round, step.tag, step.notes))
         self._told["round"] = dict(step.data)
         self._reports += 1
         due = (step.round + 1) % settings.eval.every == 0
@@ -198,6 +209,7 @@ class SimNode:
             self._measure(step.model)
         self._write("round", **{**step.data, "round": step.round, **(self._figures() if due else {})})
         self._catch_up(step.round)
+        self.at_work = settings.rounds is None or self.policy.round + 1 < settings.rounds
         self._keep()
         self.world.reported()
         return self.world.costs.sample * sum(e.samples for e in self._measured.values()) if due else 0.0

@@ -67,7 +67,7 @@ class Worker:
         def observe(event: str, data: Mapping[str, Any]) -> None:
             self.parent.tell("node", {"index": index, "what": event, "data": data})
 
-        node = Node(settings, Home.open(settings.data_dir), self.trainer, observe)
+        node = Node(settings, Home.open(settings.data_dir), self.trainer, observe, lab=True)
         await node.start()
         return node
 

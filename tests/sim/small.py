@@ -36,7 +36,7 @@ class Together(Policy):
             peers = await Peers()
             taken = await Send(peers, self.model, round=t)
             offers = await Gather(peers, t)
-            self.model = await Average([self.model, *(o.model for o in offers)])
+            self.model = await Average(self.model, [o.model for o in offers])
             await Report(t, self.model, {"sent": taken, "got": [o.sender for o in offers]})
 
 

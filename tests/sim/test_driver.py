@@ -16,10 +16,15 @@ from pfl_node.settings import RoundSettings, ServeSettings, Settings, TrainSetti
 from pfl_node.sim.faults import Crash, Delay, Loss, Slow
 from pfl_node.steps import (
     Ask,
+    Average,
+    Distill,
     Fetch,
     Fresh,
     Gather,
+    Linger,
     Peers,
+    Predict,
+    Publish,
     Receive,
     Record,
     Report,
@@ -43,6 +48,7 @@ class Scripted(Policy):
     async def leader(self) -> None: ...
 
     async def follower(self) -> None:
+        await Publish(self.model, round=0)
         await Sleep(60.0)
 
 
@@ -252,15 +258,89 @@ def test_fetch_brings_the_published_model_or_a_part_of_it(tmp_path: Path) -> Non
     ]
 
 
-def test_before_the_first_round_fetch_brings_the_first_model(tmp_path: Path) -> None:
+def test_who_has_told_nothing_yet_gives_nothing(tmp_path: Path) -> None:
     class Puller(Scripted):
         async def leader(self) -> None:
-            offers = await Fetch([B])
-            await Record("got", {"same": offers[0].model == self.model})
+            await Record("got", {"n": len(await Fetch([B]))})
 
-    common = Settings(train=TrainSettings(init="common"))
-    assert ran(tmp_path, Puller, settings=common).of("got")[0]["same"] is True
-    assert ran(tmp_path, Puller).of("got")[0]["same"] is False
+        async def follower(self) -> None:
+            await Sleep(60.0)
+
+    run = ran(tmp_path, Puller)
+    assert run.of("got")[0]["n"] == 0
+    assert run.swarm.refused() == {"not_ready": 1}
+
+
+def test_what_is_published_is_fetched_with_its_tag_and_notes(tmp_path: Path) -> None:
+    class Puller(Scripted):
+        async def leader(self) -> None:
+            await Sleep(5.0)
+            for part in ("head", "predictions"):
+                (offer,) = await Fetch([B], part)
+                facts = [offer.round, offer.tag, dict(offer.notes), offer.model.layout.part]
+                await Record("got", {"offer": facts})
+
+        async def follower(self) -> None:
+            await Publish(constant(8.0), round=1, tag=3, notes={"x": 0.5})
+            await Publish(await Predict(constant(8.0)), round=2)
+            await Sleep(60.0)
+
+    rows = ran(tmp_path, Puller).of("got")
+    assert [r["offer"] for r in rows] == [[1, 3, {"x": 0.5}, "head"], [2, 0, {}, "predictions"]]
+
+
+def test_predictions_are_gathered_like_models_and_taught_to_a_student(tmp_path: Path) -> None:
+    class Pupil(Scripted):
+        takes = ("predictions",)
+
+        async def leader(self) -> None:
+            (offer,) = await Gather([B], 0)
+            student = await Distill(constant(0.0), offer.model)
+            await Record("got", {"student": float(student.vector[0]), "now": await Sleep(0)})
+
+        async def follower(self) -> None:
+            await Send([A], await Predict(constant(4.0)), round=0)
+
+    row = ran(tmp_path, Pupil).of("got")[0]
+    assert row["student"] == pytest.approx(2.0, abs=1e-3)
+    assert row["now"] > 0.3  # thirty epochs of a batch
+
+
+def test_who_is_done_stays_until_all_are(tmp_path: Path) -> None:
+    class Mixed(Scripted):
+        async def leader(self) -> None:
+            await Sleep(20.0)
+
+        async def follower(self) -> None:
+            early = await Linger(3.0)
+            await Record("looked", {"all": early, "now": await Sleep(0)})
+            await Record("left", {"all": await Linger(), "now": await Sleep(0)})
+
+    run = ran(tmp_path, Mixed)
+    assert [(r["all"], r["now"]) for r in run.of("looked")] == [(False, 3.0)] * 2
+    assert all(r["all"] and 20.0 <= r["now"] < 22.0 for r in run.of("left"))
+
+
+def test_nobody_stays_for_a_node_that_is_known_to_be_dead(tmp_path: Path) -> None:
+    class Mixed(Scripted):
+        async def leader(self) -> None:
+            await Sleep(3000.0)
+
+        async def follower(self) -> None:
+            await Record("left", {"all": await Linger(), "now": await Sleep(0)})
+
+    run = ran(tmp_path, Mixed, faults=[Crash(5.0, A)])
+    assert all(r["all"] and r["now"] < 20.0 for r in run.of("left"))
+
+
+def test_a_step_that_fails_fails_at_the_line_that_asked(tmp_path: Path) -> None:
+    class Wrong(Scripted):
+        async def leader(self) -> None:
+            with pytest.raises(ValueError, match="weights"):
+                await Average(self.model, [self.model], weights=[1.0, 2.0])
+            await Record("caught")
+
+    assert ran(tmp_path, Wrong).of("caught")
 
 
 def test_ask_gets_scores_on_the_data_of_others(tmp_path: Path) -> None:

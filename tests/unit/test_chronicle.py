@@ -19,10 +19,9 @@ from structlog.testing import capture_logs
 from pfl_node.chronicle import Chronicle, checkpoint_facts
 from pfl_node.errors import PeerGone, Reason, Refused, StoreError
 from pfl_node.learning.trainer import Trainer
-from pfl_node.model import Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
-from pfl_node.steps import Record, Report
+from pfl_node.steps import Publish, Record, Report
 from pfl_node.store.checkpoint import load_checkpoint
 from pfl_node.store.home import Home
 from pfl_node.types import PeerId
@@ -47,7 +46,8 @@ class Scene:
         self.policy = Walk(
             me=ME, cfg=PolicyConfig(), model=constant(8.0), rounds=None, seed=0, rng=random.Random(0)
         )
-        self.published: list[tuple[Model, int]] = []
+        self.published: list[Publish] = []
+        self.ended: list[int] = []
         self.observed: list[str] = []
         self.work = Work()
         self.chronicle = Chronicle(
@@ -57,7 +57,8 @@ class Scene:
             ToyLearner(),  # type: ignore[arg-type]
             trainer,
             work=self.work,
-            publish=lambda model, round: self.published.append((model, round)),
+            publish=self.published.append,
+            ended=self.ended.append,
             observe=lambda event, _: self.observed.append(event),
         )
 
@@ -66,7 +67,7 @@ class Scene:
         for _ in range(n):
             t = self.policy.round
             self.policy.model = constant(float(t))
-            await self.chronicle.report(Report(t, self.policy.model, {"from": ["you"]}))
+            await self.chronicle.report(Report(t, self.policy.model, {"from": ["you"]}, tag=t + 5, notes={"x": t}))
             self.policy.round += 1
 
     @property
@@ -102,7 +103,8 @@ def play(path: Path, act: Callable[[Scene], Awaitable[None]], **settings: Any) -
 
 def test_a_report_publishes_the_model_and_is_written_down_with_its_figures(tmp_path: Path) -> None:
     scene = play(tmp_path, lambda s: s.rounds(2))
-    assert scene.published == [(constant(0.0), 0), (constant(1.0), 1)]
+    assert scene.published == [Publish(constant(t), t, t + 5, {"x": t}) for t in (0, 1)]
+    assert scene.ended == [0, 1]
     assert scene.observed == ["round", "round"]
     rows = scene.journal
     assert [row["round"] for row in rows] == [0, 1]

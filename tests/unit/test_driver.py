@@ -7,8 +7,10 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pfl_node import predictions
 from pfl_node.bell import Bell
 from pfl_node.driver import Desk, Driver
 from pfl_node.errors import PeerError, PeerGone
@@ -20,10 +22,14 @@ from pfl_node.settings import Settings
 from pfl_node.steps import (
     Ask,
     Average,
+    Distill,
     Fetch,
     Fresh,
     Gather,
+    Linger,
     Peers,
+    Predict,
+    Publish,
     Receive,
     Record,
     Report,
@@ -49,9 +55,27 @@ class Switchboard:
         self.down: set[PeerId] = set()
         self.alive = set(ids)
         self.finished: list[PeerId] = []
+        self.done: set[PeerId] = set()
 
-    def company(self, me: PeerId) -> Mapping[PeerId, str]:
-        return {p: p for p in self.alive if p != me}
+
+class Company:
+    """The others on a switchboard, seen by one of them."""
+
+    def __init__(self, board: Switchboard, me: PeerId) -> None:
+        self.board = board
+        self.me = me
+
+    def __call__(self) -> Mapping[PeerId, str]:
+        return {p: p for p in self.board.alive if p != self.me}
+
+    def finished(self) -> list[PeerId]:
+        return self.board.finished
+
+    def at_work(self) -> bool:
+        return bool(self.board.alive - self.board.done - {self.me})
+
+    def i_am_done(self) -> None:
+        self.board.done.add(self.me)
 
 
 class Line:
@@ -87,10 +111,14 @@ class Notes:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.reports: list[Report] = []
+        self.publications: list[Publish] = []
         self.failures: list[PeerError] = []
 
     def record(self, step: Record) -> None:
         self.records.append(step)
+
+    def published(self, step: Publish) -> None:
+        self.publications.append(step)
 
     async def report(self, step: Report) -> None:
         self.reports.append(step)
@@ -116,20 +144,20 @@ def driver(
     kind: type[Scripted] = Scripted,
     trainer: Trainer,
     learner: ToyLearner | None = None,
+    aggregate: dict[str, Any] | None = None,
 ) -> tuple[Driver, Notes]:
     policy = kind(me=me, cfg=PolicyConfig(), model=constant(1.0), rounds=3, seed=1, rng=random.Random(0))
     policy.script = script
     notes = Notes()
     line: Any = Line(board, me)
     desk = Desk(
-        settings=Settings.model_validate({"round": {"patience": 0.05}}),
+        settings=Settings.model_validate({"round": {"patience": 0.05}, "aggregate": aggregate or {}}),
         learner=learner or ToyLearner(),  # type: ignore[arg-type]
         trainer=trainer,
         client=line,
         mailbox=board.boxes[me],
         bell=board.bells[me],
-        company=lambda: board.company(me),
-        finished=lambda: board.finished,
+        company=Company(board, me),
         diary=notes,
         work=Work(),
     )
@@ -166,7 +194,7 @@ def test_learning_steps_are_answered_by_the_learner() -> None:
     async def script(me: Policy) -> None:
         answers.append(await Train(me.model, only="head", steps=4, prox=0.1))
         answers.append(await Score([constant(3.0), constant(4.0)]))
-        answers.append(await Average([constant(1.0), constant(3.0)], weights=[3, 1]))
+        answers.append(await Average(constant(1.0), [constant(3.0)], weights=[1], own=3))
         answers.append((await Fresh(seed=1), await Fresh(seed=1), await Fresh("head", seed=2)))
 
     run(script, learner=learner)
@@ -185,6 +213,72 @@ def test_learning_steps_are_answered_by_the_learner() -> None:
     assert mean == constant(1.5)
     assert one == same
     assert head.layout.part == "head"
+
+
+def test_an_average_follows_the_rule_of_the_settings() -> None:
+    answers: list[Model] = []
+
+    async def script(me: Policy) -> None:
+        answers.append(await Average(constant(1.0), [constant(2.0), constant(90.0)]))
+
+    run(script)
+    run(script, aggregate={"rule": "median"})
+    assert answers == [constant(31.0), constant(2.0)]
+
+
+def test_predictions_are_made_and_a_student_learns_from_them() -> None:
+    answers: list[Any] = []
+
+    async def script(me: Policy) -> None:
+        said = await Predict(constant(4.0), novelty=3, counts=True)
+        answers.extend((said, await Distill(constant(0.0), said, epochs=2)))
+
+    run(script)
+    said, student = answers
+    assert said.layout.part == "predictions"
+    assert predictions.counts(said).tolist() == [10, 0]
+    assert np.allclose(student.vector, 2.0, atol=1e-3)
+
+
+def test_what_fails_while_a_step_is_answered_fails_at_the_line_that_asked() -> None:
+    seen: list[str] = []
+
+    async def script(me: Policy) -> None:
+        try:
+            await Average(constant(1.0), [constant(2.0)], weights=[1.0, 2.0])
+        except ValueError as error:
+            seen.append(str(error))
+        await Average(constant(1.0), [constant(2.0)], weights=[-1.0])  # the line
+
+    with pytest.raises(ValueError, match="weight") as failed:
+        run(script)
+    assert len(seen) == 1
+    assert any(entry.name == "script" for entry in failed.traceback)
+
+
+def test_who_is_done_stays_until_all_are() -> None:
+    order: list[str] = []
+
+    async def quick(me: Policy) -> None:
+        assert await Linger(0.01) is False
+        assert await Linger()
+        order.append("quick")
+
+    async def slow(me: Policy) -> None:
+        await Sleep(0.1)
+        order.append("slow")
+        assert await Linger(3600.0)
+
+    run(quick, slow)
+    assert order == ["slow", "quick"]
+
+
+def test_what_is_published_is_told_to_the_diary() -> None:
+    async def script(me: Policy) -> None:
+        await Publish(me.model, round=4, tag=2, notes={"b": 0.5})
+
+    (notes,) = run(script)
+    assert [(p.round, p.tag, dict(p.notes)) for p in notes.publications] == [(4, 2, {"b": 0.5})]
 
 
 def test_every_training_gets_a_seed_of_its_own() -> None:
@@ -214,6 +308,21 @@ def test_a_round_gathers_what_its_peers_sent_in_the_order_asked() -> None:
         (C, 2, 10, {"x": 1.0}),
         (B, 2, 10, {"x": 1.0}),
     ]
+
+
+def test_a_gather_takes_what_others_sent_when_it_says_so() -> None:
+    got: list[tuple[Offer, ...]] = []
+
+    async def sender(me: Policy) -> None:
+        await Send([A], constant(7.0), round=0)
+        await Send([A], constant(8.0), round=1)
+
+    async def gatherer(me: Policy) -> None:
+        got.append(await Gather([B, C], round=0, patience=5.0))
+        got.append(await Gather([C], round=1, patience=5.0, others=True))
+
+    run(gatherer, sender, sender)
+    assert [[o.sender for o in offers] for offers in got] == [[B, C], [C, B]]
 
 
 def test_a_peer_that_never_sends_costs_the_patience_and_is_missing() -> None:

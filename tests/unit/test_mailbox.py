@@ -283,3 +283,16 @@ def test_nobody_is_waited_for_in_a_round_that_is_over() -> None:
     box = Mailbox()
     box.collect([A], 0)
     assert box.missing([A], 0) == []
+
+
+def test_what_others_sent_for_a_round_comes_after_what_was_waited_for() -> None:
+    box = Mailbox()
+    for sender in (C, A, B):
+        deliver(box, sender, 1, round=0)
+    assert [o.sender for o in box.collect([B], 0, others=True)] == [B, A, C]
+
+
+def test_a_policy_that_fetches_takes_nothing() -> None:
+    box = Mailbox(takes=())
+    assert refused(box, A) is Reason.NOT_SERVED
+    assert refused(box, A, round=0) is Reason.NOT_SERVED

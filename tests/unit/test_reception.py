@@ -126,12 +126,36 @@ def test_an_evaluation_is_scored_on_my_data_and_frees_its_place() -> None:
 def test_what_is_published_is_served_in_parts() -> None:
     async def go() -> None:
         host = opened()
-        with pytest.raises(Refused, match="no model yet"):
+        with pytest.raises(Refused, match="no model to give yet"):
             host.serve("model")
-        host.publish(constant(4.0), 7)
+        host.publish(constant(4.0), 7, tag=1, notes={"a": 0.5})
         offer = host.serve("head")
-        assert (offer.sender, offer.round, offer.samples) == (ME, 7, 10)
+        assert (offer.sender, offer.round, offer.samples, offer.tag, dict(offer.notes)) == (
+            ME,
+            7,
+            10,
+            1,
+            {"a": 0.5},
+        )
         assert offer.model == constant(4.0).head
+        with pytest.raises(Refused, match="no predictions to give yet"):
+            host.serve("predictions")
+        said = ToyLearner().predict(constant(1.0), seed=0)
+        host.publish(said, 8)
+        assert (host.serve("predictions").model, host.serve("model").round) == (said, 7)
+
+    asyncio.run(go())
+
+
+def test_predictions_of_other_samples_than_mine_do_not_fit_and_without_samples_none_do() -> None:
+    async def go() -> None:
+        host = opened()
+        assert host.layout("predictions") == ToyLearner.predictions
+        learner = ToyLearner()
+        learner.predictions = None  # type: ignore[assignment]
+        host.open(learner, Trainer())  # type: ignore[arg-type]
+        with pytest.raises(Refused, match="no auxiliary samples"):
+            host.layout("predictions")
 
     asyncio.run(go())
 

@@ -1,0 +1,48 @@
+"""A policy for a node, real or simulated: what it is told, and whether the task has what it needs. No I/O."""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol
+
+from pfl_node.errors import TaskError
+from pfl_node.model import Layout, Model
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.settings import Settings
+from pfl_node.types import PeerId
+
+
+class Knows(Protocol):
+    """What a learner can say about its data."""
+
+    @property
+    def samples(self) -> int: ...
+    @property
+    def cluster(self) -> int | None: ...
+    @property
+    def predictions(self) -> Layout | None: ...
+
+
+def appoint(
+    cls: type[Policy], cfg: PolicyConfig, settings: Settings, me: PeerId, learner: Knows, model: Model
+) -> Policy:
+    """A new one, at round 0."""
+    if cls.oracular and learner.cluster is None:
+        raise TaskError(
+            f"policy {settings.policy.name} learns with the true cluster, but task {settings.task.name} tells none"
+        )
+    if "predictions" in cls.takes and learner.predictions is None:
+        raise TaskError(
+            f"policy {settings.policy.name} needs auxiliary samples, and task {settings.task.name} gives none: "
+            "let it return `auxiliary`, or for digits --set task.auxiliary=0.5"
+        )
+    return cls(
+        me=me,
+        cfg=cfg,
+        model=model,
+        rounds=settings.rounds,
+        seed=settings.seed,
+        rng=random.Random(f"{settings.seed}/policy/{me}"),
+        samples=learner.samples,
+        truth=learner.cluster if cls.oracular else None,
+    )

@@ -1,0 +1,42 @@
+"""The other nodes of a run, as the membership knows them. Knows no policy and no model."""
+
+from __future__ import annotations
+
+from pfl_node.membership.member import State
+from pfl_node.membership.service import Membership
+from pfl_node.types import PeerId
+
+
+class Company:
+    """Who is there, who was, and who still has rounds to do."""
+
+    def __init__(self, membership: Membership, run: str, rounds: int | None) -> None:
+        self._membership = membership
+        self._run = run
+        self._rounds = rounds  # None: without an end
+
+    def __call__(self) -> dict[PeerId, str]:
+        """Those that are believed alive, and where they are."""
+        return {PeerId(m.id): m.address for m in self._membership.alive(role="node", run=self._run)}
+
+    def finished(self) -> list[PeerId]:
+        """Those that did their last round and left."""
+        rounds = self._rounds
+        return [
+            PeerId(m.id)
+            for m in self._membership.members()
+            if m.state is State.LEFT and m.run == self._run and rounds is not None and m.round >= rounds
+        ]
+
+    def at_work(self) -> bool:
+        """Has anybody rounds to do? Without an end everybody always has."""
+        others = self._membership.alive(role="node", run=self._run)
+        return any(self._rounds is None or m.round < self._rounds for m in others)
+
+    def i_am_in(self, round: int) -> None:
+        """Told to the others with the next probes."""
+        self._membership.set_round(round)
+
+    def i_am_done(self) -> None:
+        if self._rounds is not None:
+            self.i_am_in(self._rounds)
