@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import grpc
+from google.protobuf.message import Message
 
 from pfl_node.errors import PeerGone, Reason, Refused
 from pfl_node.model import Layout, Model
@@ -47,7 +48,11 @@ class Line:
         self.address = address
         self.channel = _dial(address, connect_timeout)
         replies = {"SendModel": pb.Receipt.FromString, "EvaluateModel": pb.Score.FromString}
-        requests: dict[str, Any] = {"GetHead": pb.HeadRequest, "GetModel": pb.ModelRequest}
+        requests: dict[str, Any] = {
+            "GetHead": pb.HeadRequest,
+            "GetModel": pb.ModelRequest,
+            "GetPredictions": pb.PredictionsRequest,
+        }
         # One message and a stream of one are the same on the wire; the former takes gRPC fewer batches.
         self.whole = {
             call: self.channel.unary_unary(METHOD + call, response_deserializer=reply)
@@ -129,7 +134,8 @@ class PeerClient:
         return Eval(score.loss, score.accuracy, score.samples)
 
     async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
-        """Pull the peer's current model or a part of it; `layout` is the whole model's or the part's."""
+        """Pull the peer's current model, a part of it or its predictions. `layout` is that of what is pulled; for
+        a core or a head the whole model's will do."""
         wanted = layout.of(part) if layout.part == "model" else layout
         line = self._line(peer, address)
         bandwidth = self._bandwidth(peer)
@@ -137,13 +143,8 @@ class PeerClient:
         clock = asyncio.get_running_loop().time
         started = clock()
         with self._in_our_words(peer):
-            if part == "head":
-                head = pb.HeadRequest(sender=self.me, run=self.run, layout=wanted.digest)
-                call = line.get["GetHead"](head, timeout=timeout)
-            else:
-                number: Any = PART_NUMBERS[part]
-                request = pb.ModelRequest(sender=self.me, run=self.run, layout=wanted.digest, part=number)
-                call = line.get["GetModel"](request, timeout=timeout)
+            name, request = self._request(part, wanted.digest)
+            call = line.get[name](request, timeout=timeout)
             offer, moved = await self._take(call, peer, wanted)
         bandwidth.moved(moved, clock() - started)
         self.traffic.add(peer, "in", moved)
@@ -195,12 +196,22 @@ class PeerClient:
         self.traffic.add(peer, "out", moved)
         return reply, moved
 
+    def _request(self, part: Part, digest: str) -> tuple[str, Message]:
+        match part:
+            case "head":
+                return "GetHead", pb.HeadRequest(sender=self.me, run=self.run, layout=digest)
+            case "predictions":
+                return "GetPredictions", pb.PredictionsRequest(sender=self.me, run=self.run, layout=digest)
+            case _:
+                number: Any = PART_NUMBERS[part]
+                return "GetModel", pb.ModelRequest(sender=self.me, run=self.run, layout=digest, part=number)
+
     async def _take(self, call: Any, peer: PeerId, layout: Layout) -> tuple[Offer, int]:
         def check(envelope: Envelope) -> None:
             if envelope.sender != peer or envelope.run != self.run:
                 raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender} of {envelope.run} answered")
             if envelope.part != layout.part:
-                raise Refused(Reason.LAYOUT, f"a {envelope.part} came, the {layout.part} was asked for")
+                raise Refused(Reason.LAYOUT, f"asked for the {layout.part}, got the {envelope.part}")
 
         decoder = Decoder(lambda _: layout, check)
         try:

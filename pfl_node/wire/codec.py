@@ -1,4 +1,4 @@
-"""A model to serialized chunks and back. Sans-io: bytes in, bytes out; knows no grpc and no asyncio.
+"""A model, a part of one or predictions to serialized chunks and back. Sans-io: knows no grpc and no asyncio.
 
 Everything the header says is checked before memory is taken; then each chunk goes straight to its place.
 """
@@ -53,7 +53,7 @@ def encode(model: Model, envelope: Envelope, settings: WireSettings) -> Iterator
     """Serialized ModelChunks, made one by one. The part is the one the model's own layout tells."""
     header: pb.Header | None = _header(model.layout, envelope, settings)
     if is_one_message(model.layout, settings) and not settings.zstd:
-        data = PLAIN[settings.encoding].encode(model.vector)
+        data = PLAIN[_encoding(model.layout, settings)].encode(model.vector)
         yield frame(header, data, xxhash.xxh3_64_intdigest(data))
         return
     hasher = xxhash.xxh3_64()
@@ -65,12 +65,17 @@ def encode(model: Model, envelope: Envelope, settings: WireSettings) -> Iterator
 
 def payload_size(layout: Layout, settings: WireSettings) -> int:
     """Bytes of payload; with zstd at most about so many."""
-    return PLAIN[settings.encoding].size(layout.size)
+    return PLAIN[_encoding(layout, settings)].size(layout.size)
 
 
 def is_one_message(layout: Layout, settings: WireSettings) -> bool:
     """Does `encode` give exactly one message?"""
     return payload_size(layout, settings) <= ONE_MESSAGE
+
+
+def _encoding(layout: Layout, settings: WireSettings) -> str:
+    """Never int8 for predictions: in a block that shares its scale with a class's count, what is small is zero."""
+    return "fp16" if layout.part == "predictions" and settings.encoding == "int8" else settings.encoding
 
 
 def _header(layout: Layout, envelope: Envelope, settings: WireSettings) -> pb.Header:
@@ -82,7 +87,7 @@ def _header(layout: Layout, envelope: Envelope, settings: WireSettings) -> pb.He
         tag=envelope.tag,
         samples=envelope.samples,
         notes=envelope.notes or None,
-        encoding=cast(Any, ENCODING_NUMBERS[settings.encoding]),
+        encoding=cast(Any, ENCODING_NUMBERS[_encoding(layout, settings)]),
         zstd=settings.zstd > 0,
         layout=layout.digest,
         part=cast(Any, PART_NUMBERS[layout.part]),
@@ -92,9 +97,10 @@ def _header(layout: Layout, envelope: Envelope, settings: WireSettings) -> pb.He
 
 
 def _payload(model: Model, settings: WireSettings) -> Iterator[memoryview]:
+    encoding = _encoding(model.layout, settings)
     if not settings.zstd:
-        return _pieces(model, PLAIN[settings.encoding], settings.chunk)
-    packed = _compressed(_pieces(model, PACKED[settings.encoding], settings.chunk), model.nbytes, settings.zstd)
+        return _pieces(model, PLAIN[encoding], settings.chunk)
+    packed = _compressed(_pieces(model, PACKED[encoding], settings.chunk), model.nbytes, settings.zstd)
     return _regrouped(packed, 2 * ONE_MESSAGE if is_one_message(model.layout, settings) else settings.chunk)
 
 
@@ -140,6 +146,7 @@ class Decoder:
     """Takes chunks with `feed`, gives an Offer with `finish`; both raise Refused and are of no use after that.
 
     `admit` is called once, when the header is understood and before the layout is asked for or memory is taken.
+    Both may raise Refused: not every node has auxiliary data, so not every node has a layout for predictions.
     """
 
     def __init__(
@@ -237,12 +244,20 @@ def _envelope(header: pb.Header) -> Envelope:
 
 
 def _check_layout(header: pb.Header, layout: Layout) -> None:
-    if header.numbers > layout.size:
-        raise Refused(Reason.TOO_LARGE, f"{header.numbers} numbers; the {layout.part} here has {layout.size}")
+    # A peer with more auxiliary samples than mine does not fit me; its numbers are not too many.
+    if header.numbers > layout.size and (layout.part != "predictions" or header.layout == layout.digest):
+        raise Refused(Reason.TOO_LARGE, f"{header.numbers} numbers; the {layout.part} here: {layout.size}")
     if header.layout != layout.digest or header.numbers != layout.size:
-        raise Refused(
-            Reason.LAYOUT, f"a {layout.part} of another layout: {header.layout[:8]}, here {layout.digest[:8]}"
-        )
+        raise misfit(header.layout, layout)
+
+
+def misfit(digest: str, layout: Layout) -> Refused:
+    """What was brought or asked for has another layout than what is here."""
+    layouts = f"{digest[:8]}, here {layout.digest[:8]}"
+    if layout.part == "predictions":
+        text = f"predictions about other auxiliary samples or classes: {layouts}; all nodes need the same ones"
+        return Refused(Reason.LAYOUT, text)
+    return Refused(Reason.LAYOUT, f"a {layout.part} of another layout: {layouts}")
 
 
 def _check_size(header: pb.Header, size: int) -> int:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from pfl_node.errors import Reason, Refused
 from pfl_node.wire import peer_pb2 as pb
 
-MAX_HEADER = 1 << 18  # bytes
+MAX_HEADER = 3 << 17  # bytes; as many notes as may be, each named by an id of 64 letters, are 308 KiB
 
 HEADER, DATA, TRAILER = 0x0A, 0x12, 0x1A  # tags: field 1, 2 and 3, length-delimited
 PADDING = 0x72  # field 14 of the header

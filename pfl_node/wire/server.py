@@ -18,7 +18,7 @@ from pfl_node.model import Layout
 from pfl_node.settings import WireSettings
 from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.codec import PARTS, Decoder, Envelope, encode
+from pfl_node.wire.codec import PARTS, Decoder, Envelope, encode, misfit
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.heap import keep_memory
 from pfl_node.wire.pace import absorb, paced
@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 SERVICE = "pfl.v1.Peer"
 QUIET = 30.0  # seconds without a chunk after which a stream is over
 
+Request = pb.HeadRequest | pb.ModelRequest | pb.PredictionsRequest
 Context = Any  # grpc.aio.ServicerContext; its stubs know neither write's bytes nor abort's metadata
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -42,7 +43,7 @@ class Host(Protocol):
     """
 
     def layout(self, part: Part) -> Layout:
-        """Raises Refused while there is none yet."""
+        """Raises Refused while there is none yet, or when there is none at all."""
 
     def admit(self, call: str, envelope: Envelope) -> None:
         """May this call go on, as its header says? Raises Refused. The run is checked here."""
@@ -55,7 +56,7 @@ class Host(Protocol):
     async def evaluate(self, offer: Offer) -> Eval: ...
 
     def serve(self, part: Part) -> Offer:
-        """What GetModel and GetHead answer with."""
+        """What GetModel, GetHead and GetPredictions answer with."""
 
     def status(self) -> pb.Status: ...
 
@@ -86,6 +87,7 @@ class PeerService:
             ),
             "GetHead": grpc.unary_stream_rpc_method_handler(self._get_head),
             "GetModel": grpc.unary_stream_rpc_method_handler(self._get_model),
+            "GetPredictions": grpc.unary_stream_rpc_method_handler(self._get_predictions),
             "GetStatus": grpc.unary_unary_rpc_method_handler(
                 self._get_status, response_serializer=pb.Status.SerializeToString
             ),
@@ -121,9 +123,17 @@ class PeerService:
     async def _get_model(self, message: bytes, context: Context) -> None:
         async def work(visit: Visit) -> None:
             request = _parsed(pb.ModelRequest, message)
+            if request.part == pb.PART_PREDICTIONS:  # whether they are served is another question than for models
+                raise Refused(Reason.NOT_SERVED, "GetModel gives no predictions; GetPredictions does")
             await self._serve(request, PARTS.get(request.part, "model"), context, visit)
 
         await self._attend("GetModel", context, work)
+
+    async def _get_predictions(self, message: bytes, context: Context) -> None:
+        async def work(visit: Visit) -> None:
+            await self._serve(_parsed(pb.PredictionsRequest, message), "predictions", context, visit)
+
+        await self._attend("GetPredictions", context, work)
 
     async def _get_status(self, message: bytes, context: Context) -> pb.Status:
         async def work(visit: Visit) -> pb.Status:  # noqa: ARG001
@@ -148,15 +158,13 @@ class PeerService:
             raise self._stalled() from error
         return decoder.finish()
 
-    async def _serve(
-        self, request: pb.HeadRequest | pb.ModelRequest, part: Part, context: Context, visit: Visit
-    ) -> None:
+    async def _serve(self, request: Request, part: Part, context: Context, visit: Visit) -> None:
         visit.admit(Envelope(PeerId(request.sender), request.run, part=part))
         visit.handed_over()
         offer = self._host.serve(part)
         layout = offer.model.layout
         if request.layout not in ("", layout.digest):
-            raise Refused(Reason.LAYOUT, f"the {part} here has the layout {layout.digest[:8]}", request.sender)
+            raise misfit(request.layout, layout)
         envelope = Envelope(
             offer.sender, request.run, offer.round, offer.tag, offer.samples, offer.notes, layout.part
         )

@@ -1,10 +1,10 @@
-"""A small real host: a mailbox, a layout, a model to serve. And both ends of the wire on localhost."""
+"""A small real host: a mailbox, layouts, a model and predictions. And both ends of the wire on localhost."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import grpc
@@ -13,11 +13,12 @@ import numpy as np
 from pfl_node.errors import Reason, Refused
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.model import Entry, Layout, Model
+from pfl_node.predictions import pack
 from pfl_node.settings import WireSettings
 from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.client import PeerClient
-from pfl_node.wire.codec import Envelope
+from pfl_node.wire.codec import Envelope, encode
 from pfl_node.wire.endpoint import Endpoint, channel_options
 from pfl_node.wire.server import PeerService
 
@@ -33,13 +34,34 @@ def model_of(layout: Layout, seed: int = 0) -> Model:
     return Model(layout, np.random.default_rng(seed).standard_normal(layout.size, dtype=np.float32))
 
 
-class House:
-    """Bob's node, as the wire sees it."""
+def predictions_of(layout: Layout, seed: int = 0) -> Model:
+    """As a trained node would say them: rows mostly sure of one class, few strange samples, uneven classes."""
+    chance = np.random.default_rng(seed)
+    samples, classes = layout.entries[0].shape
+    logits = 4 * chance.standard_normal((samples, classes), dtype=np.float32)
+    rows = np.exp(logits - logits.max(axis=1, keepdims=True))
+    strange = chance.gamma(2.0, 0.01, samples) + 1e-4
+    return pack(layout, rows / rows.sum(axis=1, keepdims=True), strange, chance.integers(0, 6000, classes))
 
-    def __init__(self, layout: Layout, *, limits: Limits | None = None) -> None:
+
+def chunks_of(model: Model, how: WireSettings | None = None, *, sender: PeerId = ANN) -> list[pb.ModelChunk]:
+    """What travels, as somebody else's client would have it."""
+    messages = encode(model, Envelope(sender, RUN), how or WireSettings())
+    return [pb.ModelChunk.FromString(message) for message in messages]
+
+
+class House:
+    """Bob's node, as the wire sees it. `auxiliary` is the layout of its predictions; None: there are none."""
+
+    def __init__(self, layout: Layout, auxiliary: Layout | None = None, *, limits: Limits | None = None) -> None:
         self.whole = layout
-        self.mailbox = Mailbox(limits)
+        self.auxiliary = auxiliary
+        self.mailbox = Mailbox(limits, takes=("model", "predictions"))
         self.current = model_of(layout, seed=99)
+        self.said = None if auxiliary is None else predictions_of(auxiliary, seed=99)
+        self.tag = 0
+        self.notes: Mapping[str, float] = {}
+        self.closed: set[str] = set()  # calls that are not served
         self.ready = True
         self.counts: Counter[tuple[str, str]] = Counter()
         self.nbytes = 0
@@ -50,13 +72,21 @@ class House:
     def layout(self, part: Part) -> Layout:
         if not self.ready:
             raise Refused(Reason.NOT_READY, "still starting")
-        return self.whole.of(part)
+        if part != "predictions":
+            return self.whole.of(part)
+        if self.auxiliary is None:
+            raise Refused(Reason.LAYOUT, "this node has no auxiliary data")
+        return self.auxiliary
 
     def admit(self, call: str, envelope: Envelope) -> None:
         if envelope.run != RUN:
             raise Refused(Reason.UNKNOWN_RUN, f"{envelope.run} is not my run")
+        if call in self.closed:
+            raise Refused(Reason.NOT_SERVED, f"this node does not serve {call}")
+        if call == "EvaluateModel" and envelope.part != "model":
+            raise Refused(Reason.LAYOUT, f"{envelope.part} alone cannot be evaluated")
         if call == "SendModel":
-            self.mailbox.admit(PeerId(envelope.sender), envelope.round)
+            self.mailbox.admit(PeerId(envelope.sender), envelope.round, envelope.part)
         self.admitted += 1
         self._tell()
 
@@ -73,7 +103,14 @@ class House:
         return Eval(float(np.abs(offer.model.vector).mean()), 0.5, 7)
 
     def serve(self, part: Part) -> Offer:
-        return Offer(BOB, self.current.of(part), round=4, samples=12)
+        served = self.predictions() if part == "predictions" else self.current.of(part)
+        return Offer(BOB, served, 4, self.tag, 12, self.notes)
+
+    def predictions(self) -> Model:
+        self.layout("predictions")  # raises where there can be none
+        if self.said is None:
+            raise Refused(Reason.NOT_READY, "no predictions yet")
+        return self.said
 
     def status(self) -> pb.Status:
         return pb.Status(id=BOB, state="training", round=4)

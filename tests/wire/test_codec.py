@@ -19,7 +19,7 @@ from pfl_node.settings import WireSettings
 from pfl_node.types import Offer, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.codec import MAX_NOTES, Decoder, Envelope, encode
-from pfl_node.wire.framing import frame
+from pfl_node.wire.framing import MAX_HEADER, frame
 
 ENVELOPE = Envelope(PeerId("ann"), "run", round=3, tag=2, samples=40, notes={"share": 0.25})
 SETTINGS = WireSettings()
@@ -185,7 +185,7 @@ def test_notes_are_few_and_finite() -> None:
 
 
 def test_a_huge_header_is_refused_before_it_is_parsed() -> None:
-    header = pb.Header(version=1, run="x" * (1 << 18))
+    header = pb.Header(version=1, run="x" * MAX_HEADER)
     assert refusal([frame(header, memoryview(b""), None)], MODEL.layout) is Reason.TOO_LARGE
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.errors import Reason, Refused
+from pfl_node.model import Entry, Layout, Model
+from pfl_node.settings import WireSettings
+from pfl_node.types import PeerId
 from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.codec import Envelope, encode
 from pfl_node.wire.framing import ALIGNMENT, MAX_HEADER, frame, parse
 
 words = st.text(max_size=20)
@@ -85,3 +90,20 @@ def test_the_largest_header_is_the_same_on_both_paths() -> None:
         with pytest.raises(Refused) as caught:
             parse(message)
         assert caught.value.reason is Reason.TOO_LARGE
+
+
+VERSION_1 = """
+0a 5c  08 01  12 03 61 6e 6e  1a 03 72 75 6e  20 06  28 02  30 28
+       3a 10 0a 05 73 68 61 72 65 11 00 00 00 00 00 00 d0 3f  40 01
+       52 20 37 39 31 35 64 31 39 61 36 37 66 39 31 33 31 32 31 36 34 35 38 61 66 32 65 66 37 61 32 31 61 30
+       58 01  60 03  68 0c  72 0c 00 00 00 00 00 00 00 00 00 00 00 00
+12 0c  00 00 80 3f 00 00 00 c0 00 00 00 3f
+1a 09  09 a4 09 f7 e5 f6 89 62 a2
+"""  # a header, the data, a trailer
+
+
+def test_a_model_has_the_bytes_that_nodes_of_version_1_know() -> None:
+    layout = Layout((Entry("core", (2,)),), (Entry("head", (1,)),))
+    envelope = Envelope(PeerId("ann"), "run", round=3, tag=2, samples=40, notes={"share": 0.25})
+    (message,) = encode(Model(layout, np.array([1, -2, 0.5], np.float32)), envelope, WireSettings())
+    assert message == bytes.fromhex(VERSION_1)
