@@ -14,7 +14,7 @@ from pfl_node.policies.base import Policy
 from pfl_node.settings import EvalSettings, Settings, StoreSettings
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.faults import Crash, Delay, Fault, Join, Loss, Partition, Restart, Slow
-from pfl_node.steps import Ask, Average, Fetch, Gather, Peers, Record, Report, Send, Sleep, Train
+from pfl_node.steps import Ask, Average, Fetch, Gather, Peers, Publish, Record, Report, Send, Sleep, Train
 from pfl_node.types import Offer, PeerId
 from tests.sim.small import A, B, C, D, Ran, Together, ran
 
@@ -33,7 +33,7 @@ class Slowly(Together):
         peers = await Peers()
         await Send(peers, self.model, round=t)
         offers = await Gather(peers, t)
-        self.model = await Average([self.model, *(o.model for o in offers)])
+        self.model = await Average(self.model, [o.model for o in offers])
         await Report(t, self.model, {"got": [o.sender for o in offers]})
 
 
@@ -41,6 +41,7 @@ class Chatty(Policy):
     """Pushes to a random peer every second, and merges whatever comes."""
 
     async def main(self) -> None:
+        await Publish(self.model, self.round)
         while self.more:
             await Sleep(self.rng.uniform(0.5, 1.5))
             if peers := await Peers():
