@@ -30,14 +30,16 @@ class Samples(NamedTuple):
 
 
 def complete(task: Task, seed: int) -> Task:
-    """The task with tensors for all three splits. A missing val is a tenth of train, drawn with the seed (all of
-    train when that has fewer than 10 samples); a missing test is val."""
+    """The task with tensors for all three splits and for the auxiliary samples, if it has any. A missing val is a
+    tenth of train, drawn with the seed (all of train when that has fewer than 10 samples); a missing test is
+    val."""
     train = tensors(task.train, task.name, "train")
     val = None if task.val is None else tensors(task.val, task.name, "val")
     test = None if task.test is None else tensors(task.test, task.name, "test")
+    more = None if task.auxiliary is None else inputs(task.auxiliary, train.x, task.name)
     if val is None:
         train, val = split(train, seed)
-    return replace(task, train=train, val=val, test=val if test is None else test)
+    return replace(task, train=train, val=val, test=val if test is None else test, auxiliary=more)
 
 
 def split(data: Data, seed: int) -> tuple[Data, Data]:
@@ -66,6 +68,25 @@ def tensors(data: Any, task: str, name: str) -> Data:
     return Data(x, y)
 
 
+def inputs(data: Any, like: Tensor, task: str) -> Tensor:
+    """Samples without labels, which must be of the kind that is trained on; labels that come along are ignored."""
+    where = f"task {task}: the auxiliary data"
+    if isinstance(data, torch.utils.data.Dataset):
+        data = _stack_inputs(data, where)
+    elif isinstance(data, tuple | list) and len(data) == 2:
+        data = data[0]
+    x = _tensor(data, where)
+    if x.ndim == 0 or len(x) == 0:
+        raise TaskError(f"{where} is empty: give an array with a row for each sample")
+    if x.shape[1:] != like.shape[1:] or x.dtype != like.dtype:
+        raise TaskError(f"{where} has samples {_kind(x)}, the train data has {_kind(like)}: they must be alike")
+    return x
+
+
+def _kind(x: Tensor) -> str:
+    return f"{tuple(x.shape[1:])} {x.dtype}"
+
+
 def _pair(data: Any, where: str) -> tuple[Any, Any]:
     if isinstance(data, torch.utils.data.Dataset):
         return _stack(data, where)
@@ -85,6 +106,16 @@ def _stack(data: Any, where: str) -> tuple[Any, Any]:
         raise TaskError(f"{where}: the Dataset's samples cannot be stacked as (x, y): {error}") from None
 
 
+def _stack_inputs(data: Any, where: str) -> Tensor:
+    """The inputs of a Dataset whose rows are (x, y), (x,) or x."""
+    try:
+        rows = [data[i] for i in range(len(data))]
+        xs = [torch.as_tensor(row[0] if isinstance(row, tuple | list) else row) for row in rows]
+        return torch.stack(xs) if xs else torch.empty(0)
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise TaskError(f"{where}: the Dataset's inputs cannot be stacked: {error}") from None
+
+
 def _tensor(values: Any, where: str) -> Tensor:
     try:
         tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
@@ -101,10 +132,15 @@ def _tensor(values: Any, where: str) -> Tensor:
     return tensor if tensor.dtype in (torch.uint8, torch.bool) else tensor.long()
 
 
-def settle(data: Data, device: torch.device, *, channels_last: bool) -> Samples:
-    """Data where it will be used, once. Convolutions read images faster with the channels last."""
+def settle(data: Data, device: torch.device, *, images: bool) -> Samples:
+    """Data where it will be used, once."""
     x, y = data.x.to(device), data.y.to(device)
-    if channels_last and x.ndim == 4 and x.is_floating_point():
-        n, c, h, w = x.shape
-        x = x.permute(0, 2, 3, 1).contiguous().as_strided((n, c, h, w), (h * w * c, 1, w * c, c))
-    return Samples(x, y)
+    return Samples(channels_last(x) if images else x, y)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images as convolutions read them fastest; anything else as it is."""
+    if x.ndim != 4 or not x.is_floating_point():
+        return x
+    n, c, h, w = x.shape
+    return x.permute(0, 2, 3, 1).contiguous().as_strided((n, c, h, w), (h * w * c, 1, w * c, c))

@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from pfl_node.errors import ConfigError, TaskError, nearest
+from pfl_node.learning.partition import EVEN, Indices, dirichlet
 from pfl_node.learning.task import Data, Task
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 IMAGES = 1797
-TEST_SHARE = 0.2
+TESTS = round(0.2 * IMAGES)
 SAMPLES = 60  # that a node trains on, unless there are fewer
 LEAST = 20  # training samples; before a share gets smaller than this, nodes share samples instead
 TRAIN_PER_VAL = 4
 TRAIN = {"optimizer": "sgd", "lr": 0.1, "batch": 8, "epochs": 2.0}
-
-Indices = npt.NDArray[np.intp]
 
 
 class Share(NamedTuple):
@@ -46,7 +46,9 @@ def digits(
     angles: Sequence[int] = (0, 180),
     sizes: Sequence[int] | None = None,
     samples: int | None = None,
-    model: str = "mlp",
+    model: str | Sequence[str] = "mlp",
+    auxiliary: float = 0,
+    alpha: float | None = None,
 ) -> Task:
     """One cluster for each of `angles`; `sizes` says how many nodes each has (None: as equal as possible), and the
     first nodes are the first cluster. `samples` are for training; a quarter as many more are for validation.
@@ -54,67 +56,108 @@ def digits(
     No image is at two nodes, and no test image at any, as long as there are enough images; with too many nodes
     their shares overlap. Without an index, cluster and samples are drawn with the node's id (and may overlap).
     The test data of a node is all of its cluster's.
+
+    `auxiliary` is the share of the images for training that is set aside: the same unlabelled samples at all
+    nodes, turned by one angle after the other. With `alpha` all images of a cluster are given out, each class by
+    Dirichlet(alpha); a fifth of a node's are for validation (one with fewer than five uses them for both). Of
+    several models, place i has number i modulo their count; without an index the node's id decides.
     """
     turns = tuple(_turn(a) for a in _numbers("angles", angles))
     weights = None if sizes is None else _numbers("sizes", sizes)
-    if model not in MODELS:
-        raise ConfigError(f"task digits has no model {model!r}; {nearest(model, MODELS)}")
+    makers = _models(model)
     if samples is not None and (not isinstance(samples, int) or samples < 1):
         raise ConfigError(f"task digits: samples = {samples!r} is not a whole number above zero")
     if index is not None and nodes is None:
         raise ConfigError("task digits: with task.index comes task.nodes, the number of places")
     counts = _counts(len(turns), weights, nodes if index is not None else None)
-    if index is None:
-        mine = drawn_share(counts, samples, seed, node_id)
+    aside = _aside(auxiliary, counts)
+    if alpha is not None:
+        mine = skewed_share(counts, _alpha(alpha, samples), seed, index, aside)
+    elif index is None:
+        mine = drawn_share(counts, samples, seed, node_id, aside)
     else:
-        mine = indexed_share(counts, samples, seed, index)
+        mine = indexed_share(counts, samples, seed, index, aside)
     turn = turns[mine.cluster]
     return Task(
         name="digits",
-        model=MODELS[model],
+        model=makers[(_word(node_id, 1) if index is None else index) % len(makers)],
         train=_data(mine.train, turn),
         val=_data(mine.val, turn),
         test=_test(turn, seed, counts, mine.cluster),
         train_defaults=TRAIN,
         cluster=mine.cluster,
+        auxiliary=_auxiliary(turns, seed, aside) if aside else None,
     )
 
 
 # -- who gets what -----------------------------------------------------------------------------------------------
 
 
-def indexed_share(counts: tuple[int, ...], samples: int | None, seed: int, index: int) -> Share:
+def indexed_share(counts: tuple[int, ...], samples: int | None, seed: int, index: int, aside: int = 0) -> Share:
     """The share of node `index`, when cluster c has `counts[c]` nodes."""
-    firsts = np.cumsum((0, *counts))
-    cluster = int(np.searchsorted(firsts, index, side="right")) - 1
-    pool, test = pools(seed, counts)[cluster]
+    cluster, place = _seat(counts, index)
+    pool, test = pools(seed, counts, aside)[cluster]
     n, fits = _samples(len(pool) // counts[cluster], len(pool), samples)
     if fits:
-        start = (index - int(firsts[cluster])) * (len(pool) // counts[cluster])
+        start = place * (len(pool) // counts[cluster])
         mine = pool[start : start + n + _val(n)]
     else:
         mine = np.random.default_rng((seed, index)).choice(pool, n + _val(n), replace=False)
     return Share(cluster, mine[:n], mine[n:], test)
 
 
-def drawn_share(counts: tuple[int, ...], samples: int | None, seed: int, node_id: str) -> Share:
+def drawn_share(counts: tuple[int, ...], samples: int | None, seed: int, node_id: str, aside: int = 0) -> Share:
     """The share of a node that has only its id; `counts` are the weights of the clusters."""
-    chance = np.random.default_rng((seed, int.from_bytes(hashlib.sha256(node_id.encode()).digest()[:8])))
+    chance = np.random.default_rng((seed, _word(node_id, 0)))
     cluster = int(chance.choice(len(counts), p=np.array(counts) / sum(counts)))
-    pool, test = pools(seed, counts)[cluster]
+    pool, test = pools(seed, counts, aside)[cluster]
     n, _ = _samples(0, len(pool), samples or SAMPLES)
     mine = chance.choice(pool, n + _val(n), replace=False)
     return Share(cluster, mine[:n], mine[n:], test)
 
 
+def skewed_share(counts: tuple[int, ...], alpha: float, seed: int, index: int | None, aside: int = 0) -> Share:
+    """The share of node `index`, when its cluster's images are split by Dirichlet(alpha)."""
+    if index is None:
+        raise ConfigError("task digits: alpha splits the images over all places: say which one, task.index")
+    cluster, place = _seat(counts, index)
+    mine = _skewed(counts, alpha, seed, cluster, aside)[place]
+    held = len(mine) // (TRAIN_PER_VAL + 1)
+    val = mine[:held] if held else mine
+    return Share(cluster, mine[held:], val, pools(seed, counts, aside)[cluster][1])
+
+
 @lru_cache(maxsize=16)
-def pools(seed: int, counts: tuple[int, ...]) -> tuple[tuple[Indices, Indices], ...]:
-    """For each cluster the images for training (by its number of nodes) and for tests (the same for all)."""
-    order = np.random.default_rng(seed).permutation(IMAGES)
-    held = round(TEST_SHARE * IMAGES)
-    ends = np.cumsum(counts) * (IMAGES - held) // sum(counts)
-    train = np.split(order[held:], ends[:-1])
-    return tuple(zip(train, np.array_split(order[:held], len(counts)), strict=True))
+def _skewed(counts: tuple[int, ...], alpha: float, seed: int, cluster: int, aside: int) -> list[Indices]:
+    pool, _ = pools(seed, counts, aside)[cluster]
+    return [pool[part] for part in dirichlet(images()[1][pool], counts[cluster], alpha, (seed, cluster))]
+
+
+@lru_cache(maxsize=16)
+def pools(seed: int, counts: tuple[int, ...], aside: int = 0) -> tuple[tuple[Indices, Indices], ...]:
+    """For each cluster the images for training (by its number of nodes) and for tests (the same for all). So many
+    are left for `set_aside`."""
+    order = np.random.default_rng(seed).permutation(IMAGES)[: IMAGES - aside]
+    ends = np.cumsum(counts) * (len(order) - TESTS) // sum(counts)
+    train = np.split(order[TESTS:], ends[:-1])
+    return tuple(zip(train, np.array_split(order[:TESTS], len(counts)), strict=True))
+
+
+def set_aside(seed: int, aside: int) -> Indices:
+    """The auxiliary images, the same whatever the clusters are."""
+    return np.random.default_rng(seed).permutation(IMAGES)[IMAGES - aside :]
+
+
+def _seat(counts: tuple[int, ...], index: int) -> tuple[int, int]:
+    """The cluster of a node, and its number there."""
+    firsts = np.cumsum((0, *counts))
+    cluster = int(np.searchsorted(firsts, index, side="right")) - 1
+    return cluster, index - int(firsts[cluster])
+
+
+def _word(node_id: str, number: int) -> int:
+    """One of the numbers that an id stands for."""
+    return int.from_bytes(hashlib.sha256(node_id.encode()).digest()[8 * number : 8 * number + 8])
 
 
 def _samples(share: int, pool: int, samples: int | None) -> tuple[int, bool]:
@@ -162,6 +205,35 @@ def _turn(angle: int) -> int:
     return angle // 90 % 4
 
 
+def _models(model: Any) -> list[Callable[[], nn.Module]]:
+    names = model.split(",") if isinstance(model, str) else model
+    if not isinstance(names, Sequence) or not names:
+        raise ConfigError(f"task digits: model = {model!r} is not a name or a list of names")
+    for name in names:
+        if name not in MODELS:
+            raise ConfigError(f"task digits has no model {name!r}; {nearest(str(name), MODELS)}")
+    return [MODELS[name] for name in names]
+
+
+def _aside(share: Any, counts: tuple[int, ...]) -> int:
+    """How many images are auxiliary."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+        raise ConfigError(f"task digits: auxiliary = {share!r} is not a share from 0 to below 1")
+    aside = round(share * (IMAGES - TESTS))
+    least = min((IMAGES - TESTS - aside) * size // sum(counts) for size in counts if size)
+    if aside and least < LEAST:
+        raise ConfigError(f"task digits: auxiliary = {share} leaves a cluster only {least} images to train on")
+    return aside
+
+
+def _alpha(alpha: Any, samples: int | None) -> float:
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= EVEN:
+        raise ConfigError(f"task digits: alpha = {alpha!r} is not a number above zero")
+    if samples is not None:
+        raise ConfigError("task digits: alpha gives out all images: leave out samples")
+    return float(alpha)
+
+
 # -- the images --------------------------------------------------------------------------------------------------
 
 
@@ -186,6 +258,16 @@ def rotated(turn: int) -> npt.NDArray[np.float32]:
 def _test(turn: int, seed: int, counts: tuple[int, ...], cluster: int) -> Data:
     """One copy for all nodes of the cluster."""
     return _data(pools(seed, counts)[cluster][1], turn)
+
+
+@lru_cache(maxsize=4)
+def _auxiliary(turns: tuple[int, ...], seed: int, aside: int) -> torch.Tensor:
+    """One copy for all nodes of a process."""
+    import torch
+
+    which = set_aside(seed, aside)
+    turned = np.stack([rotated(turn)[which] for turn in turns])
+    return torch.from_numpy(turned[np.arange(aside) % len(turns), np.arange(aside)])
 
 
 def _data(which: Indices, turn: int) -> Data:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfl_node.errors import LayoutMismatch, PflError, TaskError
+from pfl_node import predictions
+from pfl_node.errors import LayoutMismatch, TaskError
 from pfl_node.learning import layout as layouts
+from pfl_node.learning.autoencoder import Novelty
+from pfl_node.learning.auxiliary import Auxiliary, class_counts
 from pfl_node.learning.batches import batches
 from pfl_node.learning.chance import generator, seed_layers, seeded
 from pfl_node.learning.data import SPLITS, Samples, complete, settle
+from pfl_node.learning.descent import Between, Descent, nothing
 from pfl_node.learning.device import pick
-from pfl_node.learning.optim import optimizer
+from pfl_node.learning.distill import Recipe, distill
 from pfl_node.learning.options import BUILT_IN, Options, check_defaults, resolve
 from pfl_node.learning.pool import pool_for
+from pfl_node.learning.probe import probe
 from pfl_node.learning.task import Task
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.model import Layout, Model
@@ -25,12 +31,6 @@ from pfl_node.types import Eval, Part, Split
 
 EVAL_BATCH = 512
 EVAL_BATCH_IMAGES = 64  # on a CPU: larger ones leave the cache, 256 took 1.6 times as long
-IGNORED = -100  # the label that torch's cross-entropy passes over
-Between = Callable[[], None]
-
-
-def nothing() -> None:
-    pass
 
 
 class Learner:
@@ -54,11 +54,21 @@ class Learner:
         self._pool = pool_for(module, layouts.layout_of(module, task.head), self._device)
         self._dtypes = {name: t.dtype for name, t, _ in layouts.tensors_of(module)}
         images = any(isinstance(m, nn.Conv2d) for m in module.modules())
-        self._splits = {s: settle(getattr(task, s), self._device, channels_last=images) for s in SPLITS}
+        self._splits = {s: settle(getattr(task, s), self._device, images=images) for s in SPLITS}
         self._eval_batch = EVAL_BATCH_IMAGES if images and self._device.type == "cpu" else EVAL_BATCH
         self.layout = self._pool.layout
         self.samples = self._splits["train"].n
-        self._probe()
+        with self._pool.borrow() as space:
+            space.load(self.fresh(0))
+            own_loss = task.loss is not None
+            classes = probe(task.name, space.module, self._loss, self._splits, own_loss=own_loss)
+        self._has_auxiliary = task.auxiliary is not None
+        self._beside: tuple[Auxiliary, Novelty] | None = None
+        if task.auxiliary is not None and classes is not None:
+            about = Auxiliary(task.auxiliary, classes, self._device, images=images, batch=self._eval_batch)
+            batch = next((level["batch"] for level in self._levels[:2] if "batch" in level), None)
+            own = self._splits["train"].x
+            self._beside = about, Novelty(task.name, own, about, task.autoencoder, batch)
 
     def fresh(self, seed: int, part: Part = "model") -> Model:
         """A newly initialised model, or a part of it."""
@@ -81,6 +91,7 @@ class Learner:
         """Train on my data, with a new optimiser. `prox` pulls towards `anchor` (None: the model itself). A result
         that is not finite is given back as it is. `between` is called after every batch."""
         self._check(model)
+        self._check(anchor or model)
         options = resolve(({"epochs": epochs, "steps": steps, "lr": lr}, *self._levels), prox)
         with self._pool.borrow() as space:
             space.load(model)
@@ -119,6 +130,58 @@ class Learner:
                 results.append(self._evaluate(space.module, data, draw, between or nothing))
         return tuple(results)
 
+    @property
+    def predictions(self) -> Layout | None:
+        """Of what `predict` gives; None: there are no auxiliary samples, or the outputs are no class scores."""
+        return self._beside and self._beside[0].layout
+
+    def predict(
+        self,
+        model: Model,
+        *,
+        seed: int,
+        novelty: int = 0,
+        counts: bool = False,
+        between: Between | None = None,
+    ) -> Model:
+        """The model's class probabilities for the auxiliary samples. With `novelty`, the epochs of an autoencoder,
+        also how strange each sample is to my training data; with `counts` how many of each class that has."""
+        self._check(model)
+        (about, strange), between = self._needed(), between or nothing
+        with self._pool.borrow() as space:
+            space.load(model)
+            seed_layers(seed, self._device)
+            outputs = about.outputs(space.module, between)
+        errors = strange.errors(novelty, between).numpy() if novelty else None
+        mine = class_counts(self._splits["train"].y, about.classes).numpy() if counts else None
+        return predictions.pack(about.layout, outputs.numpy(), errors, mine)
+
+    def distill(
+        self,
+        model: Model,
+        *,
+        seed: int,
+        teacher: Model,
+        loss: Literal["mse", "ce", "kl"] = "mse",
+        temperature: float = 1.0,
+        epochs: int = 30,
+        lr: float = 1e-3,
+        batch: int = 50,
+        held: float = 0.2,
+        between: Between | None = None,
+    ) -> Model:
+        """Train the model with Adam to say what the teacher says about the auxiliary samples. The share `held` of
+        them decides which epoch's model is the answer. A result that is not finite is given back as it is."""
+        self._check(model)
+        about, _ = self._needed()
+        if teacher.layout != about.layout:
+            raise LayoutMismatch(f"{teacher!r} is no teacher here: it says nothing about my auxiliary samples")
+        target = torch.tensor(predictions.outputs(teacher), device=self._device)
+        recipe = Recipe(loss=loss, temperature=temperature, epochs=epochs, lr=lr, batch=batch, held=held)
+        with self._pool.borrow() as space:
+            space.load(model)
+            return Model(self.layout, distill(space, about, target, recipe, seed, between or nothing))
+
     def tensors(self, model: Model) -> dict[str, layouts.Array]:
         """Named arrays in the module's own shapes and types, for a file."""
         return layouts.unpack(model, self._dtypes)
@@ -132,30 +195,12 @@ class Learner:
     def _fit(
         self, space: Workspace, options: Options, only: Only, seed: int, anchor: Model, between: Between
     ) -> None:
-        stretches = space.prepare(only, lone_samples=min(options.batch, self.samples) == 1)
-        if not stretches:
-            return
-        rules = [optimizer(options, space.flat[s], space.grad[s]) for s in stretches]
-        pulls = self._pulls(space, stretches, options.prox, anchor)
+        lone = min(options.batch, self.samples) == 1
+        descent = Descent(space, options, only=only, lone_samples=lone, anchor=anchor)
         module, loss, (x, y) = space.module, self._loss, self._splits["train"]
         seed_layers(seed, self._device)
-        for index in batches(self.samples, options, seed, single=not space.batch_norms):
-            space.grad.zero_()
-            loss(module(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
-            for grad, flat, target in pulls:
-                grad.add_(flat - target, alpha=options.prox)
-            for rule in rules:
-                rule.step()
-            between()
-
-    def _pulls(
-        self, space: Workspace, stretches: Sequence[slice], prox: float, anchor: Model
-    ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        if not prox:
-            return []
-        self._check(anchor)
-        target = torch.tensor(anchor.vector, device=self._device)
-        return [(space.grad[s], space.flat[s], target[s]) for s in stretches]
+        chosen = batches(self.samples, options, seed, single=not space.batch_norms)
+        descent.run(chosen, lambda index: loss(module(x[index]), y[index]), between)
 
     def _evaluate(self, module: nn.Module, data: Samples, draw: Tensor | None, between: Between) -> Eval:
         n = data.n if draw is None else len(draw)
@@ -188,47 +233,15 @@ class Learner:
         if model.layout is not self.layout and model.layout != self.layout:
             raise LayoutMismatch(f"{model!r} does not fit this task's layout {self.layout.digest[:8]}")
 
-    def _probe(self) -> None:
-        """Run two samples once, so that a model and data that do not fit are found now; of val and test only
-        where they do not look like train."""
-        like = None
-        for name, (x, y) in self._splits.items():
-            kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
-            if kind != like:
-                self._try(name, x[:2], y[:2])
-            like = like or kind
-
-    def _try(self, split: str, x: Tensor, y: Tensor) -> None:
-        if self._given_loss is None and y.is_floating_point() and y.ndim < 2:
-            raise TaskError(
-                f"task {self._name}: the labels are {y.dtype}: give integers, or a loss for such labels"
-            )
-        try:
-            with self._pool.borrow() as space, torch.inference_mode():
-                space.load(self.fresh(0))
-                output = space.module(x)
-                if self._given_loss is None and not y.is_floating_point() and output.ndim > 1:
-                    self._check_labels(output.shape[1])
-                self._loss(output, y)
-        except PflError:
-            raise
-        except Exception as error:  # the user's code may raise anything
-            text = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise TaskError(
-                f"task {self._name}: the model or the loss fails on the {split} data, "
-                f"x {tuple(x.shape)} {x.dtype}, y {tuple(y.shape)} {y.dtype}: {text}"
-            ) from error
-
-    def _check_labels(self, classes: int) -> None:
-        for name, data in self._splits.items():
-            if data.y.is_floating_point():
-                continue
-            low, high = int(data.y.min()), int(data.y.max())
-            if high >= classes or (low < 0 and low != IGNORED):
-                wrong = high if high >= classes else low
-                raise TaskError(
-                    f"task {self._name}: the {name} data has a label {wrong}, the model knows 0 to {classes - 1}"
-                )
+    def _needed(self) -> tuple[Auxiliary, Novelty]:
+        if self._beside is not None:
+            return self._beside
+        if self._has_auxiliary:
+            raise TaskError(f"task {self._name}: the policy needs class scores, and the model's outputs are none")
+        raise TaskError(
+            f"task {self._name}: the policy needs auxiliary samples, and the task gives none: return `auxiliary`, "
+            "inputs that are the same at every place (digits: --set task.auxiliary=0.5)"
+        )
 
 
 def accuracy(output: Tensor, y: Tensor) -> float:

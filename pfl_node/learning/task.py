@@ -40,3 +40,5 @@ class Task:
     head: str | Sequence[str] | None = None  # name prefixes; None: the last layer with parameters; "*": everything
     train_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys of TrainSettings, which override them
     cluster: int | None = None  # the truth, for reports only; a policy never sees it
+    auxiliary: Any | None = None  # inputs without labels, the same at every place; distillation needs them
+    autoencoder: Callable[[], nn.Module] | None = None  # for inputs scaled to [0, 1]; None: a small symmetric MLP

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pfl_node import plugin
@@ -31,6 +31,8 @@ TASKS: dict[str, BuiltIn] = {
         "1,797 real handwritten digits (8x8), clusters by rotation; nothing to download",
     ),
 }
+
+MAKERS = ("model", "autoencoder")  # of a Task: functions that make a module, or a module to copy
 
 
 def load_task(settings: TaskSettings, place: Place) -> Task:
@@ -94,8 +96,6 @@ def arguments(function: Callable[..., Any], settings: TaskSettings, place: Place
 
 def as_task(made: Any, name: str) -> Task:
     """A Task from what a function gave: a Task, a dict, or any object with these attributes."""
-    if isinstance(made, Task):
-        return replace(made, model=_factory(made.model, name))
     known = [f.name for f in fields(Task)]
     if isinstance(made, Mapping):
         if unknown := [key for key in made if key not in known]:
@@ -106,25 +106,27 @@ def as_task(made: Any, name: str) -> Task:
     for key in ("model", "train"):
         if given.get(key) is None:
             raise TaskError(f"task {name} gave no {key!r}: return a dict or an object with model and train")
-    return Task(**given | {"name": name, "model": _factory(given["model"], name)})
+    kept = {"name": made.name if isinstance(made, Task) else name}
+    makers = {key: _factory(given[key], key, name) for key in MAKERS if given.get(key) is not None}
+    return Task(**given | kept | makers)
 
 
-def _factory(model: Any, name: str) -> Callable[[], Any]:
+def _factory(maker: Any, what: str, name: str) -> Callable[[], Any]:
     from torch import nn
 
-    if isinstance(model, nn.Module):
-        return lambda: copy.deepcopy(model)
-    if callable(model):
-        return lambda: _made(model, name)
+    if isinstance(maker, nn.Module):
+        return lambda: copy.deepcopy(maker)
+    if callable(maker):
+        return lambda: _made(maker, what, name)
     raise TaskError(
-        f"task {name}: the model is of type {type(model).__name__}, not an nn.Module or a function that makes one"
+        f"task {name}: the {what} is of type {type(maker).__name__}, not an nn.Module or a function that makes one"
     )
 
 
-def _made(model: Callable[[], Any], name: str) -> Any:
+def _made(maker: Callable[[], Any], what: str, name: str) -> Any:
     try:
-        return model()
+        return maker()
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise TaskError(
-            f"task {name}: the model cannot be made{plugin.line_of(error)}: {plugin.in_a_line(error)}"
+            f"task {name}: the {what} cannot be made{plugin.line_of(error)}: {plugin.in_a_line(error)}"
         ) from error

@@ -124,7 +124,7 @@ def test_splits_that_are_given_are_kept() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_lie_with_the_channels_last_and_stay_so_in_a_batch(channels: int) -> None:
     data = blobs(10, shape=(channels, 4, 5))
-    x = settle(data, torch.device("cpu"), channels_last=True).x
+    x = settle(data, torch.device("cpu"), images=True).x
     assert torch.equal(x, data.x)
     for batch in (x, x[torch.tensor([3, 1])], x[2:5]):
         assert batch.stride()[1:] == (1, 5 * channels, channels)
@@ -132,4 +132,4 @@ def test_images_lie_with_the_channels_last_and_stay_so_in_a_batch(channels: int)
 
 def test_other_data_is_left_where_it_is() -> None:
     data = blobs(10)
-    assert settle(data, torch.device("cpu"), channels_last=True).x.data_ptr() == data.x.data_ptr()
+    assert settle(data, torch.device("cpu"), images=True).x.data_ptr() == data.x.data_ptr()

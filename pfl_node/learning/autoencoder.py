@@ -1,0 +1,132 @@
+"""How strange samples are to a place: the errors of an autoencoder that has learned the place's own inputs.
+
+Knows no labels. (Thesis 004, section 3.1 and equation 3.3.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from pfl_node.errors import PflError, TaskError
+from pfl_node.learning import layout as layouts
+from pfl_node.learning.auxiliary import Auxiliary
+from pfl_node.learning.batches import batches
+from pfl_node.learning.chance import seed_layers, seeded
+from pfl_node.learning.descent import Between, Descent
+from pfl_node.learning.options import Options
+from pfl_node.learning.pool import Pool, pool_for
+from pfl_node.learning.workspace import Workspace
+from pfl_node.model import Model
+from pfl_node.seeds import seed_from
+
+LR, WEIGHT_DECAY = 1e-3, 1e-5
+BATCH = 64  # where neither settings nor task name one
+HIDDEN, LATENT = 128, 16
+
+Factory = Callable[[], nn.Module]
+
+
+def symmetric(inputs: int) -> nn.Module:
+    """For flat inputs in [0, 1], an image or a row of a table."""
+    latent = min(LATENT, inputs)
+    return nn.Sequential(
+        nn.Linear(inputs, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, latent),
+        nn.Linear(latent, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, inputs),
+        nn.Sigmoid(),
+    )
+
+
+class Novelty:
+    """Compares the auxiliary samples with a place's own. Start and scale come from the auxiliary samples alone, so
+    that the errors of two places differ only by what these hold; nothing depends on when it is asked."""
+
+    def __init__(
+        self, task: str, own: Tensor, about: Auxiliary, factory: Factory | None, batch: int | None
+    ) -> None:
+        self._task, self._own, self._about, self._factory = task, own, about, factory
+        self._batch = batch or BATCH
+        self._known: dict[int, Tensor] = {}
+        if factory is not None:
+            self._try()
+
+    def errors(self, epochs: int, between: Between) -> Tensor:
+        """The mean squared error of each auxiliary sample, after so many epochs. Learned once, then remembered."""
+        if epochs not in self._known:
+            with self._pool.borrow() as space:
+                space.load(self._start())
+                self._fit(space, epochs, between)
+                space.module.eval()
+                self._known[epochs] = self._measure(space.module, between)
+        return self._known[epochs]
+
+    def _fit(self, space: Workspace, epochs: int, between: Between) -> None:
+        n, module = len(self._own), space.module
+        options = Options("adam", LR, 0.0, WEIGHT_DECAY, self._batch, epochs, None)
+        descent = Descent(space, options, lone_samples=min(self._batch, n) == 1)
+        seed_layers(self._seed, space.flat.device)
+        chosen = batches(n, options, self._seed, single=not space.batch_norms)
+        descent.run(chosen, lambda index: self._error(module, self._own[index]).mean(), between)
+
+    def _measure(self, module: nn.Module, between: Between) -> Tensor:
+        rows = []
+        for some in torch.split(self._about.x, self._about.batch):
+            with torch.inference_mode():
+                rows.append(self._error(module, some).cpu())
+            between()
+        return torch.cat(rows)
+
+    def _error(self, module: nn.Module, x: Tensor) -> Tensor:
+        """One number for each sample (3.3)."""
+        x = self._scaled(x)
+        again: Tensor = module(x)
+        return (again.reshape(x.shape) - x).square().reshape(len(x), -1).mean(1)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        low, width = self._range
+        x = ((x.float() - low) / width).clamp(0, 1)
+        return x if self._factory else x.reshape(len(x), -1)
+
+    @cached_property
+    def _range(self) -> tuple[float, float]:
+        low, high = (v.item() for v in self._about.x.aminmax())
+        return low, high - low or 1.0
+
+    @cached_property
+    def _seed(self) -> int:
+        return seed_from("autoencoder", self._about.digest)
+
+    @cached_property
+    def _pool(self) -> Pool:
+        module = self._build()
+        return pool_for(module, layouts.layout_of(module), self._about.x.device)
+
+    def _start(self) -> Model:
+        return Model(self._pool.layout, layouts.pack(self._build(), self._pool.layout))
+
+    def _build(self) -> nn.Module:
+        with seeded(self._seed):
+            module = self._factory() if self._factory else symmetric(self._about.x[0].numel())
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            raise TaskError(f"task {self._task}: the autoencoder is of type {kind}, not an nn.Module")
+        return module
+
+    def _try(self) -> None:
+        """The task's own autoencoder on two samples, so that one that does not fit is found now."""
+        try:
+            with self._pool.borrow() as space, torch.inference_mode():
+                space.load(self._start())
+                self._error(space.module, self._about.x[:2])
+        except PflError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            text = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise TaskError(f"task {self._task}: the autoencoder fails on the auxiliary data: {text}") from error

@@ -1,0 +1,73 @@
+"""The auxiliary samples of a task: inputs without labels that are the same at every place, and what a model says
+about them. Knows no teacher and no student."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from pfl_node import predictions
+from pfl_node.learning.data import channels_last
+from pfl_node.learning.descent import Between
+from pfl_node.model import Layout
+
+IGNORED = -100  # the label that torch's cross-entropy passes over
+
+
+class Auxiliary:
+    """The samples themselves may be shared by all learners of a process: they are not copied."""
+
+    def __init__(self, x: Tensor, classes: int, device: torch.device, *, images: bool, batch: int) -> None:
+        self.x = x.to(device)
+        self.classes = classes
+        self.batch = batch  # that is best for evaluation
+        self._images = images
+
+    @property
+    def n(self) -> int:
+        return len(self.x)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the samples and their order: the same on every machine that holds the same."""
+        kind = f"{self.x.dtype} {tuple(self.x.shape)}"
+        seen = hashlib.sha256(kind.encode())
+        seen.update(self.x.cpu().contiguous().numpy().data)
+        return seen.hexdigest()[:16]
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of predictions about these samples, whatever the model that makes them."""
+        return predictions.layout_for(self.n, self.classes, self.digest)
+
+    def take(self, index: Tensor | slice) -> Tensor:
+        """Some of the samples, as convolutions like to read them."""
+        return channels_last(self.x[index]) if self._images else self.x[index]
+
+    def outputs(self, module: nn.Module, between: Between) -> Tensor:
+        """The module's probabilities for each sample."""
+        rows = []
+        for start in range(0, self.n, self.batch):
+            with torch.inference_mode():
+                rows.append(module(self.take(slice(start, start + self.batch))).softmax(1).cpu())
+            between()
+        return torch.cat(rows)
+
+
+def classes_of(output: Tensor, y: Tensor, *, own_loss: bool) -> int | None:
+    """How many classes a model's output has a score for; None: it is something else."""
+    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
+        return None
+    hard = y.ndim == 1 and not y.is_floating_point()
+    soft = y.shape == output.shape and not own_loss
+    return output.shape[1] if hard or soft else None
+
+
+def class_counts(y: Tensor, classes: int) -> Tensor:
+    """How many samples there are of each class; shares of a sample where labels are probabilities."""
+    if y.is_floating_point():
+        return y.sum(0).cpu()
+    return torch.bincount(y[y != IGNORED], minlength=classes).cpu()

@@ -1,0 +1,108 @@
+"""A student learns from a teacher: what the teacher says about the auxiliary samples takes the place of labels.
+
+Knows nothing of how the teacher came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, kl_div, mse_loss
+
+from pfl_node.errors import ConfigError, nearest
+from pfl_node.learning.auxiliary import Auxiliary
+from pfl_node.learning.batches import batches
+from pfl_node.learning.chance import generator, seed_layers
+from pfl_node.learning.descent import Between, Descent
+from pfl_node.learning.options import Options
+from pfl_node.learning.workspace import Workspace
+from pfl_node.model import Vector
+from pfl_node.seeds import seed_from
+
+TINY = 1e-12
+
+Loss = Callable[[Tensor, Tensor, float], Tensor]  # of (the student's scores, the teacher's probabilities, T)
+
+
+def mse(scores: Tensor, teacher: Tensor, _: float) -> Tensor:
+    return mse_loss(scores.softmax(1), teacher)
+
+
+def ce(scores: Tensor, teacher: Tensor, _: float) -> Tensor:
+    return cross_entropy(scores, teacher.argmax(1))
+
+
+def kl(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Times T², so that the gradient is as large at every temperature (Hinton et al. 2015)."""
+    student = (scores / temperature).log_softmax(1)
+    return kl_div(student, softened(teacher, temperature), reduction="batchmean") * temperature**2
+
+
+def softened(probabilities: Tensor, temperature: float) -> Tensor:
+    """What a softmax of scores / T would be, from the probabilities at T = 1."""
+    powers = probabilities.clamp_min(0) ** (1 / temperature)
+    return powers / powers.sum(1, keepdim=True).clamp_min(TINY)
+
+
+LOSSES: dict[str, Loss] = {"mse": mse, "ce": ce, "kl": kl}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a student is taught. `held`: the share of the samples that decides which epoch's model is best."""
+
+    loss: str
+    temperature: float
+    epochs: int
+    lr: float
+    batch: int
+    held: float
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise ConfigError(f"there is no student loss {self.loss!r}; {nearest(self.loss, LOSSES)}")
+        if not 0 <= self.held < 1:
+            raise ConfigError(f"a student's held = {self.held}: give a share from 0 to below 1")
+        for name in ("temperature", "epochs", "lr", "batch"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"a student's {name} = {getattr(self, name)}: give a number above zero")
+
+    def split(self, samples: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Which samples to train on, and which to hold back; at least one of each, as far as there are two."""
+        order = torch.randperm(samples, generator=generator(seed))
+        held = min(max(1, round(self.held * samples)), samples - 1) if self.held else 0
+        return order[held:], order[:held]
+
+
+def distill(
+    space: Workspace, about: Auxiliary, teacher: Tensor, recipe: Recipe, seed: int, between: Between
+) -> Vector:
+    """The student in the workspace after its best epoch; after the last one when nothing is held back."""
+    module, loss = space.module, LOSSES[recipe.loss]
+    train, held = recipe.split(about.n, seed)
+    options = Options("adam", recipe.lr, 0.0, 0.0, recipe.batch, 1.0, None)
+    descent = Descent(space, options, lone_samples=min(recipe.batch, len(train)) == 1)
+
+    def loss_of(index: Tensor) -> Tensor:
+        return loss(module(about.take(index)), teacher[index], recipe.temperature)
+
+    def held_loss() -> float:
+        module.eval()
+        total = 0.0
+        for some in torch.split(held, about.batch):
+            with torch.inference_mode():
+                total += loss_of(some).item() * len(some)
+            between()
+        return total / len(held)
+
+    best, least = None, float("inf")
+    seed_layers(seed, space.flat.device)
+    for epoch in range(recipe.epochs):
+        chosen = batches(len(train), options, seed_from(seed, epoch), single=not space.batch_norms)
+        descent.run((train[piece] for piece in chosen), loss_of, between)
+        if len(held) and (now := held_loss()) < least:
+            best, least = space.export(), now
+    return space.export() if best is None else best
