@@ -177,6 +177,13 @@ def test_an_answer_is_checked_like_everything_else(answer: list[pb.ModelChunk], 
     assert (caught.value.reason, caught.value.peer) == (reason, BOB)
 
 
+def test_an_answer_that_calls_itself_something_else_is_not_used() -> None:
+    answer = chunks_of(SAID, sender=BOB)
+    answer[0].header.part = pb.PART_HEAD
+    with pytest.raises(Refused, match="asked for the predictions, got the head"):
+        fetched(answer)
+
+
 def test_an_answer_that_ends_early_or_is_not_finite_is_not_used() -> None:
     said = predictions_of(MANY)
     vector = said.vector.copy()
