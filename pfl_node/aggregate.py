@@ -1,56 +1,267 @@
-"""Averaging of models, one pass over memory. Pure; knows only vectors."""
+"""Putting models together: the mean, and rules that withstand bad models, in blocks. Pure; knows only vectors.
+
+The answer of every rule lies within the range of its models, coordinate by coordinate. Sums are float64, so that
+numbers of any size neither overflow nor drown the others. Median, trimmed mean and Krum do not use weights, which
+are often what a peer says about itself; a weight of 0 leaves a model out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
+from collections.abc import Iterator, Sequence
+from functools import cache
+from math import inf, sqrt
+from typing import Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from pfl_node.errors import LayoutMismatch
 from pfl_node.model import Model
-from pfl_node.settings import AggregateSettings
 
-BLOCK = 1 << 15  # numbers; a block of the result and of one input stay in the cache
+BLOCK = 1 << 15  # numbers of one model at a time: what is computed with them stays in the cache
+ABREAST = 1 << 18  # numbers of all models together, where a rule needs them side by side
+
+Numbers = npt.NDArray[np.float64]
+RuleName = Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping"]
+
+
+class Rule(Protocol):
+    """Which rule, and what it is told: the `aggregate` section of the settings."""
+
+    @property
+    def rule(self) -> RuleName: ...
+    @property
+    def byzantine(self) -> int: ...
+    @property
+    def clip(self) -> float | None: ...
+
+
+def combine(
+    settings: Rule, mine: Model, others: Sequence[Model], weights: Sequence[float] | None = None, own: float = 1.0
+) -> Model:
+    """What `Average` answers. Before any rule, models that are not finite and those without weight are left out.
+
+    Without weight, mine is only the centre of clipping, and the answer when there is nothing else. If mine is not
+    finite, the others alone are put together; clipping, which has no centre then, becomes the median."""
+    given = _counted(others, weights)
+    _check([mine, *others], [own, *given])
+    usable = [(m, w) for m, w in zip(others, given, strict=True) if w > 0 and m.is_finite()]
+    if not usable:
+        return mine
+    models, shares = [m for m, _ in usable], [w for _, w in usable]
+    centred = mine.is_finite()
+    if centred and settings.rule == "clipping":
+        return clipping(mine, models, settings.byzantine, settings.clip, shares, own)
+    if centred and own > 0:
+        models, shares = [mine, *models], [own, *shares]
+    match settings.rule:
+        case "mean":
+            return _blend(models, _shares(shares))
+        case "median" | "clipping":
+            return median(models)
+        case "trimmed_mean":
+            return trimmed_mean(models, settings.byzantine)
+        case "krum":
+            return krum(models, settings.byzantine)
+        case "multi_krum":
+            return multi_krum(models, settings.byzantine)
+
+
+# -- the rules -------------------------------------------------------------------------------------------------
 
 
 def mean(models: Sequence[Model], weights: Sequence[float] | None = None) -> Model:
     """The (weighted) mean. A model with a NaN or an infinity is left out; if none is left, that is an error."""
-    if weights is not None and len(weights) != len(models):
-        raise ValueError(f"{len(models)} models but {len(weights)} weights")
-    if weights is not None and not all(0 <= w < inf for w in weights):
-        raise ValueError("a weight is negative or not finite")
-    if len({m.layout.digest for m in models}) > 1:
-        raise LayoutMismatch("models of different layouts cannot be averaged")
-    pairs = [(m, w) for m, w in zip(models, weights or [1.0] * len(models), strict=True) if m.is_finite()]
-    total = sum(w for _, w in pairs)
-    if not pairs or total <= 0:
+    given = _counted(models, weights)
+    _check(models, given)
+    usable = [(m, w) for m, w in zip(models, given, strict=True) if w > 0 and m.is_finite()]
+    if not usable:
         raise ValueError("nothing to average: no finite model with a weight above zero")
-    if len(pairs) == 1:
-        return pairs[0][0]
-    out = np.empty(models[0].layout.size, dtype=np.float32)
-    shares = np.array([w / total for _, w in pairs], dtype=np.float32)
-    scratch = np.empty(min(BLOCK, out.size), dtype=np.float32)
-    for start in range(0, out.size, BLOCK):
-        block = out[start : start + BLOCK]
-        np.multiply(pairs[0][0].vector[start : start + BLOCK], shares[0], out=block)
-        for (model, _), share in zip(pairs[1:], shares[1:], strict=True):
-            part = scratch[: block.size]
-            np.multiply(model.vector[start : start + BLOCK], share, out=part)
-            block += part
-    return Model(models[0].layout, out)
+    return _blend([m for m, _ in usable], _shares([w for _, w in usable]))
 
 
-def combine(
-    settings: AggregateSettings,
+def median(models: Sequence[Model]) -> Model:
+    """The coordinate-wise median (Yin et al. 2018), of an even number the mean of the middle two. While more than
+    half of the models are honest, every coordinate lies between two honest ones. Of two models it is the mean."""
+    return _trimmed(models, (len(models) - 1) // 2)
+
+
+def trimmed_mean(models: Sequence[Model], byzantine: int) -> Model:
+    """The mean of each coordinate without its `byzantine` largest and smallest values (Yin et al. 2018). Where that
+    would leave none, one or two stay: the median. While the bad models are no more than what is cut off at one end,
+    every coordinate lies between two honest ones. Of two models it is the mean."""
+    return _trimmed(models, min(byzantine, (len(models) - 1) // 2))
+
+
+def krum(models: Sequence[Model], byzantine: int) -> Model:
+    """The model that is closest to its n - f - 2 nearest ones (Blanchard et al. 2017); of equals the first. f is
+    `byzantine`, or less where n >= 2 f + 3 asks for it; of 3 models it is thus one of the closest two. The winner is
+    near honest models, whoever sent it. Between two models nobody can judge: it is their mean."""
+    if len(models) < 3:
+        return _blend(models, _shares([1.0] * len(models)))
+    return models[_ranked(models, byzantine)[0]]
+
+
+def multi_krum(models: Sequence[Model], byzantine: int) -> Model:
+    """The mean of all models but the `byzantine` with the worst scores of Krum; more than half of them stay. Two
+    models both stay."""
+    n = len(models)
+    best = range(n) if n < 3 else sorted(_ranked(models, byzantine)[: n - min(byzantine, (n - 1) // 2)])
+    return _blend([models[i] for i in best], _shares([1.0] * len(best)))
+
+
+def clipping(
     mine: Model,
     others: Sequence[Model],
+    byzantine: int,
+    radius: float | None = None,
     weights: Sequence[float] | None = None,
     own: float = 1.0,
 ) -> Model:
-    """What `Average` answers."""
-    models = [mine, *others]
-    shares = [own, *(weights or [1.0] * len(others))]
-    if not any(w > 0 and m.is_finite() for m, w in zip(models, shares, strict=True)):
-        return mine
-    return mean(models, shares)
+    """Self-centred clipping (He, Karimireddy, Jaggi 2022): the weighted mean, after each of the others was pulled
+    towards mine until it is within the radius. So the answer is within the radius too.
+
+    Without a radius, the 2 * byzantine furthest are pulled to the distance of the next one (CS+ of Gaucher,
+    Dieuleveut, Hendrikx 2025), at least to that of the nearest. While there are no more bad models than that, and an
+    honest one, the radius is at most an honest distance. A single one is not clipped: there is nothing to compare."""
+    away = [_distance(mine, model) for model in others]
+    if radius is None:
+        radius = sorted(away)[max(0, len(away) - 1 - 2 * byzantine)]
+    shares = _shares([own, *_counted(others, weights)])
+    pulled = shares[1:] * [1.0 if d <= radius else radius / d for d in away]
+    shares[0] += (shares[1:] - pulled).sum()
+    shares[1:] = pulled
+    return _blend([mine, *others], shares)
+
+
+# -- how they are computed -------------------------------------------------------------------------------------
+
+
+def _shares(weights: Sequence[float]) -> Numbers:
+    scaled = np.array(weights, np.float64) / max(weights)  # first, as their sum may be too large for a number
+    shares: Numbers = scaled / scaled.sum()
+    return shares
+
+
+def _blend(models: Sequence[Model], shares: Numbers) -> Model:
+    """The sum of the models' shares, in one pass over memory."""
+    if len(models) == 1:
+        return models[0]
+    out = np.empty(models[0].layout.size, np.float32)
+    scratch = np.empty((2, min(BLOCK, out.size)), np.float64)
+    for part in _parts(out.size, BLOCK):
+        total, term = scratch[:, : out[part].size]
+        total.fill(0.0)
+        for model, share in zip(models, shares, strict=True):
+            np.copyto(term, model.vector[part])
+            term *= share
+            total += term
+        out[part] = total
+    return Model(models[0].layout, out)
+
+
+def _trimmed(models: Sequence[Model], cut: int) -> Model:
+    """The mean of each coordinate without its `cut` smallest and largest values. A network of comparisons sorts
+    whole rows at once, several times as fast as sorting column by column."""
+    n = len(models)
+    if n == 1:
+        return models[0]
+    out = np.empty(models[0].layout.size, np.float32)
+    scratch = np.empty((n + 1, _abreast(n)), np.float32)
+    total = np.empty(_abreast(n), np.float64)
+    for part in _parts(out.size, _abreast(n)):
+        *rows, spare = scratch[:, : out[part].size]
+        for row, model in zip(rows, models, strict=True):
+            np.copyto(row, model.vector[part])
+        for low, high in _network(n, cut):
+            np.minimum(rows[low], rows[high], out=spare)
+            np.maximum(rows[low], rows[high], out=rows[high])
+            rows[low], spare = spare, rows[low]
+        middle = total[: spare.size]
+        middle.fill(0.0)
+        for row in rows[cut : n - cut]:
+            middle += row
+        middle /= n - 2 * cut
+        out[part] = middle
+    return Model(models[0].layout, out)
+
+
+@cache
+def _network(n: int, cut: int) -> tuple[tuple[int, int], ...]:
+    """Batcher's merge exchange (Knuth, 5.2.2, algorithm M) for n rows, less what only sorts the outer `cut`."""
+    top = 1 << (n - 1).bit_length() >> 1
+    pairs, p = [], top
+    while p:
+        q, r, d = top, 0, p
+        while d:
+            pairs += [(i, i + d) for i in range(n - d) if i & p == r]
+            q, r, d = q // 2, p, q - p
+        p //= 2
+    needed, kept = set(range(cut, n - cut)), []
+    for pair in reversed(pairs):
+        if not needed.isdisjoint(pair):
+            needed.update(pair)
+            kept.append(pair)
+    return tuple(reversed(kept))
+
+
+def _ranked(models: Sequence[Model], byzantine: int) -> list[int]:
+    """The places of at least 3 models, the best score of Krum first."""
+    n = len(models)
+    neighbours = n - min(byzantine, (n - 3) // 2) - 2
+    apart = np.sort(_squared_distances(models), axis=1)  # in each row first the model itself, at 0
+    order: list[int] = np.argsort(apart[:, 1 : 1 + neighbours].sum(axis=1), kind="stable").tolist()
+    return order
+
+
+def _squared_distances(models: Sequence[Model]) -> Numbers:
+    """Between all models, from their inner products; where those nearly cancel, from the differences."""
+    n = len(models)
+    products = np.zeros((n, n), np.float64)
+    scratch = np.empty((n, _abreast(n)), np.float64)
+    for part in _parts(models[0].layout.size, _abreast(n)):
+        rows = scratch[:, : models[0].vector[part].size]
+        for row, model in zip(rows, models, strict=True):
+            np.copyto(row, model.vector[part])
+        products += rows @ rows.T
+    sums = np.add.outer(np.diag(products), np.diag(products))
+    apart: Numbers = sums - 2 * products
+    for i, j in np.argwhere(np.triu(apart <= 1e-6 * sums, k=1)):
+        apart[i, j] = apart[j, i] = _distance(models[i], models[j]) ** 2
+    return apart
+
+
+def _distance(one: Model, other: Model) -> float:
+    total, scratch = 0.0, np.empty(min(BLOCK, one.layout.size), np.float64)
+    for part in _parts(one.layout.size, BLOCK):
+        gap = scratch[: one.vector[part].size]
+        np.subtract(one.vector[part], other.vector[part], out=gap, dtype=np.float64)
+        total += float(np.square(gap, out=gap).sum())
+    return sqrt(total)
+
+
+def _abreast(n: int) -> int:
+    """How many numbers of each of n models are side by side at a time."""
+    return min(BLOCK, max(ABREAST // n, 1 << 10))
+
+
+def _parts(size: int, step: int) -> Iterator[slice]:
+    return (slice(start, start + step) for start in range(0, size, step))
+
+
+# -- what a caller can do wrong --------------------------------------------------------------------------------
+
+
+def _counted(models: Sequence[Model], weights: Sequence[float] | None) -> list[float]:
+    if weights is None:
+        return [1.0] * len(models)
+    if len(weights) != len(models):
+        raise ValueError(f"{len(models)} models but {len(weights)} weights")
+    return [float(w) for w in weights]
+
+
+def _check(models: Sequence[Model], weights: Sequence[float]) -> None:
+    if not all(0 <= w < inf for w in weights):
+        raise ValueError("a weight is negative or not finite")
+    if len({m.layout.digest for m in models}) > 1:
+        raise LayoutMismatch("models of different layouts cannot be averaged")

@@ -72,11 +72,11 @@ class AggregateSettings(Section):
     """How models are put together, whatever the policy."""
 
     rule: Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping"] = "mean"
-    """mean (weighted where the policy weights), or one that withstands some bad models."""
+    """mean (weighted where the policy weights), or one that withstands some bad models; only clipping weights too."""
     byzantine: NonNegativeInt = 1
-    """Krum, multi_krum and trimmed_mean: bad models to withstand, as far as there are enough models."""
+    """trimmed_mean, krum, multi_krum, clipping: bad models to withstand, as far as there are enough models."""
     clip: PositiveFloat | None = None
-    """clipping: how far from mine a model may be (L2 norm); None: the median of the distances."""
+    """clipping: how far from mine a model may be (L2 norm); None: as far as all but the furthest 2 * byzantine."""
 
 
 class EvalSettings(Section):
