@@ -12,15 +12,27 @@ from pfl_node import plugin
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.policies.el import El
+from pfl_node.policies.epsilon_greedy import EpsilonGreedy
 from pfl_node.policies.facade import Facade
 from pfl_node.policies.gossip import Gossip
+from pfl_node.policies.greedy import Greedy
 from pfl_node.policies.local import Local
+from pfl_node.policies.oracle import Oracle
 from pfl_node.policies.pens import Pens
+from pfl_node.policies.pens_pull import PensPull
+from pfl_node.policies.random_pull import RandomPull
+from pfl_node.policies.random_weighted import RandomWeighted
 
 POLICIES: dict[str, type[Policy]] = {
     "local": Local,
     "gossip": Gossip,
     "pens": Pens,
+    "random": RandomPull,
+    "greedy": Greedy,
+    "epsilon_greedy": EpsilonGreedy,
+    "random_weighted": RandomWeighted,
+    "pens_pull": PensPull,
+    "oracle": Oracle,
     "el": El,
     "facade": Facade,
 }

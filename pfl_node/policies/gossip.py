@@ -7,23 +7,21 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from pfl_node.policies.base import Policy, PolicyConfig
-from pfl_node.steps import Average, Peers, Report, Send, Sleep, Train
+from pfl_node.policies.patience import Patient
+from pfl_node.steps import Average, Linger, Peers, Report, Send, Sleep, Train
 from pfl_node.types import Offer, PeerId
 
 
-class Gossip(Policy):
+class Gossip(Patient):
     """Random gossip learning (Onoszko et al. 2021, Algorithm 1)."""
 
-    class Config(PolicyConfig):
+    class Config(Patient.Config):
         n_peers: int = Field(20, ge=1, description="models to wait for before they are merged")
         delta: float = Field(1.0, gt=0, description="seconds between two sends, in the mean")
         jitter: float = Field(0.5, ge=0, le=1, description="how far a wait may be from delta, as a part of it")
-        quiet: float = Field(
-            10.0, gt=0, description="seconds without a model after which the round goes on with less"
-        )
+        quiet: float = Field(10.0, gt=0, description="seconds without a model before a round goes on with less")
 
-    keeps: ClassVar[tuple[str, ...]] = ("trained",)
+    keeps: ClassVar[tuple[str, ...]] = (*Patient.keeps, "trained")
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -31,15 +29,20 @@ class Gossip(Policy):
         self.saved: list[Offer] = []
 
     async def main(self) -> None:  # 1
-        if not self.trained:
-            self.model = await Train(self.model)  # section 4.1: updated for E epochs, then communicated
-            self.trained = True
+        if not self.trained:  # section 4.1: updated for E epochs, then communicated
+            self.model, self.trained = await Train(self.model), True
         while self.more:  # 2
-            wait = self.cfg.delta * self.rng.uniform(1 - self.cfg.jitter, 1 + self.cfg.jitter)
-            await Sleep(wait)  # 3
-            if peers := await self.audience():
-                j = self.rng.choice(peers)  # 4
-                await Send([j], self.model)  # 5
+            await Sleep(self.wait())  # 3
+            await self.push()
+        while self.stopped and not await Linger(self.wait()):  # thesis, 3.4: "still participates"
+            await self.push()
+
+    def wait(self) -> float:
+        return float(self.cfg.delta * self.rng.uniform(1 - self.cfg.jitter, 1 + self.cfg.jitter))
+
+    async def push(self) -> None:
+        if peers := await self.audience():
+            await Send([self.rng.choice(peers)], self.model)  # 4-5
 
     async def on_model(self, offer: Offer) -> None:  # 8
         self.saved.append(offer)  # 9
@@ -58,20 +61,18 @@ class Gossip(Policy):
         chosen = await self.select(saved)
         merged = await Average(self.model, [o.model for o in chosen])  # 11
         self.model = await Train(merged)  # 12
+        await self.judge()
         await Report(self.round, self.model, {"from": [o.sender for o in chosen]})
         self.round += 1
 
-    async def audience(self) -> Sequence[PeerId]:
-        """Who may get my model."""
+    async def audience(self) -> Sequence[PeerId]:  # who may get my model
         return await Peers()
 
-    async def select(self, saved: Sequence[Offer]) -> Sequence[Offer]:
-        """Which of the models that came are merged."""
+    async def select(self, saved: Sequence[Offer]) -> Sequence[Offer]:  # which of what came is merged
         return saved
 
     @property
-    def wanted(self) -> int:
-        """How many models make a round."""
+    def wanted(self) -> int:  # how many models make a round
         return int(self.cfg.n_peers)
 
     @property

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pfl_node.policies.base import Policy
+from pfl_node.policies.patience import Patient
 from pfl_node.steps import Report, Train
 
 
-class Local(Policy):
+class Local(Patient):
     """Local: no communication (Onoszko et al. 2021, section 5.3)."""
 
     solitary = True
@@ -14,4 +14,5 @@ class Local(Policy):
     async def main(self) -> None:
         for t in self.remaining():
             self.model = await Train(self.model)
+            await self.judge()
             await Report(t, self.model)

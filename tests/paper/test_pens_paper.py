@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pfl_node.policies.gossip import Gossip
-from pfl_node.policies.pens import Pens, more_than_expected
+from pfl_node.policies.neighbours import more_than_expected
+from pfl_node.policies.pens import Pens
 from pfl_node.steps import Average, Record, Report, Score, Send, Train
 from pfl_node.types import PeerId
 from tests.byhand import A, B, C, D, Hand, Run, core_of, losses, make, model, offer

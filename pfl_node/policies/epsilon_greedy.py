@@ -1,0 +1,29 @@
+"""`epsilon_greedy`: greedy, but some of the best make way for random ones. The numbers are lines of the thesis'
+Algorithm 3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from pfl_node.policies.greedy import Greedy
+from pfl_node.types import PeerId
+
+
+class EpsilonGreedy(Greedy):
+    """Epsilon-greedy (Karlsson & Onoszko 2021, Algorithm 3)."""
+
+    class Config(Greedy.Config):
+        eps: float = Field(0.5, ge=0, le=1, description="how likely a selected peer is swapped at the start")
+        decay: float = Field(1.0, gt=0, le=1, description="lambda: by this it shrinks every round")
+
+    async def select(self) -> Sequence[PeerId]:
+        # paper: all that were sampled; here: those who answered, because the silent have no model for me either
+        selected, sampled = await self.greedily()  # 9-15
+        t = self.round + 1  # 3: counts from 1
+        n_swap = sum(self.rng.random() < self.cfg.decay**t * self.cfg.eps for _ in selected)  # 16
+        swap = self.rng.sample(selected, n_swap)  # 17
+        population = [*(p for p in sampled if p not in selected), *swap]  # 18
+        new = self.rng.sample(population, n_swap)  # 19
+        return [*(p for p in selected if p not in swap), *new]  # 20

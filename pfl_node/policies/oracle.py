@@ -1,0 +1,34 @@
+"""`oracle`: random among the peers of my own cluster, which a lab tells. The upper bound of table 3.6."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pfl_node.policies.random_pull import RandomPull
+from pfl_node.steps import Fetch, Peers, Record
+from pfl_node.types import PeerId
+
+
+class Oracle(RandomPull):
+    """Oracle: Random within the true cluster (Karlsson & Onoszko 2021, table 3.6); only a lab can run it."""
+
+    oracular = True
+    keeps = (*RandomPull.keeps, "clusters")
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.tag = self.truth or 0  # a task without clusters has one
+        self.clusters: dict[PeerId, int] = {}  # what the others said of themselves
+
+    async def population(self) -> Sequence[PeerId]:
+        peers = await Peers()
+        before = self.alike()
+        if unknown := [p for p in peers if p not in self.clusters]:
+            self.clusters |= {o.sender: o.tag for o in await Fetch(unknown, part="head")}
+        if (alike := self.alike()) != before:
+            await Record("neighbours", {"ids": alike})
+        return [p for p in peers if p in alike]
+
+    def alike(self) -> list[PeerId]:
+        return sorted(p for p, cluster in self.clusters.items() if cluster == self.tag)

@@ -1,0 +1,63 @@
+"""Early stopping for the gossip and pull family: a node's own validation data say when it has learnt enough. Knows
+nothing of how models travel."""
+
+from __future__ import annotations
+
+from math import isnan
+from statistics import fmean
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from pfl_node.model import Model
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.steps import Record, Score
+
+
+class Patient(Policy):
+    """Stops early (Karlsson & Onoszko 2021, section 3.4)."""
+
+    class Config(PolicyConfig):
+        patience: int | None = Field(
+            None, ge=1, description="rounds without a better validation accuracy before a node stops; none: never"
+        )
+        window: int = Field(5, ge=1, description="rounds over which the validation accuracy is averaged")
+
+    keeps: ClassVar[tuple[str, ...]] = ("recent", "best", "last")
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.recent: list[float] = []  # the validation accuracies of the window
+        self.best: tuple[float, int, Model] | None = None  # the highest average, its round, the model of then
+        self.last: int | None = None  # the round I stopped in
+
+    async def judge(self) -> None:
+        """After a round's training, before its Report: is it enough? Then back to the best model."""
+        if self.cfg.patience is None or not self.judging:
+            return
+        (score,) = await Score([self.model], split="val")
+        # paper: accuracy; here: the loss where labels are no classes, because there is no accuracy then
+        good = -score.loss if isnan(score.accuracy) else score.accuracy
+        if isnan(good):
+            return
+        self.recent = [*self.recent, good][-self.cfg.window :]
+        average = fmean(self.recent)
+        if self.best is None or average > self.best[0]:
+            self.best = (average, self.round, self.model)
+        elif self.round - self.best[1] >= self.cfg.patience:
+            self.last, self.model = self.round, self.best[2]
+            await Record("stopped", {"round": self.round, "back_to": self.best[1]})
+
+    @property
+    def judging(self) -> bool:
+        """Do the rounds count by now?"""
+        return True
+
+    @property
+    def stopped(self) -> bool:
+        return self.last is not None
+
+    @property
+    def more(self) -> bool:
+        """The round in which it stops is still to be reported."""
+        return super().more if self.last is None else self.round <= self.last

@@ -1,0 +1,59 @@
+"""`random`: pull the models of random peers, average, train. The numbers are lines of the thesis' Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import Field
+
+from pfl_node.model import Model
+from pfl_node.policies.patience import Patient
+from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Train
+from pfl_node.types import Offer, Part, PeerId
+
+
+class RandomPull(Patient):
+    """Random (Karlsson & Onoszko 2021, Algorithm 1)."""
+
+    class Config(Patient.Config):
+        m_selected: int = Field(20, ge=1, description="peers whose models are averaged with mine in a round")
+
+    takes: ClassVar[tuple[Part, ...]] = ()
+    tag = 0  # what I say with my model
+
+    # paper: all clients do a round, then the next; here: each at its own pace, because nobody has to wait for a
+    # peer in order to fetch the model that it has
+    async def main(self) -> None:
+        if self.round == 0:
+            self.model = await self.train()  # 2
+        await Publish(self.model, self.round, tag=self.tag)  # so that others find it before my first round is done
+        for t in self.remaining():  # 3
+            selected = await self.select()  # 4
+            offers = await self.average(selected)  # 5
+            self.model = await self.train()  # 6
+            await self.judge()
+            await Report(t, self.model, {"from": [o.sender for o in offers]}, tag=self.tag)
+        await Linger()  # section 3.4: it still evaluates the models of others and sends its own
+
+    async def select(self) -> Sequence[PeerId]:
+        return self.sample(await self.population(), self.cfg.m_selected)
+
+    async def average(self, selected: Sequence[PeerId]) -> Sequence[Offer]:  # 7
+        offers = await self.fetch(selected)  # 8
+        self.model = await Average(self.model, [o.model for o in offers])  # 9-10
+        return offers
+
+    async def train(self) -> Model:  # 12
+        return await Train(self.model)
+
+    async def population(self) -> Sequence[PeerId]:
+        """The clients to select from."""
+        return await Peers()
+
+    async def fetch(self, selected: Sequence[PeerId]) -> Sequence[Offer]:
+        return await Fetch(selected)
+
+    def sample(self, peers: Sequence[PeerId], m: int) -> list[PeerId]:
+        """m of them at random, all if there are fewer."""
+        return self.rng.sample(peers, min(m, len(peers)))

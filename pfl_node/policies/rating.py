@@ -1,0 +1,62 @@
+"""How peers are rated: by loss or accuracy, of their models on my data or of mine on theirs. Knows no policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isnan
+from typing import Literal, TypeVar
+
+from pydantic import Field
+
+from pfl_node.model import Model
+from pfl_node.policies.base import PolicyConfig
+from pfl_node.steps import Ask, Fetch, Score
+from pfl_node.types import Eval, Offer, PeerId
+
+T = TypeVar("T")
+Metric = Literal["loss", "accuracy"]
+Scored = Literal["mine", "theirs"]
+
+METRIC = "what a peer is rated by: loss (the lowest is best) or accuracy (the highest)"
+SCORED = "on whose training data: mine (their models) or theirs (my model, they tell)"
+
+
+class Rating(PolicyConfig):
+    """The knobs of whoever rates peers. The papers differ: the thesis has these, the paper loss and mine."""
+
+    metric: Metric = Field("accuracy", description=METRIC)
+    scored: Scored = Field("theirs", description=SCORED)
+    score_samples: int | None = Field(None, ge=1, description="own samples to score a model on; none: all")
+
+
+async def rate(cfg: Rating, model: Model, offers: Sequence[Offer]) -> list[tuple[Offer, Eval]]:
+    """Models that are here. A peer that does not tell is left out."""
+    if not offers:
+        return []
+    if cfg.scored == "mine":
+        # all at once, because a random sample is then the same for all of them
+        scores = await Score([o.model for o in offers], samples=cfg.score_samples)
+        return list(zip(offers, scores, strict=True))
+    told = await Ask(list(dict.fromkeys(o.sender for o in offers)), model)
+    return [(o, told[o.sender]) for o in offers if o.sender in told]
+
+
+async def rate_peers(
+    cfg: Rating, model: Model, peers: Sequence[PeerId]
+) -> tuple[dict[PeerId, Eval], dict[PeerId, Offer]]:
+    """Peers whose models are not here; those that had to be fetched come along."""
+    if cfg.scored == "theirs":
+        return await Ask(peers, model), {}
+    offers = await Fetch(peers)
+    scores = await rate(cfg, model, offers)
+    return {o.sender: score for o, score in scores}, {o.sender: o for o in offers}
+
+
+def best_first(rated: Iterable[tuple[T, Eval]], metric: Metric) -> list[T]:
+    """What is not a number comes last; equals stay in the order they came."""
+
+    def key(pair: tuple[T, Eval]) -> tuple[bool, float]:
+        value = pair[1].loss if metric == "loss" else -pair[1].accuracy
+        return isnan(value), 0.0 if isnan(value) else value
+
+    return [item for item, _ in sorted(rated, key=key)]
