@@ -130,7 +130,7 @@ class Mailbox:
         if not self.takes:
             raise Refused(Reason.NOT_SERVED, "this node's policy takes no models; it fetches them", sender)
         if part not in self.takes:
-            raise Refused(Reason.LAYOUT, f"a {part} came, this policy takes a {' or a '.join(self.takes)}", sender)
+            raise Refused(Reason.LAYOUT, f"{part} came, this policy takes {' or '.join(self.takes)}", sender)
 
     def _check_inbox(self, sender: PeerId) -> None:
         waiting = sum(1 for o in self._inbox if o.sender == sender) + self._coming[sender, None]

@@ -106,7 +106,7 @@ class WireSettings(Section):
     """How models travel."""
 
     encoding: Literal["fp32", "fp16", "int8"] = "fp32"
-    """What a number becomes on the wire."""
+    """What a number becomes on the wire. Predictions never go as int8, but as fp16 then."""
     zstd: NonNegativeInt = Field(default=0, le=19)
     """Compression level; 0: off."""
     chunk: int = Field(default=1 << 20, ge=1 << 12, le=1 << 20)
@@ -137,7 +137,7 @@ class ServeSettings(Section):
     inbox: PositiveInt = 64
     """Models that may wait in the inbox in all."""
     calls_per_minute: PositiveInt = 600
-    """EvaluateModel, GetHead and GetModel calls of one peer."""
+    """EvaluateModel, GetHead, GetModel and GetPredictions calls of one peer."""
 
 
 class MembershipSettings(Section):

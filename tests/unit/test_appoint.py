@@ -1,0 +1,59 @@
+"""A policy is told what a node knows, and refused where the task lacks what it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pfl_node.appoint import appoint
+from pfl_node.errors import TaskError
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.settings import Settings
+from pfl_node.types import PeerId
+from tests.toy import ToyLearner, constant
+
+
+class Plain(Policy):
+    async def main(self) -> None: ...
+
+
+class Told(Plain):
+    oracular = True
+
+
+class Pupil(Plain):
+    takes = ("predictions",)
+
+
+def made(cls: type[Policy], learner: ToyLearner) -> Policy:
+    settings: dict[str, Any] = {"policy": {"name": "mine"}, "task": {"name": "ward"}, "rounds": 7, "seed": 3}
+    told = Settings.model_validate(settings)
+    return appoint(cls, PolicyConfig(), told, PeerId("me"), learner, constant(1.0))
+
+
+def test_a_policy_knows_its_run_and_how_many_samples_it_has() -> None:
+    policy = made(Plain, ToyLearner())
+    assert (policy.me, policy.rounds, policy.seed, policy.samples, policy.round) == ("me", 7, 3, 10, 0)
+
+
+def test_chance_is_the_same_for_the_same_node_and_seed() -> None:
+    assert made(Plain, ToyLearner()).rng.random() == made(Plain, ToyLearner()).rng.random()
+
+
+def test_only_an_oracle_is_told_the_truth() -> None:
+    learner = ToyLearner(cluster=4)
+    assert (made(Plain, learner).truth, made(Told, learner).truth) == (None, 4)
+
+
+def test_an_oracle_needs_a_task_that_knows_the_truth() -> None:
+    with pytest.raises(TaskError, match="policy mine learns with the true cluster, but task ward tells none"):
+        made(Told, ToyLearner())
+
+
+def test_who_learns_from_predictions_needs_auxiliary_samples() -> None:
+    learner = ToyLearner()
+    assert made(Pupil, learner)
+    learner.predictions = None  # type: ignore[assignment]
+    with pytest.raises(TaskError, match="policy mine needs auxiliary samples, and task ward gives none"):
+        made(Pupil, learner)

@@ -1,0 +1,66 @@
+"""The others of a run, as the membership knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pfl_node.company import Company
+from pfl_node.membership.member import Member, State
+
+
+def member(id: str, round: int = 0, *, run: str = "r", state: State = State.ALIVE) -> Member:
+    return Member(id=id, name=id, address=f"{id}:1", role="node", run=run, round=round, state=state)
+
+
+@dataclass
+class Table:
+    """What a membership answers."""
+
+    rows: list[Member]
+    told: list[int] = field(default_factory=list)
+
+    def alive(self, *, role: str, run: str) -> list[Member]:
+        return [m for m in self.rows if m.state is State.ALIVE and (m.role, m.run) == (role, run)]
+
+    def members(self) -> list[Member]:
+        return self.rows
+
+    def set_round(self, round: int) -> None:
+        self.told.append(round)
+
+
+def company(*rows: Member, rounds: int | None = 5) -> tuple[Company, Table]:
+    table: Any = Table(list(rows))
+    return Company(table, "r", rounds), table
+
+
+def test_those_alive_in_my_run_have_an_address() -> None:
+    others, _ = company(member("a"), member("b", run="other"), member("c", state=State.DEAD))
+    assert others() == {"a": "a:1"}
+
+
+def test_who_left_after_its_last_round_is_finished_and_who_left_before_is_not() -> None:
+    others, _ = company(member("a", 5, state=State.LEFT), member("b", 3, state=State.LEFT), member("c", 5))
+    assert others.finished() == ["a"]
+    assert company(member("a", 5, state=State.LEFT), rounds=None)[0].finished() == []
+
+
+def test_work_is_left_while_somebody_alive_is_before_the_last_round() -> None:
+    assert company(member("a", 4), member("b", 5))[0].at_work()
+    assert not company(member("a", 5), member("b", 2, state=State.DEAD))[0].at_work()
+    assert not company()[0].at_work()
+
+
+def test_without_an_end_there_is_always_work() -> None:
+    others, table = company(member("a", 99), rounds=None)
+    assert others.at_work()
+    others.i_am_done()
+    assert table.told == []
+
+
+def test_who_is_done_says_so_with_the_last_round() -> None:
+    others, table = company(member("a"))
+    others.i_am_in(2)
+    others.i_am_done()
+    assert table.told == [2, 5]
