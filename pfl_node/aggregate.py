@@ -87,16 +87,16 @@ def median(models: Sequence[Model]) -> Model:
 
 
 def trimmed_mean(models: Sequence[Model], byzantine: int) -> Model:
-    """The mean of each coordinate without its `byzantine` largest and smallest values (Yin et al. 2018). Where that
-    would leave none, one or two stay: the median. While the bad models are no more than what is cut off at one end,
-    every coordinate lies between two honest ones. Of two models it is the mean."""
+    """The mean of each coordinate without its `byzantine` largest and smallest values (Yin et al. 2018). Where
+    that would leave none, one or two stay: the median. While the bad models are no more than what is cut off at
+    one end, every coordinate lies between two honest ones. Of two models it is the mean."""
     return _trimmed(models, min(byzantine, (len(models) - 1) // 2))
 
 
 def krum(models: Sequence[Model], byzantine: int) -> Model:
     """The model that is closest to its n - f - 2 nearest ones (Blanchard et al. 2017); of equals the first. f is
-    `byzantine`, or less where n >= 2 f + 3 asks for it; of 3 models it is thus one of the closest two. The winner is
-    near honest models, whoever sent it. Between two models nobody can judge: it is their mean."""
+    `byzantine`, or less where n >= 2 f + 3 asks for it; of 3 models it is thus one of the closest two. The winner
+    is near honest models, whoever sent it. Between two models nobody can judge: it is their mean."""
     if len(models) < 3:
         return _blend(models, _shares([1.0] * len(models)))
     return models[_ranked(models, byzantine)[0]]
@@ -122,8 +122,9 @@ def clipping(
     towards mine until it is within the radius. So the answer is within the radius too.
 
     Without a radius, the 2 * byzantine furthest are pulled to the distance of the next one (CS+ of Gaucher,
-    Dieuleveut, Hendrikx 2025), at least to that of the nearest. While there are no more bad models than that, and an
-    honest one, the radius is at most an honest distance. A single one is not clipped: there is nothing to compare."""
+    Dieuleveut, Hendrikx 2025), at least to that of the nearest. While there are no more bad models than that, and
+    an honest one, the radius is at most an honest distance. A single model is not clipped: there is nothing to
+    compare it with."""
     away = [_distance(mine, model) for model in others]
     if radius is None:
         radius = sorted(away)[max(0, len(away) - 1 - 2 * byzantine)]

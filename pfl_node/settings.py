@@ -72,7 +72,7 @@ class AggregateSettings(Section):
     """How models are put together, whatever the policy."""
 
     rule: Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping"] = "mean"
-    """mean (weighted where the policy weights), or one that withstands some bad models; only clipping weights too."""
+    """mean, or one that withstands some bad models. Where a policy weights models, mean and clipping do so."""
     byzantine: NonNegativeInt = 1
     """trimmed_mean, krum, multi_krum, clipping: bad models to withstand, as far as there are enough models."""
     clip: PositiveFloat | None = None
