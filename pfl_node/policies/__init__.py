@@ -14,6 +14,9 @@ from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.policies.el import El
 from pfl_node.policies.epsilon_greedy import EpsilonGreedy
 from pfl_node.policies.facade import Facade
+from pfl_node.policies.fedavg import FedAvg
+from pfl_node.policies.feded import FedEd
+from pfl_node.policies.fedprox import FedProx
 from pfl_node.policies.gossip import Gossip
 from pfl_node.policies.greedy import Greedy
 from pfl_node.policies.local import Local
@@ -35,6 +38,9 @@ POLICIES: dict[str, type[Policy]] = {
     "oracle": Oracle,
     "el": El,
     "facade": Facade,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "feded": FedEd,
 }
 
 

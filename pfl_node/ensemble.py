@@ -1,0 +1,80 @@
+"""One teacher from the predictions of many: the weighting schemes of Eriksson 2022, section 3.1. Pure; numpy only.
+
+Predictions that are no probabilities are left out before anything else: a bad peer must not spoil the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pfl_node.errors import LayoutMismatch
+from pfl_node.model import Model
+from pfl_node.predictions import counts, novelty, outputs, pack
+
+How = Literal["w0", "w1", "w2"]
+Array = npt.NDArray[np.float64]
+
+SLACK = 0.05  # how far from one a row may sum: a rough encoding on the wire takes its toll
+
+
+def teacher(how: How, said: Sequence[Model], samples: Sequence[int], beta: float = 6.0) -> Model | None:
+    """The weighted sum of what was said, every row summing to one. `samples`: how many each one trains on.
+    None: nothing that was said can be used."""
+    if len({s.layout.digest for s in said}) > 1:
+        raise LayoutMismatch("predictions about different samples cannot be put together")
+    sound = [(s, n) for s, n in zip(said, samples, strict=True) if is_sound(s)]
+    if not sound:
+        return None
+    said = [s for s, _ in sound]
+    w0 = by_size([n for _, n in sound])
+    weights = by_class(said, w0) if how == "w1" else by_novelty(said, w0, beta) if how == "w2" else w0
+    rows = mixed(said, weights)
+    empty = rows.sum(1) <= 0  # w1: all that was said is of classes that its sayer has not seen
+    if empty.any():
+        rows[empty] = mixed(said, w0)[empty]
+    return pack(said[0].layout, rows / rows.sum(1, keepdims=True))
+
+
+def is_sound(said: Model) -> bool:
+    """Finite, nothing negative, and the rows are probabilities."""
+    if not said.is_finite() or said.vector.min(initial=0.0) < 0:
+        return False
+    return bool(np.all(np.abs(outputs(said).sum(1, dtype=np.float64) - 1) <= SLACK))
+
+
+def by_size(samples: Sequence[int]) -> Array:
+    """w0, equation 3.1: N_k / N for the whole of what client k says."""
+    sizes = np.array(samples, np.float64).reshape(-1, 1, 1)
+    return sizes / sizes.sum() if sizes.sum() > 0 else np.full_like(sizes, 1 / len(sizes))
+
+
+def by_class(said: Sequence[Model], w0: Array) -> Array:
+    """w1, equation 3.2: N_k^c / sum_k N_k^c for what client k says of class c."""
+    own = np.stack([counts(s) for s in said]).astype(np.float64)[:, None, :]
+    everybody = own.sum(0)
+    # paper: 0 / 0 for a class that nobody has; here: as w0 has it, because then everybody knows as little
+    return np.where(everybody > 0, own / np.where(everybody > 0, everybody, 1.0), w0)
+
+
+def by_novelty(said: Sequence[Model], w0: Array, beta: float) -> Array:
+    """w2, equation 3.4: novelty_k(x)^-beta for what client k says of sample x, summing to one over the clients."""
+    strange = np.stack([novelty(s) for s in said]).astype(np.float64)[:, :, None]
+    told = strange.any(1, keepdims=True)
+    if not told.any():
+        return w0
+    # in logs, because errors of 1e-10 and 1e10 to the sixth power are no numbers any more
+    logs = np.where(told, -beta * np.log(np.maximum(strange, np.finfo(np.float32).tiny)), -np.inf)
+    powers = np.exp(logs - logs.max(0))
+    return np.asarray(powers / powers.sum(0), np.float64)
+
+
+def mixed(said: Sequence[Model], weights: Array) -> Array:
+    """One client after the other, because all predictions of all of them may be large."""
+    rows = np.zeros(outputs(said[0]).shape, np.float64)
+    for one, weight in zip(said, weights, strict=True):
+        rows += weight * outputs(one)
+    return rows

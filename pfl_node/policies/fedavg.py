@@ -1,0 +1,80 @@
+"""`fedavg`: federated averaging without a server: every node does what the server would do. The words in the
+comments are those of the paper's Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from pfl_node.model import Model
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.sampling import sample
+from pfl_node.steps import Average, Fetch, Fresh, Gather, Peers, Report, Send, Train
+from pfl_node.types import Offer
+
+ASKED = 3  # peers that a node asks for the common model
+NEAR = 3  # rounds; further ahead than this no peer's word takes me
+
+
+class FedAvg(Policy):
+    """FederatedAveraging (McMahan et al. 2017, Algorithm 1)."""
+
+    class Config(PolicyConfig):
+        C: float = Field(0.1, gt=0, le=1, description="fraction of the nodes that train in a round; at least one")
+        patience: float = Field(600.0, gt=0, description="seconds to wait for those, who train meanwhile")
+
+    lockstep = True
+    keeps = ("begun",)
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.begun = False
+        self.next = 0  # the round that my model is the common one of; after a restart nobody knows
+        self.late = False  # they may have sent before I was there
+
+    async def main(self) -> None:
+        if not self.begun:
+            self.model, self.begun = await Fresh(common=True), True  # initialize w_0
+        for t in self.remaining():  # for each round t
+            if t == self.next or not await self.catch_up(t):
+                came = await self.updates(t)  # for each client k in S_t in parallel
+                # paper: a server takes the sum; here: each node, in one order, because all must get the same bits
+                n = [float(o.samples) for o in came]
+                self.model = await Average(self.model, [o.model for o in came], n, own=0)  # sum n_k / n w_k
+                await self.done(t, came)
+
+    async def done(self, t: int, came: Sequence[Offer]) -> None:
+        self.next = t + 1
+        await Report(t, self.model, {"from": [o.sender for o in came]})
+
+    async def updates(self, t: int) -> Sequence[Offer]:
+        """The models of S_t, sorted by id; mine is one of them if I am in it."""
+        peers = await Peers()
+        clients = sample([self.me, *peers], fraction=self.cfg.C, seed=self.seed, round=t)  # S_t, max(C * K, 1)
+        mine = []
+        if self.me in clients:
+            w = await self.client_update(self.model)
+            mine = [Offer(self.me, w, t, samples=self.samples)]
+            await Send(peers, w, round=t)
+        patience, self.late = None if self.late else self.cfg.patience, False
+        offers = await Gather([k for k in clients if k != self.me], t, patience)
+        return sorted([*mine, *offers], key=lambda o: o.sender)
+
+    async def client_update(self, w: Model) -> Model:
+        """ClientUpdate(k, w): E epochs of batches of B, as the run's settings say."""
+        return await Train(w)
+
+    async def catch_up(self, t: int) -> bool:
+        """I was not in round t - 1, as one who comes late or back: take the model that others made in it."""
+        peers = await Peers()
+        order = self.rng.sample(peers, len(peers))
+        offers = await Fetch(order[:ASKED]) or await Fetch(order[ASKED:])
+        if not offers:
+            return False
+        newest = max(offers, key=lambda o: o.round or 0)
+        self.model, self.late = newest.model, True
+        self.round = max(t - 1, min(newest.round or 0, t + NEAR))
+        await self.done(self.round, [newest])
+        return True

@@ -1,0 +1,19 @@
+"""`fedprox`: federated averaging whose clients do not go far from the common model."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from pfl_node.model import Model
+from pfl_node.policies.fedavg import FedAvg
+from pfl_node.steps import Train
+
+
+class FedProx(FedAvg):
+    """FedProx (Li et al. 2020), as Eriksson 2022, equation 2.7, tells it."""
+
+    class Config(FedAvg.Config):
+        mu: float = Field(0.1, ge=0, description="how strongly a client is held; 0: fedavg")
+
+    async def client_update(self, w: Model) -> Model:
+        return await Train(w, prox=self.cfg.mu)  # min L_k(w) + mu / 2 ||w - w_t||^2
