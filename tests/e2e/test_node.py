@@ -155,7 +155,10 @@ def test_an_evaluation_is_answered_while_a_long_training_is_under_way(tmp_path: 
     async def scene(town: Town) -> None:
         life = await (await town.runs("n", policy=LOCAL, train=FOREVER)).trains()
         async with Guest(life) as guest:
-            model = (await guest.client.fetch(life.node.id, life.address, "model", layout_of(life))).model
+            assert life.node.policy
+            model = life.node.policy.model
+            with pytest.raises(Refused, match="no model to give yet"):
+                await guest.client.fetch(life.node.id, life.address, "model", model.layout)
             for _ in range(3):
                 score = await guest.client.evaluate(life.node.id, life.address, model)
                 assert score.samples == 40
