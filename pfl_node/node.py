@@ -179,8 +179,6 @@ class Node:
         )
         self.mailbox.advance(policy.round)
         self.reception.open(learner, self.trainer)
-        if policy.round:
-            self.reception.publish(policy.model, policy.round - 1)
         await self.endpoint.serving(True)
         await self._join(policy)
         self.state = "training"

@@ -75,7 +75,6 @@ class SimNode:
         self._published: dict[Part, Offer] = {}
         if self._checkpoint:
             self.policy.restore(self._checkpoint)
-            self.publish(Publish(self.policy.model, self.policy.round - 1))
         self.at_work = self.policy.more  # the others linger as long as somebody is
 
     def appear(self) -> None:
