@@ -1,69 +1,194 @@
-"""Graphs of a round as pure functions of (seed, round, members): every node computes them alone."""
+"""Who sends to whom, as pure functions of (seed, round, members): every node computes it alone.
+
+What is drawn hangs on the ids, not on their number: one member more or less changes little, so that nodes whose
+views differ for a moment still agree on nearly everything.
+"""
 
 from __future__ import annotations
 
-import random
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
 
 from pfl_node.types import PeerId
 
 Graph = dict[PeerId, tuple[PeerId, ...]]
-TRIES = 50
+Edge = tuple[PeerId, PeerId]
+Lots = npt.NDArray[np.uint64]
+BITS = 64
 
 
 def neighbours(me: PeerId, peers: Iterable[PeerId], *, degree: int, seed: int, round: int) -> tuple[PeerId, ...]:
     """My neighbours in the round's random regular graph of everybody."""
-    return regular(tuple(sorted({me, *peers})), degree, seed, round)[me]
+    return regular(_members(me, peers), degree, seed, round)[me]
+
+
+def recipients(me: PeerId, peers: Iterable[PeerId], *, degree: int, seed: int, round: int) -> tuple[PeerId, ...]:
+    """The peers that I choose by lot for this round; everybody knows them."""
+    return choices(_members(me, peers), degree, seed, round)[0][me]
+
+
+def senders(me: PeerId, peers: Iterable[PeerId], *, degree: int, seed: int, round: int) -> tuple[PeerId, ...]:
+    """Those who choose me as a recipient."""
+    return choices(_members(me, peers), degree, seed, round)[1][me]
+
+
+def _members(me: PeerId, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    return tuple(sorted({me, *peers}))
+
+
+# -- the graph of a round --------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)
 def regular(members: tuple[PeerId, ...], degree: int, seed: int, round: int) -> Graph:
     """A connected random graph in which everybody has `degree` neighbours.
 
-    A union of random rings (and one random matching when the degree is odd). With an odd degree and an odd
-    number of members one of them has a neighbour less; with too few members everybody knows everybody.
+    All stand on a ring in the order of their lots, and know the degree / 2 nearest on either side; with an odd
+    degree there are pairs besides. One of an odd number of members then has a neighbour less; with too few members
+    everybody knows everybody.
+
+    When a member goes, no edge changes but its own: each of its neighbours gets one of the others in its place.
+    With an odd degree the pairs of some dozen members change too, however large the swarm is.
     """
-    if degree < 0:
-        raise ValueError(f"a degree of {degree}")
-    n = len(members)
+    _check(degree)
+    n, half = len(members), degree // 2
     if n <= degree + 1:
-        return {m: tuple(o for o in members if o != m) for m in members}
-    rng = random.Random(f"graph/{seed}/{round}/{n}/{degree}")
-    for _ in range(TRIES):
-        edges = _rings(rng, n, degree)
-        if len(edges) == n * (degree // 2) + (n // 2 if degree % 2 else 0):
-            return _graph(members, edges)
-    return _graph(members, _circulant(rng, n, degree))
+        return _graph(members, [(a, b) for a in members for b in members if a < b])
+    ring = _ring(members, "graph", seed, round)
+    order = [m for _, m in ring]
+    edges = [(order[i], order[(i + d) % n]) for i in range(n) for d in range(1, half + 1)]
+    return _graph(members, edges + (_pairs(ring, half + 1)[0] if degree % 2 else []))
 
 
-def _rings(rng: random.Random, n: int, degree: int) -> set[tuple[int, int]]:
-    edges: set[tuple[int, int]] = set()
-    for _ in range(degree // 2):
-        order = rng.sample(range(n), n)
-        edges |= {_edge(a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True)}
-    if degree % 2:
-        order = rng.sample(range(n), n)
-        edges |= {_edge(a, b) for a, b in zip(order[0::2], order[1::2], strict=False)}
-    return edges
+def _pairs(
+    ring: Sequence[tuple[int, PeerId]], far: int, low: int = 0, bits: int = BITS
+) -> tuple[list[Edge], PeerId | None]:
+    """Everybody with one other at least `far` places away, and who is left over when the number is odd.
+
+    The ring is halved, by lot and not by number, while both halves can be paired in themselves; so one member more
+    or less changes the pairs of its own part, and of those left over in the parts around it. The one left over is
+    in the middle of its part: far enough from everybody in the others.
+    """
+    cut = bisect_left(ring, (low + (1 << bits >> 1),))
+    if bits and min(cut, len(ring) - cut) >= 2 * far:
+        left, a = _pairs(ring[:cut], far, low, bits - 1)
+        right, b = _pairs(ring[cut:], far, low + (1 << bits >> 1), bits - 1)
+        return (left + right + [(a, b)], None) if a and b else (left + right, a or b)
+    half = len(ring) // 2
+    pairs = [(a, b) for (_, a), (_, b) in zip(ring[:half], ring[-half:], strict=True)] if half else []
+    return pairs, ring[half][1] if len(ring) % 2 else None
 
 
-def _circulant(rng: random.Random, n: int, degree: int) -> set[tuple[int, int]]:
-    """For small swarms, where random rings nearly always share an edge: one ring with chords, shuffled."""
-    order = rng.sample(range(n), n)
-    edges = {_edge(order[i], order[(i + d) % n]) for i in range(n) for d in range(1, degree // 2 + 1)}
-    if degree % 2:
-        edges |= {_edge(order[i], order[i + n // 2]) for i in range(n // 2)}
-    return edges
+# -- a graph that stays ----------------------------------------------------------------------------------------
 
 
-def _edge(a: int, b: int) -> tuple[int, int]:
+@lru_cache(maxsize=64)
+def rings(members: tuple[PeerId, ...], degree: int, seed: int) -> Graph:
+    """A connected random regular graph for all rounds.
+
+    `regular` is a ring with short chords: new every round it mixes as well as any, but one that stays must have
+    far neighbours. So this one is made of rings in different orders, and of random pairs when the degree is odd.
+    An edge that is there already is crossed with a later one of its ring.
+
+    When a member goes, only edges beside it in one of the rings change, and crossed ones.
+    """
+    _check(degree)
+    if len(members) <= degree + 1:
+        return regular(members, degree, seed, 0)
+    edges: set[Edge] = set()
+    for r in range(degree // 2):
+        order = [m for _, m in _ring(members, "rings", seed, r)]
+        if not _lay(edges, list(zip(order, [*order[1:], order[0]], strict=True))):
+            return regular(members, degree, seed, 0)
+    if degree % 2 and not _lay(edges, _pairs(_ring(members, "pairs", seed, 0), 1)[0]):
+        return regular(members, degree, seed, 0)
+    return _graph(members, edges)
+
+
+def _lay(edges: set[Edge], more: list[Edge]) -> bool:
+    """Add edges that give everybody as many new neighbours as they would; False: it cannot be done."""
+
+    def free(a: PeerId, b: PeerId) -> bool:
+        return a != b and _edge(a, b) not in edges and _edge(a, b) not in own
+
+    own = {_edge(a, b) for a, b in more}
+    for i, (a, b) in enumerate(more):
+        if _edge(a, b) not in edges:
+            continue
+        for j in (*range(i + 1, len(more)), *range(i)):
+            c, d = more[j]
+            if free(a, c) and free(b, d):
+                own -= {_edge(a, b), _edge(c, d)}
+                more[i], more[j] = (a, c), (b, d)
+                own |= {_edge(a, c), _edge(b, d)}
+                break
+        else:
+            return False
+    edges |= own
+    return True
+
+
+# -- everybody chooses ------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def choices(members: tuple[PeerId, ...], degree: int, seed: int, round: int) -> tuple[Graph, Graph]:
+    """Everybody's recipients, `degree` of the others by lot, and everybody's senders.
+
+    When a member goes, only those who had chosen it choose anew, and each of them one other.
+    """
+    _check(degree)
+    if len(members) <= degree + 1:
+        return (everybody := regular(members, degree, seed, round)), everybody
+    to: Graph = {}
+    of: dict[PeerId, list[PeerId]] = {m: [] for m in members}
+    theirs = np.array([_lot("of", seed, round, m) for m in members], np.uint64)
+    for i, m in enumerate(members):
+        lots = _mixed(theirs + np.uint64(_lot("to", seed, round, m)))
+        lots[i] = ~np.uint64(0)  # nobody chooses itself
+        lowest = np.argpartition(lots, degree)[:degree].tolist()
+        to[m] = tuple(members[j] for j in sorted(lowest))
+        for other in to[m]:
+            of[other].append(m)
+    return to, {m: tuple(found) for m, found in of.items()}
+
+
+def _mixed(numbers: Lots) -> Lots:
+    """splitmix64's last step: numbers that differ at all become unlike in every bit."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+# -- what they are made of -------------------------------------------------------------------------------------
+
+
+def _ring(members: Iterable[PeerId], *purpose: object) -> list[tuple[int, PeerId]]:
+    return sorted((_lot(*purpose, m), m) for m in members)
+
+
+def _lot(*parts: object) -> int:
+    """A number that depends on all the parts and is the same on every machine."""
+    return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=BITS // 8).digest())
+
+
+def _edge(a: PeerId, b: PeerId) -> Edge:
     return (a, b) if a < b else (b, a)
 
 
-def _graph(members: Sequence[PeerId], edges: Iterable[tuple[int, int]]) -> Graph:
+def _graph(members: Iterable[PeerId], edges: Iterable[Edge]) -> Graph:
     near: dict[PeerId, list[PeerId]] = {m: [] for m in members}
-    for a, b in sorted(edges):
-        near[members[a]].append(members[b])
-        near[members[b]].append(members[a])
-    return {m: tuple(sorted(ns)) for m, ns in near.items()}
+    for a, b in edges:
+        near[a].append(b)
+        near[b].append(a)
+    return {m: tuple(sorted(found)) for m, found in near.items()}
+
+
+def _check(degree: int) -> None:
+    if degree < 0:
+        raise ValueError(f"a degree of {degree}")

@@ -11,6 +11,9 @@ from pydantic import ValidationError
 from pfl_node import plugin
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.policies.dac import Dac
+from pfl_node.policies.deprl import Deprl
+from pfl_node.policies.dpsgd import Dpsgd
 from pfl_node.policies.el import El
 from pfl_node.policies.epsilon_greedy import EpsilonGreedy
 from pfl_node.policies.facade import Facade
@@ -19,6 +22,7 @@ from pfl_node.policies.feded import FedEd
 from pfl_node.policies.fedprox import FedProx
 from pfl_node.policies.gossip import Gossip
 from pfl_node.policies.greedy import Greedy
+from pfl_node.policies.idca import Idca
 from pfl_node.policies.local import Local
 from pfl_node.policies.oracle import Oracle
 from pfl_node.policies.pens import Pens
@@ -38,6 +42,10 @@ POLICIES: dict[str, type[Policy]] = {
     "oracle": Oracle,
     "el": El,
     "facade": Facade,
+    "idca": Idca,
+    "dpsgd": Dpsgd,
+    "dac": Dac,
+    "deprl": Deprl,
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "feded": FedEd,

@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import Field
 
-from pfl_node.policies.base import Policy, PolicyConfig
-from pfl_node.steps import Average, Gather, Peers, Report, Send, Train
-from pfl_node.topology import neighbours
-from pfl_node.types import Offer, PeerId
+from pfl_node.policies.lockstep import Lockstep, Near
+from pfl_node.steps import Peers
+from pfl_node.topology import neighbours, recipients, senders
 
 
-class El(Policy):
-    """Epidemic learning with a shared random regular graph (de Vos et al. 2023, EL-Oracle)."""
+class El(Lockstep):
+    """Epidemic learning (de Vos et al. 2023): EL-Oracle with a shared graph, EL-Local with own choices."""
 
-    class Config(PolicyConfig):
+    class Config(Lockstep.Config):
         degree: int = Field(4, ge=1, description="neighbours of a node in a round's graph")
-        all_reduce: bool = Field(False, description="after the last round, one exchange with everybody")
+        graph: Literal["shared", "own"] = Field(
+            "shared", description="shared: the neighbours of a regular graph; own: each node picks its recipients"
+        )
 
-    lockstep = True
-
-    async def main(self) -> None:
-        for t in self.remaining():
-            await self.epidemic(t)
-        if self.all_reduces:
-            await self.mix(self.round, await Peers())
-            await Report(self.round, self.model)
-            self.round += 1
-
-    async def epidemic(self, t: int) -> None:
-        self.model = await Train(self.model)
-        await self.mix(t, await self.near(t))
-        await Report(t, self.model)
-
-    async def near(self, t: int) -> Sequence[PeerId]:
-        """My neighbours of the round, in the graph that everybody draws with the run's seed."""
-        return neighbours(self.me, await Peers(), degree=self.cfg.degree, seed=self.seed, round=t)
-
-    async def exchange(self, t: int, near: Sequence[PeerId], tag: int = 0) -> Sequence[Offer]:
-        await Send(near, self.model, round=t, tag=tag)
-        return await Gather(near, t)
-
-    async def mix(self, t: int, near: Sequence[PeerId]) -> None:
-        offers = await self.exchange(t, near)
-        self.model = await Average(self.model, [o.model for o in offers])
+    async def near(self, t: int) -> Near:
+        # paper: an oracle hands out the graph; here: each node draws it from the run's seed, as none is special
+        # paper: nobody knows who picked it; here: all do, because nobody should wait for what will not come
+        peers, drawn = await Peers(), {"degree": self.cfg.degree, "seed": self.seed, "round": t}
+        if self.cfg.graph == "own":
+            return Near(recipients(self.me, peers, **drawn), senders(self.me, peers, **drawn))
+        both = neighbours(self.me, peers, **drawn)
+        return Near(both, both)
 
     @property
-    def all_reduces(self) -> bool:
-        """It is a round of its own, number T, so that a node restarted after it does not do it again."""
-        return bool(self.cfg.all_reduce) and self.round == self.rounds
+    def others(self) -> bool:
+        """Where each picks for itself, one that knows of other nodes than I do may pick me too. In the shared
+        graph it is no neighbour, and only neighbours are in the mean: nobody else can push a model into it."""
+        return bool(self.cfg.graph == "own")

@@ -1,18 +1,18 @@
-"""`facade`: one core, k heads, each node trains the head that suits its data. The numbers are lines of the
-thesis' Algorithm 1."""
+"""`facade`: one core, k heads, each node trains the head that suits its data. The numbers are Algorithm 1's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from pfl_node.model import Model
 from pfl_node.policies.base import by_loss
 from pfl_node.policies.el import El
-from pfl_node.steps import Average, Fresh, Peers, Report, Score, Train
-from pfl_node.types import Offer
+from pfl_node.policies.lockstep import Near
+from pfl_node.steps import Average, Fetch, Fresh, Report, Score, Train
+from pfl_node.types import Offer, Part
 
 
 class Facade(El):
@@ -25,52 +25,56 @@ class Facade(El):
         all_reduce: bool = Field(True, description="after the last round, one exchange with everybody")
 
     keeps = ("heads", "j")
+    part: ClassVar[Part] = "head"  # of which there are k
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.heads: list[Model] = []
-        self.j = 0  # my head
+        self.heads, self.j = list[Model](), 0  # mine is the j-th
 
-    async def main(self) -> None:
-        for t in self.remaining():  # 1
-            if t < self.cfg.warmup:
-                await self.epidemic(t)
-                continue
-            await self.have_heads()
-            self.j = await self.choose(self.cfg.samples)  # 3
-            self.model = await Train(self.model.core + self.heads[self.j])  # 4
-            self.heads[self.j] = self.model.head
-            await self.merge(await self.exchange(t, await self.near(t), tag=self.j))  # 5-7
-            await Report(t, self.model, {"head": self.j})
-        if self.all_reduces:  # section 4.1.3
-            await self.have_heads()
-            await self.merge(await self.exchange(self.round, await Peers(), tag=self.j))
-            self.j = await self.choose(None)
-            self.model = self.model.core + self.heads[self.j]
-            await Report(self.round, self.model, {"head": self.j})
-            self.round += 1
+    async def step(self, t: int) -> None:  # 1
+        if t < self.cfg.warmup:
+            await super().step(t)
+            return
+        await self.have_heads(t, near := await self.near(t))
+        self.j = await self.choose(self.cfg.samples)  # 3
+        self.model = await Train(self.whole(self.j))  # 4
+        self.heads[self.j] = self.model.of(self.part)
+        await self.merge(await self.exchange(t, near, self.model, tag=self.j))  # 5-7
+        await Report(t, self.model, {"head": self.j}, tag=self.j)
 
-    async def have_heads(self) -> None:
-        """After a warm-up all k begin equal, also on a node that joins later; else each has its own start."""
+    async def all_reduce(self, t: int, everybody: Near) -> None:  # section 4.1.3
+        await self.have_heads(t, everybody)
+        await self.merge(await self.exchange(t, everybody, self.model, tag=self.j))
+        self.j = await self.choose(None)
+        self.model = self.whole(self.j)
+        await Report(t, self.model, {"head": self.j}, tag=self.j)
+
+    async def have_heads(self, t: int, near: Near) -> None:
+        """After a warm-up all are equal, without one each is fresh; who is late takes its peers' or their mean."""
         if len(self.heads) == self.cfg.k:
             return
-        self.j = 0
-        if self.cfg.warmup:
-            self.heads = [self.model.head] * self.cfg.k
-        else:
-            self.heads = [await Fresh("head", seed=j) for j in range(self.cfg.k)]
+        self.heads, self.j = [], 0
+        came = await Fetch(near.to, self.part) if t > self.cfg.warmup else ()
+        for i in range(self.cfg.k):
+            start = self.model.of(self.part) if self.cfg.warmup else await Fresh(self.part, seed=i)
+            theirs = [o.model for o in came if o.tag == i] or [o.model for o in came]
+            self.heads.append(await Average(start, theirs, own=0.0) if theirs else start)
 
     async def choose(self, samples: int | None) -> int:
-        """The head with the lowest loss on my training data."""
         # paper: one data set for all; here: a sample for each, and lots for a tie, because equal heads must part
         order = self.rng.sample(range(self.cfg.k), self.cfg.k)
-        models = [self.model.core + self.heads[j] for j in order]
-        scores = await Score(models, samples=samples, own_sample_each=samples is not None)
+        scores = await Score([self.whole(j) for j in order], samples=samples, own_sample_each=samples is not None)
         return order[by_loss(scores)[0]]
 
     async def merge(self, offers: Sequence[Offer]) -> None:
-        core = await Average(self.model.core, [o.model.core for o in offers])  # 8
+        await self.merge_core(offers)  # 8
         for i in range(self.cfg.k):  # 9
-            if same := [o.model.head for o in offers if o.tag == i]:  # 10
+            if same := [o.model.of(self.part) for o in offers if o.tag == i]:  # 10
                 self.heads[i] = await Average(self.heads[i], same)  # 11
-        self.model = core + self.heads[self.j]
+        self.model = self.whole(self.j)
+
+    async def merge_core(self, offers: Sequence[Offer]) -> None:
+        self.model = await Average(self.model.core, [o.model.core for o in offers]) + self.model.head
+
+    def whole(self, i: int) -> Model:
+        return self.model.core + self.heads[i]

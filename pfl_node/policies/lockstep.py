@@ -1,0 +1,72 @@
+"""Train, exchange, average, in rounds that all nodes share: what `el`, `dpsgd` and their kin have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydantic import Field
+
+from pfl_node.model import Model
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.steps import Average, Gather, Peers, Report, Send, Train
+from pfl_node.types import Offer, PeerId
+
+
+class Near(NamedTuple):
+    """My place in a round's graph."""
+
+    to: Sequence[PeerId]  # whom I send to
+    of: Sequence[PeerId]  # who sends to me
+
+
+class Lockstep(Policy):
+    """Each round: train, send to some, average with what came from some."""
+
+    class Config(PolicyConfig):
+        all_reduce: bool = Field(False, description="after the last round, one exchange with everybody")
+
+    lockstep = True
+
+    async def main(self) -> None:
+        for t in self.remaining():
+            await self.step(t)
+        if self.all_reduces:
+            peers = await Peers()
+            await self.all_reduce(self.round, Near(peers, peers))
+            self.round += 1
+
+    async def step(self, t: int) -> None:
+        await self.learn()
+        await self.mix(t, await self.near(t))
+        await Report(t, self.model)
+
+    async def all_reduce(self, t: int, everybody: Near) -> None:
+        await self.mix(t, everybody)
+        await Report(t, self.model)
+
+    async def learn(self) -> None:
+        self.model = await Train(self.model)
+
+    @abstractmethod
+    async def near(self, t: int) -> Near:
+        """The graph of the round, as far as it touches me."""
+
+    async def exchange(self, t: int, near: Near, model: Model, tag: int = 0) -> Sequence[Offer]:
+        await Send(near.to, model, round=t, tag=tag)
+        return await Gather(near.of, t, others=self.others)
+
+    async def mix(self, t: int, near: Near) -> None:
+        offers = await self.exchange(t, near, self.model)
+        self.model = await Average(self.model, [o.model for o in offers])
+
+    @property
+    def others(self) -> bool:
+        """Do models count too that came from peers who were not to send to me?"""
+        return False
+
+    @property
+    def all_reduces(self) -> bool:
+        """It is a round of its own, number T, so that a node restarted after it does not do it again."""
+        return bool(self.cfg.all_reduce) and self.round == self.rounds
