@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from pfl_node.policies.pens import Pens
-from pfl_node.steps import Average, Record, Report, Score, Send, Sleep, Train
+from pfl_node.steps import Ask, Average, Record, Report, Score, Send, Sleep, Train
 from pfl_node.types import PeerId
 from tests.byhand import A, B, C, D, Hand, Run, core_of, losses, make, offer
+from tests.pulling import right
 
 
 def test_models_can_be_scored_on_a_random_sample_which_is_one_for_all() -> None:
@@ -23,6 +24,30 @@ def test_a_loss_that_is_not_a_number_never_wins() -> None:
     hand.answers[Score] = lambda s: losses(nan, 5.0, nan)
     feed(policy, hand, (A, 1), (B, 2), (C, 3))
     assert [core_of(m) for m in hand.all(Average)[0].models] == [0, 2]
+
+
+def test_by_accuracy_the_highest_is_best() -> None:
+    policy, hand = searching(n_sampled=3, m=1, metric="accuracy")
+    hand.answers[Score] = lambda s: (right(0.2), right(0.9), right(nan))
+    feed(policy, hand, (A, 1), (B, 2), (C, 3))
+    assert [core_of(m) for m in hand.all(Average)[0].models] == [0, 2]
+
+
+def test_on_their_data_the_senders_are_asked_and_the_silent_are_not_selected() -> None:
+    policy, hand = searching(n_sampled=4, m=1, scored="theirs", metric="accuracy")
+    hand.scores = {A: right(0.4), C: right(0.6)}
+    feed(policy, hand, (A, 1), (B, 2), (C, 3), (A, 4))
+    (ask,) = hand.all(Ask)
+    assert (ask.peers, core_of(ask.model), hand.all(Score)) == ([A, B, C], 0, [])
+    assert [core_of(m) for m in hand.all(Average)[0].models] == [0, 3]
+    assert (policy.seen, policy.picked) == ({A: 2, C: 1}, {C: 1})
+
+
+def test_when_no_sender_tells_the_round_is_one_of_training_but_no_selection() -> None:
+    policy, hand = searching(n_sampled=2, m=1, T=1, scored="theirs")
+    feed(policy, hand, (A, 1), (B, 2))
+    assert [s.data for s in hand.all(Report)] == [{"from": []}]
+    assert (policy.selections, policy.neighbours) == (0, None)
 
 
 def test_when_it_is_quiet_the_best_of_what_there_is_are_merged() -> None:
