@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import pytest
+
+from pfl_node.model import Model
+from pfl_node.policies.fedavg import ASKED, NEAR, FedAvg
+from pfl_node.steps import Fetch, Fresh, Gather, Report, Send, Train
+from pfl_node.types import Offer, PeerId
+from tests.byhand import A, B, C, Hand, Run, make, model, offer
+
+
+def common(value: float, round: int, *peers: PeerId) -> dict[PeerId, Offer]:
+    """What these serve."""
+    return {p: offer(p, value, round=round) for p in peers}
+
+
+@pytest.mark.parametrize("peers", [[], [A], [A, B]])
+def test_it_works_in_swarms_of_one_two_and_three(peers: list[PeerId]) -> None:
+    policy, hand = make(FedAvg, rounds=2, C=1, samples=1), Hand(peers)
+    hand.answers[Gather] = lambda s: tuple(Offer(p, model(101 + s.round), s.round, samples=1) for p in s.peers)
+    hand.run(policy.main())
+    assert policy.model == model(102)
+    assert [set(s.to) for s in hand.all(Send)] == [set(peers)] * 2
+    assert [s.round for s in hand.all(Report)] == [0, 1]
+
+
+def test_when_nobodys_model_comes_the_model_stays() -> None:
+    policy, hand = make(FedAvg, rounds=30, C=0.1), Hand([PeerId(f"p{i}") for i in range(19)])
+    hand.answers[Train] = lambda s: s.model
+    hand.run(policy.main())
+    assert policy.model == model(100)
+    assert len(hand.all(Report)) == 30
+
+
+def test_a_client_that_does_not_answer_is_left_out_of_the_sum() -> None:
+    policy, hand = make(FedAvg, rounds=1, C=1, samples=3), Hand([A, B, C])
+    hand.answers[Gather] = lambda s: (Offer(B, model(1), 0, samples=1),)
+    hand.run(policy.main())
+    assert policy.model == model((3 * 101 + 1) / 4)
+    assert hand.all(Report)[0].data == {"from": [B, policy.me]}
+
+
+def test_it_waits_for_clients_that_train_for_long() -> None:
+    policy, hand = make(FedAvg, rounds=1, patience=77, C=1), Hand([A])
+    hand.run(policy.main())
+    assert hand.all(Gather)[0].patience == 77
+
+
+# -- those who come late, and those who come back ----------------------------------------------------------------
+
+
+def test_one_who_comes_late_takes_the_common_model_and_goes_on_with_the_next_round() -> None:
+    policy, hand = make(FedAvg, rounds=8, C=1, samples=1), Hand([A, B])
+    policy.round, hand.served = 6, common(55, 5, A, B)
+    run = Run(policy.main(), hand)
+    report = run.past(Report)
+    assert (report.round, report.model) == (5, model(55))
+    assert run.to(Train).model == model(55)
+    run.finish()
+    assert [s.round for s in hand.all(Gather)] == [6, 7]
+
+
+def test_the_newest_model_is_taken() -> None:
+    policy, hand = make(FedAvg, rounds=9, C=1), Hand([A, B, C])
+    policy.round, hand.served = 6, common(1, 5, A, C) | common(2, 6, B)
+    run = Run(policy.main(), hand)
+    report = run.past(Report)
+    assert (report.round, report.model, report.data) == (6, model(2), {"from": [B]})
+    run.finish()
+    assert [s.round for s in hand.all(Gather)] == [7, 8]  # round 6 is over there
+
+
+def test_only_some_are_asked_and_all_others_when_these_do_not_answer() -> None:
+    peers = [PeerId(f"p{i}") for i in range(10)]
+    policy, hand = make(FedAvg, rounds=8, C=1), Hand(peers)
+    policy.round = 7
+    hand.run(policy.main())
+    first, second = hand.all(Fetch)
+    assert len(first.peers) == ASKED
+    assert sorted([*first.peers, *second.peers]) == peers
+    hand = Hand(peers)
+    hand.served = common(1, 6, *peers)
+    policy = make(FedAvg, rounds=8, C=1)
+    policy.round = 7
+    hand.run(policy.main())
+    assert [len(s.peers) for s in hand.all(Fetch)] == [ASKED]
+
+
+def test_one_who_comes_late_and_gets_no_answer_goes_on_with_the_first_model() -> None:
+    policy, hand = make(FedAvg, rounds=8, C=1, start=3), Hand([A])
+    policy.round = 7
+    hand.run(policy.main())
+    assert hand.all(Fresh) == [Fresh(common=True)]
+    assert hand.all(Train) == [Train(model(100))]
+
+
+def test_in_its_first_round_a_latecomer_has_only_the_nodes_own_patience() -> None:
+    """They may have sent before they knew of it, and others wait for it."""
+    policy, hand = make(FedAvg, rounds=8, C=1), Hand([A])
+    policy.round, hand.served = 6, common(1, 5, A)
+    hand.run(policy.main())
+    assert [s.patience for s in hand.all(Gather)] == [None, policy.cfg.patience]
+
+
+def test_no_peers_word_takes_a_latecomer_far_ahead() -> None:
+    policy, hand = make(FedAvg, rounds=1000, C=1), Hand([A])
+    policy.round, hand.served = 6, common(1, 10**9, A)
+    assert Run(policy.main(), hand).past(Report).round == 6 + NEAR
+
+
+def test_one_who_comes_when_all_is_done_takes_the_last_model() -> None:
+    policy, hand = make(FedAvg, rounds=8, C=1), Hand([A])
+    policy.round, hand.served = 6, common(5, 7, A)
+    hand.run(policy.main())
+    assert policy.model == model(5)
+    assert [s.round for s in hand.all(Report)] == [7]
+    assert hand.all(Train) == []
+
+
+def test_a_node_that_was_restarted_takes_the_common_model_first() -> None:
+    policy = make(FedAvg, rounds=4, C=1, samples=1)
+    run = Run(policy.main(), Hand([A]))
+    run.past(Report)
+    run.to(Report)
+    again, hand = make(FedAvg, rounds=4, C=1, samples=1), Hand([A])
+    again.restore(policy.snapshot())
+    hand.served = common(9, 2, A)
+    hand.run(again.main())
+    assert hand.all(Fresh) == []
+    assert hand.all(Train)[0].model == model(9)
+    assert [s.round for s in hand.all(Report)] == [2, 3]
+
+
+def test_a_swarm_that_was_restarted_goes_on_with_what_it_had() -> None:
+    policy = make(FedAvg, rounds=4, C=1, samples=1)
+    Run(policy.main(), Hand([A])).to(Report)
+    again, hand = make(FedAvg, rounds=4, C=1, samples=1), Hand([A])
+    again.restore(policy.snapshot())
+    hand.run(again.main())
+    assert hand.all(Train)[0].model == policy.model
+    assert hand.all(Fresh) == []
+
+
+def test_a_node_that_fell_behind_takes_the_common_model_of_where_it_is_put() -> None:
+    policy, hand = make(FedAvg, rounds=8, C=1, samples=1), Hand([A])
+    hand.served = common(50, 4, A)
+    hand.answers[Report] = lambda s: setattr(policy, "round", 4) if s.round == 1 else None
+    hand.run(policy.main())
+    assert [s.round for s in hand.all(Report)] == [0, 1, 4, 5, 6, 7]
+    assert hand.all(Train)[2].model == model(50)
+
+
+def test_nodes_that_did_not_agree_agree_again_after_a_round_that_reaches_all() -> None:
+    """The own model has no part in the sum, so a round that all have the models of puts all right."""
+    assert after_some_rounds(start=1.0) == after_some_rounds(start=500.0)
+
+
+def after_some_rounds(start: float) -> Model:
+    peers = [PeerId(f"p{i}") for i in range(19)]
+    policy, hand = make(FedAvg, rounds=6, C=0.1), Hand(peers)
+    policy.round, hand.served = 3, common(start, 2, *peers)
+    hand.answers[Gather] = lambda s: tuple(Offer(p, model(ord(p[-1])), s.round, samples=1) for p in s.peers)
+    hand.run(policy.main())
+    assert hand.all(Report)[0].model == model(start)
+    return policy.model
