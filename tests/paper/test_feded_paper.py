@@ -1,0 +1,204 @@
+"""`feded` against Eriksson 2022, "Weighted Ensemble Distillation in Federated Learning with Non-IID Data":
+Algorithm 2 and sections 2.4, 3.1 and 3.4. Each test quotes what it covers. The formulas of the weights are in
+`tests/unit/test_ensemble.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pfl_node import predictions
+from pfl_node.model import Model
+from pfl_node.policies.feded import FedEd
+from pfl_node.steps import (
+    Distill,
+    Fresh,
+    Gather,
+    Linger,
+    Peers,
+    Predict,
+    Publish,
+    Report,
+    Send,
+    Step,
+    Train,
+)
+from pfl_node.types import Offer, PeerId
+from tests.byhand import A, B, Hand, make, model, said
+
+MINE = said(1.0, 0.5, novelty=[0.1, 0.2], counts=[5, 5])
+
+
+def told(sender: PeerId, words: Model, samples: int = 1, round: int = 0) -> Offer:
+    return Offer(sender, words, round, samples=samples)
+
+
+def played(
+    *offers: Offer, peers: tuple[PeerId, ...] = (A, B), samples: int = 1, **knobs: Any
+) -> tuple[FedEd, Hand]:
+    """One round; `offers` come."""
+    policy, hand = make(FedEd, rounds=1, samples=samples, **knobs), Hand(peers)
+    hand.answers[Predict] = lambda _: MINE
+    hand.answers[Gather] = lambda _: offers
+    hand.run(policy.main())
+    return policy, hand
+
+
+def taught(hand: Hand) -> list[float]:
+    """What the teacher says of the first class."""
+    return [round(float(p), 4) for p in predictions.outputs(hand.all(Distill)[0].teacher)[:, 0]]
+
+
+# -- Algorithm 2 -------------------------------------------------------------------------------------------------
+
+
+def test_a_round_is_local_training_then_predictions_then_a_teacher_then_a_student() -> None:
+    """2.4.1: "letting each client train a local model [...] then generate predictions z_k on the unlabeled
+    auxiliary dataset [...] aggregated [...] to form the teacher predictions z_T, which are used as targets to train
+    a student model"."""
+    _, hand = played()
+    kinds: tuple[type[Step[Any]], ...] = (Train, Predict, Send, Gather, Distill, Report, Linger)
+    assert [type(s) for s in hand.asked if isinstance(s, kinds)][:4] == [Train, Predict, Send, Gather]
+    assert [type(s) for s in hand.asked if isinstance(s, kinds)][-3:] == [Distill, Report, Linger]
+
+
+def test_the_local_model_is_trained_for_twenty_epochs() -> None:
+    """3.4: "The number of local epochs was set to E = 20 for all distillation experiments"."""
+    _, hand = played()
+    assert hand.all(Train) == [Train(model(0), epochs=20)]
+
+
+def test_only_predictions_leave_a_node() -> None:
+    """2.4.2: "the only information leaving the clients is the softmax output on the auxiliary dataset"; with w1
+    and w2 also what these weigh with."""
+    policy, hand = played()
+    assert policy.takes == ("predictions",)
+    assert all(s.model == MINE for s in hand.all(Send))
+    assert [s.model for s in hand.all(Publish)] == [MINE]
+
+
+@pytest.mark.parametrize(("how", "novelty", "counts"), [("w0", 0, False), ("w1", 0, True), ("w2", 30, False)])
+def test_a_node_tells_of_its_data_only_what_the_weights_need(how: str, novelty: int, counts: bool) -> None:
+    """3.1: with w2 "local data sizes or class distributions do not have to be shared directly"."""
+    _, hand = played(weights=how)
+    assert hand.all(Predict) == [Predict(model(1), novelty=novelty, counts=counts)]
+
+
+def test_everybody_sends_to_everybody_as_there_is_no_server() -> None:
+    """ "aggregated at the central server"; here at every node."""
+    _, hand = played(told(A, MINE), told(B, MINE))
+    send = hand.all(Send)[0]
+    assert (set(send.to), send.round) == ({A, B}, 0)
+    assert set(hand.all(Gather)[0].peers) == {A, B}
+
+
+def test_the_student_is_a_new_model_that_is_the_same_everywhere() -> None:
+    """Algorithm 2: f_S is another model than the f_k."""
+    _, hand = played()
+    assert hand.all(Fresh) == [Fresh(seed=1, common=True)]
+    assert hand.all(Distill)[0].model == model(101)
+
+
+def test_the_student_may_be_the_local_model_itself() -> None:
+    _, hand = played(student="mine")
+    assert hand.all(Fresh) == []
+    assert hand.all(Distill)[0].model == model(1)
+
+
+def test_the_personal_model_is_the_student() -> None:
+    policy, hand = played(told(A, said(0.0, 0.5, novelty=[1e-3, 1.0])))
+    assert hand.all(Report)[0].model == policy.model
+    assert policy.model == model(float(predictions.outputs(hand.all(Distill)[0].teacher)[0, 0]))
+
+
+def test_one_round_of_communication_is_enough() -> None:
+    """2.4.1: "only one communication round of local predictions is needed"."""
+    _, hand = played(told(A, MINE), told(B, MINE))
+    assert len(hand.all(Gather)) == 1
+    assert len([s for s in hand.all(Send) if s.to]) == 1
+
+
+def test_more_rounds_go_on_from_the_student() -> None:
+    """2.5, of others' algorithms: it "then acts as an initial model for the next round of local training"."""
+    policy, hand = make(FedEd, rounds=3), Hand()
+    hand.answers[Predict] = lambda _: MINE
+    hand.run(policy.main())
+    assert [s.model for s in hand.all(Train)] == [model(0), model(1), model(1)]  # the teacher says 1.0
+    assert [s.seed for s in hand.all(Fresh)] == [1, 2, 3]
+    assert [s.round for s in hand.all(Report)] == [0, 1, 2]
+
+
+# -- section 3.1: the teacher -----------------------------------------------------------------------------------
+
+
+def test_with_w0_the_teacher_counts_everybody_by_size() -> None:
+    """3.1: w_k = N_k / N; mine are 30 samples that say 1.0."""
+    _, hand = played(told(A, said(0.0, 0.5), samples=10), weights="w0", samples=30)
+    assert taught(hand) == [0.75, 0.5]
+
+
+def test_with_w1_the_teacher_counts_everybody_by_its_samples_of_the_class() -> None:
+    """3.2: w_k^c = N_k^c / sum_k N_k^c; A has nothing of the first class."""
+    _, hand = played(told(A, said(0.5, 0.5, counts=[0, 5])), weights="w1")
+    zero, one = 1.0, 0.5 * 0.0 + 0.5 * 0.5
+    assert taught(hand)[0] == round(zero / (zero + one), 4)
+
+
+def test_with_w2_the_client_that_has_seen_the_sample_has_the_higher_weight() -> None:
+    """3.1: "the weight should be high when the loss is low"; I know the first sample, A the second."""
+    _, hand = played(told(A, said(0.0, 0.0, novelty=[0.2, 0.1]), samples=10**6))
+    assert taught(hand) == [round(64 / 65, 4), round(0.5 / 65, 4)]
+
+
+def test_the_weights_of_the_thesis_are_the_default() -> None:
+    """3.1: "beta = 6 was chosen by means of experimentation"."""
+    cfg = make(FedEd).cfg
+    assert (cfg.weights, cfg.beta) == ("w2", 6)
+
+
+# -- section 3.4: the student -----------------------------------------------------------------------------------
+
+
+def test_the_student_learns_by_the_mean_squared_error_unless_told() -> None:
+    """4: "The loss function used when training the student model is MSE, unless stated otherwise"; the code:
+    batches of 50, and a fifth of the samples chooses the epoch."""
+    _, hand = played()
+    step = hand.all(Distill)[0]
+    assert (step.loss, step.batch, step.held, step.temperature) == ("mse", 50, 0.2, 1.0)
+
+
+def test_the_student_learns_as_it_is_told() -> None:
+    """2.4.1: MSE, or Kullback-Leibler with a temperature; 3.4: or CE."""
+    knobs: dict[str, Any] = {"loss": "kl", "temperature": 3.0, "batch": 7, "held": 0.0, "lr": 0.5}
+    _, hand = played(student_epochs=4, **knobs)
+    step = hand.all(Distill)[0]
+    assert {name: getattr(step, name) for name in knobs} == knobs
+    assert step.epochs == 4
+
+
+def test_what_is_no_probability_has_no_say() -> None:
+    bad = predictions.pack(MINE.layout, np.array([[9.0, -8.0], [0.5, 0.5]]), np.array([1e-9, 1e-9]))
+    _, hand = played(told(A, bad))
+    assert taught(hand) == [1.0, 0.5]
+
+
+def test_all_nodes_put_the_teacher_together_in_the_same_order() -> None:
+    """A server has one teacher. Here everybody has the same one, to the last bit."""
+    words = {A: said(0.3, 0.1, novelty=[0.3, 0.2]), B: said(0.7, 0.2, novelty=[0.1, 0.7])}
+    teachers = []
+    for me, other in ((A, B), (B, A)):
+        policy, hand = make(FedEd, rounds=1, me=me), Hand([other])
+        hand.answers[Predict] = lambda _, me=me: words[me]  # type: ignore[misc]
+        hand.answers[Gather] = lambda s: tuple(told(p, words[p]) for p in s.peers)
+        hand.run(policy.main())
+        teachers.append(hand.all(Distill)[0].teacher)
+    assert teachers[0] == teachers[1]
+
+
+def test_the_others_are_asked_for_after_the_local_training() -> None:
+    """Trainings differ in length; who came meanwhile belongs to the round."""
+    _, hand = played()
+    kinds = [type(s) for s in hand.asked]
+    assert kinds.index(Peers) > kinds.index(Train)
