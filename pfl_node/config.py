@@ -110,8 +110,17 @@ def _respelled(environment: Layer, by: Sequence[Layer]) -> Layer:
     from pfl_node.policies import load_policy
 
     name = next((layer["policy.name"].value for layer in by if "policy.name" in layer), Settings().policy.name)
-    spelling = {f"policy.{knob}".lower(): f"policy.{knob}" for knob in load_policy(name).Config.model_fields}
+    knobs = {knob for one in policies_in(name) for knob in load_policy(one).Config.model_fields}
+    spelling = {f"policy.{knob}".lower(): f"policy.{knob}" for knob in knobs}
     return {spelling.get(key, key): given for key, given in environment.items()}
+
+
+def policies_in(name: str) -> list[str]:
+    """The policies that `policy.name` names where several may run: `pens,el`; `all` is the whole table."""
+    from pfl_node.policies import POLICIES
+
+    words = [word.strip() for word in name.split(",") if word.strip()]
+    return list(dict.fromkeys(one for word in words for one in (POLICIES if word == "all" else [word])))
 
 
 def _flags(overrides: Mapping[str, Any]) -> Layer:

@@ -52,14 +52,27 @@ FLAGS = (
 ABOUT_ONE_NODE = frozenset({"--peer-seed", "--listen", "--advertise", "--data-dir", "--name", "--insecure"})
 
 
-def takes_settings(*, leave_out: Collection[str] = ()) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Gives a verb all settings flags before its own options; the verb is called with the effective settings."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line says of the settings, not yet read."""
+
+    config: Path | None
+    overrides: dict[str, Any]  # by dotted key; None: not given
+    sets: list[str] | None
+
+
+def takes_settings(
+    *, leave_out: Collection[str] = (), read: Callable[[Given], Any] | None = None
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Gives a verb all settings flags before its own options; the verb is called with the effective settings, or
+    with what `read` makes of what was given."""
     flags = [f for f in FLAGS if f.spelling not in leave_out]
 
     def dress(verb: Callable[..., int]) -> Callable[..., int]:
-        def run(**given: Any) -> int:
-            overrides = {f.key: given.pop(f.parameter) for f in flags}
-            return verb(load(given.pop("config"), overrides, given.pop("sets")), **given)
+        def run(**options: Any) -> int:
+            overrides = {f.key: options.pop(f.parameter) for f in flags}
+            given = Given(options.pop("config"), overrides, options.pop("sets"))
+            return verb((read or load)(given), **options)
 
         _, *own = inspect.signature(verb).parameters.values()
         return dressed(run, [*map(_parameter, flags), *FILE_AND_SET, *own], like=verb)
@@ -67,13 +80,20 @@ def takes_settings(*, leave_out: Collection[str] = ()) -> Callable[[Callable[...
     return dress
 
 
-def load(config: Path | None, overrides: dict[str, Any], sets: list[str] | None) -> "Settings":
+def load(given: Given) -> "Settings":
     """The effective settings, checked before anything heavy is imported."""
-    from pfl_node.config import check, load_settings
+    from pfl_node.config import check
 
-    settings = load_settings(config=config, overrides=overrides, sets=sets or (), environ=os.environ)
+    settings = unchecked(given)
     check(settings)
     return settings
+
+
+def unchecked(given: Given) -> "Settings":
+    """The effective settings; whether there are such a policy and such a task is not asked."""
+    from pfl_node.config import load_settings
+
+    return load_settings(config=given.config, overrides=given.overrides, sets=given.sets or (), environ=os.environ)
 
 
 def _parameter(flag: Flag) -> inspect.Parameter:

@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfl_node.cli.options import ABOUT_ONE_NODE, Format, takes_settings
+from pfl_node.cli.compared import Size, run_comparison
+from pfl_node.cli.options import ABOUT_ONE_NODE, Format, Given, takes_settings, unchecked
 from pfl_node.cli.show import as_facts, as_json
 
 if TYPE_CHECKING:
@@ -17,28 +19,56 @@ if TYPE_CHECKING:
     from pfl_node.sim.swarm import Progress
 
 ROUNDS = 20  # where nobody says how many
+SAYS_WHO = "The algorithm: a name of `pfl-node policies`, or file.py:Class. Several, or `all`: one table."
 
+Policies = Annotated[str | None, typer.Option("--policy", metavar="NAME[,NAME...]", help=SAYS_WHO)]
 Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, metavar="N", help="How many nodes.")]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write journal.jsonl and summary.json here.")]
+Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="So many seeds, from --seed on: one table.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Runs of a table at the same time; otherwise one per core.")
+]
+Fitted = Annotated[
+    bool,
+    typer.Option(
+        "--fit/--no-fit", help="In a table, knobs shrink to the nodes and rounds there are; or are the papers'."
+    ),
+]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write journals, summaries and the table here.")]
 Faults = Annotated[
     list[str] | None,
     typer.Option("--fault", metavar="FAULT", help="Such as crash:n003@12.5 or loss:0.02; may be repeated."),
 ]
 
 
-@takes_settings(leave_out=ABOUT_ONE_NODE)
+@takes_settings(leave_out=ABOUT_ONE_NODE | {"--policy"}, read=lambda given: given)
 def sim(
-    settings: "Settings", nodes: Nodes = 20, fault: Faults = None, out: Out = None, format: Format = "table"
+    given: Given,
+    policy: Policies = None,
+    nodes: Nodes = 20,
+    seeds: Seeds = 1,
+    workers: Workers = None,
+    fit: Fitted = True,
+    fault: Faults = None,
+    out: Out = None,
+    format: Format = "table",
 ) -> int:
-    """Simulate a swarm: one seed decides everything, and the same seed gives the same journal."""
+    """Simulate a swarm: one seed decides everything, and the same seed gives the same journal. Several policies or
+    seeds are compared in one table."""
+    from pfl_node.config import policies_in
     from pfl_node.sim.faults import node_ids, parse_faults
 
     faults = parse_faults(fault or (), node_ids(nodes))
-    if settings.rounds is None:
-        settings = settings.model_copy(update={"rounds": ROUNDS})
+    sets, own = apart(given.sets or [])
+    settings = unchecked(replace(given, overrides=given.overrides | {"policy.name": policy}, sets=sets))
+    settings = settings.model_copy(update={"rounds": settings.rounds or ROUNDS})
+    names = policies_in(settings.policy.name)
+    if len(names) != 1 or seeds > 1:
+        size = Size(nodes, seeds, workers, fit)
+        return run_comparison(settings, names, own, size, faults=fault or (), out=out, json=format == "json")
 
     from pfl_node.sim import simulate
 
+    settings = with_own(settings, names[0], own)
     with progress_bar() as progress:
         summary = simulate(settings, nodes=nodes, faults=faults, out=out, progress=progress)
     if format == "json":
@@ -46,6 +76,37 @@ def sim(
     else:
         as_facts(facts(summary))
     return 0
+
+
+def apart(sets: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """What holds for all, and by policy what was set as policy.NAME.KEY=VALUE. A NAME may have dots of its own."""
+    from pfl_node.config import load_settings
+
+    shared: list[str] = []
+    own: dict[str, dict[str, Any]] = {}
+    for text in sets:
+        key, _, value = text.partition("=")
+        section, _, rest = key.strip().partition(".")
+        name, _, knob = rest.rpartition(".")
+        if section == "policy" and name:
+            own.setdefault(name, {}).update(load_settings(sets=[f"policy.{knob}={value}"]).policy.options)
+        else:
+            shared.append(text)
+    return shared, own
+
+
+def with_own(settings: "Settings", name: str, own: dict[str, dict[str, Any]]) -> "Settings":
+    """For one policy: its knobs and nobody else's, checked."""
+    from pfl_node.config import check
+    from pfl_node.settings import PolicySettings
+    from pfl_node.sim.compare import check_own
+
+    check_own(own, [name])
+    knobs = settings.policy.options | own.get(name, {})
+    policy = PolicySettings.model_validate({"name": name, **knobs})
+    settings = settings.model_copy(update={"policy": policy})
+    check(settings)
+    return settings
 
 
 def facts(summary: "Summary") -> dict[str, Any]:

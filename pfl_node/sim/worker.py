@@ -1,0 +1,106 @@
+"""A process that simulates what it is told, one run after the other. Orders come as lines of JSON on stdin, whose
+end is the end; what happens goes up as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from pfl_node.errors import PflError
+from pfl_node.plugin import in_a_line, line_of
+from pfl_node.settings import Settings
+from pfl_node.sim.faults import node_ids, parse_faults
+from pfl_node.sim.run import simulate
+from pfl_node.sim.swarm import Progress
+
+TELL_EVERY = 0.1  # seconds between two words about progress
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One run. Faults as a user writes them."""
+
+    settings: Settings
+    nodes: int
+    faults: tuple[str, ...] = ()
+    out: Path | None = None
+
+    def dump(self) -> str:
+        out = None if self.out is None else str(self.out)
+        settings = self.settings.model_dump(mode="json")
+        return json.dumps({"settings": settings, "nodes": self.nodes, "faults": self.faults, "out": out})
+
+    @classmethod
+    def load(cls, line: str) -> Order:
+        raw = json.loads(line)
+        out = None if raw["out"] is None else Path(raw["out"])
+        return cls(Settings.model_validate(raw["settings"]), raw["nodes"], tuple(raw["faults"]), out)
+
+
+class Voice:
+    """The way up. Make it first: from then on stdout is stderr, as a user's task may print."""
+
+    def __init__(self) -> None:
+        self._up = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        self._told_at = 0.0
+
+    def tell(self, event: str, **data: Any) -> None:
+        self._up.write(json.dumps({"event": event, **data}) + "\n")
+        self._up.flush()
+
+    def progress(self, progress: Progress) -> None:
+        if (now := time.monotonic()) >= self._told_at + TELL_EVERY:
+            self._told_at = now
+            self.tell("progress", done=progress.rounds_done, total=progress.rounds_total)
+
+
+def main() -> None:
+    voice = Voice()
+    orders: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    import pfl_node.learning.learner  # noqa: F401  loads torch, which no run shall pay for
+
+    while True:
+        obey(Order.load(orders.get()), voice)
+
+
+def obey(order: Order, voice: Voice) -> None:
+    try:
+        faults = parse_faults(order.faults, node_ids(order.nodes))
+        found = simulate(
+            order.settings, nodes=order.nodes, faults=faults, out=order.out, progress=voice.progress
+        ).as_dict()
+    except Exception as error:  # the next run may be better
+        voice.tell("failed", why=reason(error))
+    else:
+        del found["per_node"]
+        voice.tell("done", summary=found)
+
+
+def reason(error: Exception) -> str:
+    """A failure in one line; a bug of ours shows its traceback besides."""
+    if isinstance(error, PflError):
+        return " ".join(str(error).split())
+    if where := line_of(error):
+        return f"your code failed{where}: {in_a_line(error)}"
+    traceback.print_exception(error)
+    return in_a_line(error)
+
+
+def _listen(orders: SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        orders.put(line)
+    os._exit(0)  # whatever it is doing: nobody wants to know
+
+
+if __name__ == "__main__":
+    main()
