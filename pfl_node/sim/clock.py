@@ -12,8 +12,8 @@ Action = Callable[[], None]
 class Clock:
     """A heap of (time, sequence, action). Time moves only when `step` takes the next one."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
         self._sequence = 0
         self._due: list[tuple[float, int, Action]] = []
 

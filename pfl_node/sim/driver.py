@@ -99,16 +99,23 @@ class SimDriver:
             case Record():
                 return self.node.record(step)
             case Report():
-                return self._compute(fiber, self.node.report(step), None)
+                return self._report(fiber, step)
         seconds, answer = self.study.answer(step)
         return self._compute(fiber, seconds, answer)
+
+    def _report(self, fiber: Fiber, step: Report) -> Any:
+        seconds = self.node.report(step)
+        if self.node.hold():
+            fiber.reply()  # nobody will use it
+            return WAIT
+        return self._compute(fiber, seconds, None)
 
     def _peers(self) -> tuple[PeerId, ...]:
         alive = self.world.views.alive(self.node.id)
         return tuple(sorted((*alive, *self.world.views.finished()))) if self.policy.lockstep else alive
 
     def _linger(self, fiber: Fiber, step: Linger) -> Any:
-        self.node.at_work = False
+        self.node.rest()
         reply = fiber.reply()
         end = inf if step.seconds is None else self.clock.now + step.seconds
 

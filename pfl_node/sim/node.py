@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 from pfl_node.appoint import appoint
 from pfl_node.errors import Reason, Refused
@@ -15,13 +15,13 @@ from pfl_node.model import Layout, Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.seeds import fresh_seed
 from pfl_node.sim.driver import SimDriver
+from pfl_node.sim.held import Held, State
 from pfl_node.sim.learns import Learns
 from pfl_node.sim.post import Post
 from pfl_node.sim.world import Traffic, World
 from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import Eval, Offer, Part, PeerId, Split
 
-State = Literal["away", "up", "crashed", "left"]
 SPLITS: tuple[Split, ...] = ("val", "test")  # a policy sees neither
 
 
@@ -54,6 +54,7 @@ class SimNode:
         self._measured: dict[Split, Eval] = {}
         self._measured_model: Model | None = None
         self._driver: SimDriver | None = None
+        self._held = False
         self._set_up()
 
     @property
@@ -117,11 +118,27 @@ class SimNode:
         self._stop()
         self.world.views.left(self.id)
 
-    def _stop(self) -> None:
-        self.world.running -= 1
+    def pause(self) -> Held:
+        """The segment is over: whatever is under way is dropped, and this is how it goes on."""
+        self.stop()
+        return Held(self.state, self._checkpoint, self.traffic, self._reports, self._told, dict(self._measured))
+
+    def resume(self, held: Held) -> None:
+        """Go on from there, instead of from the beginning."""
+        self.state, self._checkpoint, self.traffic = held.state, held.checkpoint, held.traffic
+        self._reports, self._told, self._measured = held.reports, held.told, held.measured
+        self._set_up()
+        if held.state != "up":
+            self.at_work = False
+
+    def stop(self) -> None:
         if self._driver:
             self._driver.stop()
             self._driver = None
+
+    def _stop(self) -> None:
+        self.world.running -= 1
+        self.stop()
 
     # -- mail ----------------------------------------------------------------------------------------------
 
@@ -212,6 +229,26 @@ class SimNode:
         self._keep()
         self.world.reported()
         return self.world.costs.sample * sum(e.samples for e in self._measured.values()) if due else 0.0
+
+    def hold(self) -> bool:
+        """Is this where the segment ends? Then its state is whole, and it stays that way."""
+        world, rounds = self.world, self.world.settings.rounds
+        after = self.policy.round + 1
+        if world.until is None or after < world.until or (rounds is not None and after >= rounds):
+            return False
+        self._hold()
+        return True
+
+    def rest(self) -> None:
+        """Its rounds are done, before those of others perhaps."""
+        self.at_work = False
+        if self.world.until is not None and not self._held:
+            self._hold()
+
+    def _hold(self) -> None:
+        self._held = True
+        self._checkpoint = self.policy.snapshot()
+        self.world.held += 1
 
     def _keep(self) -> None:
         self._unsaved += 1

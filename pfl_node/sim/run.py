@@ -55,7 +55,16 @@ def simulate(
         swarm.run()
     finally:
         journal.close()
-    summary = Summary(
+    spent = time.perf_counter() - wall, time.process_time() - cpu
+    summary = summary_of(settings, swarm, wall=spent[0], cpu=spent[1])
+    journal.publish()
+    if out:
+        summary.write(out / "summary.json")
+    return summary
+
+
+def summary_of(settings: Settings, swarm: SimSwarm, *, wall: float, cpu: float) -> Summary:
+    return Summary(
         policy=settings.policy.name,
         task=settings.task.name,
         seed=settings.seed,
@@ -64,13 +73,9 @@ def simulate(
         refused=swarm.refused(),
         models_lost=swarm.models_lost(),
         virtual_seconds=swarm.virtual_seconds,
-        wall_seconds=time.perf_counter() - wall,
-        cpu_seconds=time.process_time() - cpu,
+        wall_seconds=wall,
+        cpu_seconds=cpu,
     )
-    journal.publish()
-    if out:
-        summary.write(out / "summary.json")
-    return summary
 
 
 def _file_in(out: Path | None, name: str) -> Path | None:

@@ -48,19 +48,23 @@ class SimSwarm:
         faults: Sequence[Fault] = (),
         costs: Costs | None = None,
         progress: Callable[[Progress], None] | None = None,
+        now: float = 0.0,
+        done: int = 0,
     ) -> None:
         ids = node_ids(nodes)
         check_faults(faults, ids)
         self.faults = sorted(faults, key=lambda f: f.at)
         self.progress = progress
         self.virtual_seconds = 0.0
-        self.world = World(settings, costs or Costs(), Clock(), Weather(faults), journal, reported=self._reported)
+        self.world = World(
+            settings, costs or Costs(), Clock(now), Weather(faults), journal, reported=self._reported
+        )
         self.post = Post(self.world)
         for index, id in enumerate(ids):
             self.world.nodes[id] = SimNode(id, load(index, id), plan, self.world, self.post)
         self._to_come = 0  # joins and restarts that have not happened yet
-        self._rounds_done = 0
-        self._alive_at = 0.0  # when something last showed that the run goes on
+        self._rounds_done = done  # over all nodes
+        self._alive_at = now  # when something last showed that the run goes on
 
     # -- results -------------------------------------------------------------------------------------------
 
@@ -83,12 +87,14 @@ class SimSwarm:
         self._found()
         self._plan_faults()
         world = self.world
-        while world.running or self._to_come:
+        while world.running > world.held or self._to_come:
             if not self._step():
                 raise SimulationStuck(f"nothing is left to happen, but {self._who_waits()}")
             if world.clock.now - self._alive_at > STALL:
                 raise SimulationStuck(f"no round was finished for {STALL:g} s: {self._who_waits()}")
         self.virtual_seconds = world.clock.now
+        for node in world.nodes.values():
+            node.stop()
         while self.post.flying and self._step():
             pass
 
@@ -116,9 +122,9 @@ class SimSwarm:
     def _found(self) -> None:
         """Those who are there from the beginning know each other and begin at nearly the same time."""
         late = {f.node for f in self.faults if isinstance(f, Join)}
-        first = [n for n in self.world.nodes.values() if n.id not in late]
+        first = [n for n in self.world.nodes.values() if n.id not in late and n.state != "left"]
         self.world.views.found(n.id for n in first)
-        chance = Random(f"{self.world.settings.seed}/start")
+        chance = Random(f"{self.world.settings.seed}/start/{self.world.clock.now}")
         for node in first:
             node.appear()
             self.world.clock.after(chance.uniform(0, self.world.costs.start), node.start)

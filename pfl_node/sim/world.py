@@ -51,6 +51,8 @@ class World:
     reported: Callable[[], None]  # somebody finished a round
     nodes: dict[PeerId, SimNode] = field(default_factory=dict)
     running: int = 0  # nodes that are up
+    until: int | None = None  # a round that nobody begins: whoever reported the one before is held there
+    held: int = 0  # nodes that wait there
     views: Views = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,164 @@
+"""A simulation in segments: after every so many rounds the whole swarm stands still and is written to disk, so
+that a run that was broken off goes on from there, with the same result as one that was not.
+
+Whatever is under way at the end of a segment is dropped, in every run alike: messages in flight, and what a policy
+does not keep. Knows no algorithm.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pfl_node.errors import StoreError
+from pfl_node.plain import plain
+from pfl_node.policies import configure, load_policy
+from pfl_node.settings import Settings
+from pfl_node.sim.costs import Costs
+from pfl_node.sim.held import held_from
+from pfl_node.sim.journal import Journal, Level
+from pfl_node.sim.learns import Load, learners_of
+from pfl_node.sim.node import Plan
+from pfl_node.sim.run import MANY, summary_of
+from pfl_node.sim.summary import Summary
+from pfl_node.sim.swarm import Progress, SimSwarm
+from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint
+from pfl_node.store.files import sync_directory, write_atomic
+
+FORMAT = "pfl-node segment 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a run stands between two segments."""
+
+    round: int = 0  # the next one
+    now: float = 0.0  # virtual seconds
+    wall: float = 0.0
+    cpu: float = 0.0
+
+
+def simulate_in_segments(
+    settings: Settings,
+    *,
+    nodes: int,
+    every: int,
+    out: Path,
+    progress: Callable[[Progress], None] | None = None,
+    level: Level | None = None,
+    costs: Costs | None = None,
+    load: Load | None = None,
+) -> Summary:
+    """As `simulate`, but able to go on: `out` holds `journal.jsonl` and `summary.json` when it is over, and until
+    then the journals of the segments and the state after the last one."""
+    assert settings.rounds is not None
+    policy = load_policy(settings.policy.name)
+    plan = Plan(policy, configure(policy, settings.policy.options))
+    shelf = Shelf(out, settings, nodes)
+    learners = load or learners_of(settings, nodes)
+    mark, swarm = shelf.mark(), None
+    while swarm is None or mark.round < settings.rounds:
+        wall, cpu = time.perf_counter(), time.process_time()
+        until = min(mark.round + every, settings.rounds)
+        journal = Journal(shelf.journal(mark.round), level or ("rounds" if nodes > MANY else "messages"))
+        swarm = SimSwarm(
+            settings,
+            plan,
+            learners if swarm is None else _the_same(swarm),
+            nodes=nodes,
+            journal=journal,
+            costs=costs,
+            progress=progress,
+            now=mark.now,
+            done=mark.round * nodes,
+        )
+        shelf.restore(swarm, mark)
+        swarm.world.until = until if until < settings.rounds else None
+        try:
+            swarm.run()
+        finally:
+            journal.close()
+        journal.publish()
+        spent = time.perf_counter() - wall, time.process_time() - cpu
+        mark = Mark(until, swarm.virtual_seconds, mark.wall + spent[0], mark.cpu + spent[1])
+        if until < settings.rounds:
+            shelf.keep(swarm, mark)
+    summary = summary_of(settings, swarm, wall=mark.wall, cpu=mark.cpu)
+    shelf.finish(summary)
+    return summary
+
+
+def _the_same(swarm: SimSwarm) -> Load:
+    """The learners of the segment before: their data is loaded once."""
+    return lambda _, node: swarm.world.nodes[node].learner
+
+
+class Shelf:
+    """The folder of one run. A state is there whole or not at all."""
+
+    def __init__(self, out: Path, settings: Settings, nodes: int) -> None:
+        self.out = out
+        self.facts = {"run": settings.run, "task": settings.task.name, "policy": settings.policy.name}
+        self.told = json.dumps([FORMAT, settings.model_dump(mode="json"), nodes], sort_keys=True)
+        try:
+            (out / "segments").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make {out}: {error.strerror or error}") from error
+
+    def journal(self, round: int) -> Path:
+        return self.out / "segments" / f"{round:06}.jsonl"
+
+    def _state(self, round: int) -> Path:
+        return self.out / "segments" / f"{round:06}"
+
+    def mark(self) -> Mark:
+        """Of the last whole state; a run of other settings is begun anew."""
+        for folder in sorted((self.out / "segments").glob("??????"), reverse=True):
+            facts = json.loads((folder / "swarm.json").read_text())
+            if facts["told"] == self.told:
+                return Mark(**facts["mark"])
+        return Mark()
+
+    def keep(self, swarm: SimSwarm, mark: Mark) -> None:
+        """The old state stays until the new one has its name."""
+        made = self.out / "segments" / "next"
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        rows = {}
+        for id, node in swarm.world.nodes.items():
+            held = node.pause()
+            if held.checkpoint is not None:
+                save_checkpoint(made / f"{id}.safetensors", held.checkpoint, node.learner.layout, **self.facts)
+            rows[id] = held.row()
+        facts = plain({"told": self.told, "mark": asdict(mark), "nodes": rows})
+        write_atomic(made / "swarm.json", json.dumps(facts).encode())
+        shutil.rmtree(self._state(mark.round), ignore_errors=True)
+        made.rename(self._state(mark.round))
+        sync_directory(self.out / "segments")
+        for old in (self.out / "segments").glob("??????"):
+            if old != self._state(mark.round):
+                shutil.rmtree(old)
+
+    def restore(self, swarm: SimSwarm, mark: Mark) -> None:
+        if mark.round == 0:
+            return
+        folder = self._state(mark.round)
+        rows = json.loads((folder / "swarm.json").read_text())["nodes"]
+        for id, node in swarm.world.nodes.items():
+            checkpoint = load_checkpoint(folder / f"{id}.safetensors", node.learner.layout, **self.facts)
+            node.resume(held_from(rows[id], checkpoint))
+
+    def finish(self, summary: Summary) -> None:
+        """One journal; the states are not needed any more."""
+        parts = sorted((self.out / "segments").glob("*.jsonl"))
+        whole = self.out / "journal.jsonl.part"
+        with whole.open("wb") as file:
+            for part in parts:
+                file.write(part.read_bytes())
+        whole.replace(self.out / "journal.jsonl")
+        summary.write(self.out / "summary.json")
+        shutil.rmtree(self.out / "segments")
