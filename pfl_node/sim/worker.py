@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,6 +20,8 @@ from pfl_node.plugin import in_a_line, line_of
 from pfl_node.settings import Settings
 from pfl_node.sim.faults import node_ids, parse_faults
 from pfl_node.sim.run import simulate
+from pfl_node.sim.segments import simulate_in_segments
+from pfl_node.sim.summary import Summary
 from pfl_node.sim.swarm import Progress
 
 TELL_EVERY = 0.1  # seconds between two words about progress
@@ -32,17 +35,35 @@ class Order:
     nodes: int
     faults: tuple[str, ...] = ()
     out: Path | None = None
+    segment: int | None = None  # rounds after which it can be gone on from; it needs an `out` and knows no faults
 
     def dump(self) -> str:
         out = None if self.out is None else str(self.out)
         settings = self.settings.model_dump(mode="json")
-        return json.dumps({"settings": settings, "nodes": self.nodes, "faults": self.faults, "out": out})
+        return json.dumps(
+            {
+                "settings": settings,
+                "nodes": self.nodes,
+                "faults": self.faults,
+                "out": out,
+                "segment": self.segment,
+            }
+        )
 
     @classmethod
     def load(cls, line: str) -> Order:
         raw = json.loads(line)
         out = None if raw["out"] is None else Path(raw["out"])
-        return cls(Settings.model_validate(raw["settings"]), raw["nodes"], tuple(raw["faults"]), out)
+        settings = Settings.model_validate(raw["settings"])
+        return cls(settings, raw["nodes"], tuple(raw["faults"]), out, raw["segment"])
+
+    def run(self, progress: Callable[[Progress], None]) -> Summary:
+        if self.segment is not None and self.out is not None:
+            return simulate_in_segments(
+                self.settings, nodes=self.nodes, every=self.segment, out=self.out, progress=progress
+            )
+        faults = parse_faults(self.faults, node_ids(self.nodes))
+        return simulate(self.settings, nodes=self.nodes, faults=faults, out=self.out, progress=progress)
 
 
 class Voice:
@@ -75,10 +96,7 @@ def main() -> None:
 
 def obey(order: Order, voice: Voice) -> None:
     try:
-        faults = parse_faults(order.faults, node_ids(order.nodes))
-        found = simulate(
-            order.settings, nodes=order.nodes, faults=faults, out=order.out, progress=voice.progress
-        ).as_dict()
+        found = order.run(voice.progress).as_dict()
     except Exception as error:  # the next run may be better
         voice.tell("failed", why=reason(error))
     else:

@@ -1,0 +1,72 @@
+"""Where an experiment keeps what it found: its spec, the machine it ran on, and a folder for every cell.
+
+A cell is done when its summary is there. One that was made with other settings is made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pfl_node.errors import StoreError
+from pfl_node.lab.environment import environment
+from pfl_node.lab.experiment import Cell, Experiment
+from pfl_node.store.files import write_atomic
+
+TOLD, SUMMARY, JOURNAL = "settings.json", "summary.json", "journal.jsonl"
+
+
+class Folder:
+    """The results of one experiment at one scale."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def prepare(self, experiment: Experiment) -> None:
+        """Make it, with the spec and the machine in it; what cells of before found stays."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make {self.path}: {error.strerror or error}") from error
+        write_atomic(self.path / "spec.toml", experiment.text.encode())
+        facts = {"name": experiment.name, "scale": experiment.scale, "seeds": list(experiment.seeds)}
+        write_atomic(self.path / "environment.json", json.dumps({**facts, **environment()}, indent=1).encode())
+
+    def place(self, cell: Cell) -> Path:
+        return self.path / cell.folder
+
+    def is_done(self, cell: Cell) -> bool:
+        return (self.place(cell) / SUMMARY).exists() and self._told(cell) == told_of(cell)
+
+    def begin(self, cell: Cell) -> None:
+        """What was begun with the same settings stays, to be gone on from."""
+        place = self.place(cell)
+        if place.exists() and self._told(cell) != told_of(cell):
+            shutil.rmtree(place)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / SUMMARY).unlink(missing_ok=True)
+        write_atomic(place / TOLD, json.dumps(told_of(cell), indent=1).encode())
+
+    def summary(self, cell: Cell) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.place(cell) / SUMMARY).read_text(encoding="utf-8"))
+        return found
+
+    def rows(self, cell: Cell) -> Iterator[dict[str, Any]]:
+        """The journal's."""
+        with (self.place(cell) / JOURNAL).open(encoding="utf-8") as lines:
+            for line in lines:
+                yield json.loads(line)
+
+    def _told(self, cell: Cell) -> Any:
+        try:
+            return json.loads((self.place(cell) / TOLD).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+
+def told_of(cell: Cell) -> dict[str, Any]:
+    """What decides the result of a cell."""
+    return {"nodes": cell.nodes, "settings": cell.settings.model_dump(mode="json")}
