@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,51 @@ from pfl_node.errors import ConfigError
 EVEN = 1e9  # an alpha that is as good as equal shares; far above it the draw breaks down
 
 Indices = npt.NDArray[np.intp]
+Seed = int | tuple[int, ...]
 
 
-def dirichlet(labels: npt.NDArray[Any], nodes: int, alpha: float, seed: int | tuple[int, ...]) -> list[Indices]:
+def clusters(samples: int, sizes: Sequence[int], seed: Seed) -> list[Indices]:
+    """For each cluster as large a part of all samples as it has nodes; a cluster of none gets none."""
+    nodes = sum(sizes)
+    _check(samples, nodes)
+    if min(sizes) < 0:
+        raise ConfigError(f"sizes = {list(sizes)} cannot be numbers of nodes")
+    ends = np.cumsum(sizes) * samples // nodes
+    return np.split(np.random.default_rng(seed).permutation(samples), ends[:-1])
+
+
+def iid(labels: npt.NDArray[Any], nodes: int, seed: Seed) -> list[Indices]:
+    """Shares of equal size (one more or less), drawn without a look at the labels."""
+    _check(len(labels), nodes)
+    return np.array_split(np.random.default_rng(seed).permutation(len(labels)), nodes)
+
+
+def shards(labels: npt.NDArray[Any], nodes: int, seed: Seed, each: int = 2) -> list[Indices]:
+    """The samples sorted by label and cut into equal shards, `each` of them for a node, drawn at random: of most
+    nodes all samples are of so many classes (McMahan et al. 2017)."""
+    _check(len(labels), nodes * each, f"{each} shards for each of {nodes} nodes")
+    chance = np.random.default_rng(seed)
+    pieces = np.array_split(np.argsort(labels, kind="stable"), nodes * each)
+    drawn = chance.permutation(len(pieces)).reshape(nodes, each)
+    return [chance.permutation(np.concatenate([pieces[piece] for piece in mine])) for mine in drawn]
+
+
+def quantity(labels: npt.NDArray[Any], nodes: int, alpha: float, seed: Seed) -> list[Indices]:
+    """Shares whose sizes are drawn from Dirichlet(alpha), without a look at the labels: the smaller alpha, the
+    more unequal they are (Li et al. 2022). No share is empty."""
+    _check(len(labels), nodes)
+    _check_alpha(alpha)
+    chance = np.random.default_rng(seed)
+    ends = np.rint(np.cumsum(chance.dirichlet(np.full(nodes, alpha)))[:-1] * len(labels)).astype(np.intp)
+    return _fill_up(np.split(chance.permutation(len(labels)), ends))
+
+
+def dirichlet(labels: npt.NDArray[Any], nodes: int, alpha: float, seed: Seed) -> list[Indices]:
     """Each class is shared out by Dirichlet(alpha): the smaller alpha, the fewer classes a node has most of its
     samples of (Hsu et al. 2019). Every sample is at exactly one node, each node's in random order. A node that
     would have none gets one from the node that has most."""
-    if nodes < 1:
-        raise ConfigError(f"a partition for {nodes} nodes: give at least one")
-    if not 0 < alpha <= EVEN:
-        raise ConfigError(f"alpha = {alpha} of a Dirichlet partition is not above zero and at most {EVEN:g}")
-    if len(labels) < nodes:
-        raise ConfigError(f"{len(labels)} samples are too few for {nodes} nodes")
+    _check(len(labels), nodes)
+    _check_alpha(alpha)
     chance = np.random.default_rng(seed)
     pieces: list[list[Indices]] = [[] for _ in range(nodes)]
     for label in np.unique(labels):
@@ -41,3 +75,15 @@ def _fill_up(shares: list[Indices]) -> list[Indices]:
             richest = max(range(len(shares)), key=lambda n: len(shares[n]))
             shares[node], shares[richest] = shares[richest][-1:], shares[richest][:-1]
     return shares
+
+
+def _check(samples: int, nodes: int, what: str | None = None) -> None:
+    if nodes < 1:
+        raise ConfigError(f"a partition for {nodes} nodes: give at least one")
+    if samples < nodes:
+        raise ConfigError(f"{samples} samples are too few for {what or f'{nodes} nodes'}")
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha <= EVEN:
+        raise ConfigError(f"alpha = {alpha} of a Dirichlet partition is not above zero and at most {EVEN:g}")

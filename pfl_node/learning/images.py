@@ -1,0 +1,162 @@
+"""The tasks of the papers: pictures to be told apart, at nodes whose clusters see them turned.
+
+Imports torch only when a task is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pfl_node.errors import ConfigError
+from pfl_node.learning import models, shares, wishes
+from pfl_node.learning.datasets import Dataset, Images, load
+from pfl_node.learning.partition import Indices
+from pfl_node.learning.rotation import turned
+from pfl_node.learning.shares import PARTITIONS, Plan, Tests
+from pfl_node.learning.task import Data, Task
+
+if TYPE_CHECKING:
+    import torch
+
+SCALED = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
+TUNED = {("imagenette", "facade_lenet"): {"lr": 3e-4}}  # where a paper trains a network otherwise than elsewhere
+
+
+def images(
+    index: int | None,
+    nodes: int | None,
+    seed: int,
+    node_id: str,
+    dataset: str = "image_folder",
+    root: str | None = None,
+    download: bool = False,
+    size: int | None = None,
+    model: str | Sequence[str] = "facade_lenet",
+    angles: Sequence[float] = (0,),
+    sizes: Sequence[int] | None = None,
+    partition: str = "iid",
+    alpha: float | None = None,
+    samples: int | None = None,
+    val: int | None = None,
+    tests: Tests = "part",
+    auxiliary: float = 0,
+    auxiliary_samples: int | None = None,
+) -> Task:
+    """One cluster for each of `angles` (degrees to the left); `sizes` says how many nodes each has (None: as equal
+    as possible), and the first nodes are the first cluster. The training images are parted between the clusters
+    by their sizes, and within each by `partition`: iid, shards (two per node), dirichlet or quantity (both with
+    `alpha`). No image is at two nodes. Without an index, cluster and images are drawn with the node's id (and may
+    overlap).
+
+    `samples` are for training and `val` more for validation; None: all, and a tenth of them (val = 0: validation
+    uses the training images). `tests` are the cluster's part of the test images, so many of it, or all; turned as
+    the cluster is. `auxiliary` is the share or the number of training images that is set aside: the same at all
+    nodes, without labels, turned by one angle after the other; `auxiliary_samples` of them are used (None: all).
+    Of several models, place i has number i modulo their count; without an index the node's id decides.
+    """
+    data = load(dataset, root, size=size, download=download)
+    turns = wishes.angles(angles)
+    if index is not None and nodes is None:
+        raise ConfigError("with task.index comes task.nodes, the number of places")
+    plan = Plan(
+        counts=wishes.counts(len(turns), sizes, nodes if index is not None else None),
+        seed=seed,
+        partition=wishes.word("partition", partition, PARTITIONS),
+        alpha=None if alpha is None else wishes.positive("alpha", alpha),
+        samples=None if samples is None else wishes.whole("samples", samples),
+        val=None if val is None else wishes.whole("val", val, least=0),
+        aside=wishes.amount("auxiliary", auxiliary, of=len(data.train.y)),
+    )
+    name, network = _network(data, model, shares.number(node_id, 1) if index is None else index)
+    mine = shares.drawn(data, plan, node_id, nodes) if index is None else shares.indexed(data, plan, index)
+    angle = turns[mine.cluster]
+    train = _data(data.train, mine.train, angle)
+    return Task(
+        name=dataset,
+        model=lambda: network.build(data.classes, data.channels, data.size),
+        train=train,
+        val=train if mine.val is mine.train else _data(data.train, mine.val, angle),
+        test=_test(data, len(turns), mine.cluster, angle, _tests(tests)),
+        head=network.head,
+        train_defaults={**network.train, **TUNED.get((dataset, name), {})},
+        cluster=mine.cluster,
+        auxiliary=_auxiliary(data, plan, turns, _used(plan, auxiliary_samples)),
+        autoencoder=models.autoencoder(data.channels, data.size),
+    )
+
+
+def preset(dataset: str, **defaults: Any) -> Callable[..., Task]:
+    """`images` with one data set and what its paper did with it."""
+    return partial(images, dataset=dataset, **defaults)
+
+
+cifar10 = preset("cifar10", model="facade_lenet", angles=(0, 180), val=0)
+imagenette = preset("imagenette", model="facade_lenet", angles=(0, 180), val=0)
+fashion_mnist = preset("fashion_mnist", model="pens_cnn", angles=(0, 180), samples=500, val=100)
+mnist = preset("mnist", model="mnist_2nn", val=0)
+emnist = preset("emnist", model="cnn1", partition="dirichlet", alpha=1.0, val=0, auxiliary=0.5)
+
+
+def _network(data: Dataset, model: Any, number: int) -> tuple[str, models.Network]:
+    """One of the models that were named; all of them must suit the images."""
+    names = wishes.several("model", model)
+    found = [(name, models.network(name, data.size)) for name in names]
+    return found[number % len(found)]
+
+
+def _tests(wanted: Any) -> Tests:
+    if wanted == "part" or wanted == "all":
+        return wanted  # type: ignore[no-any-return]
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
+        raise ConfigError(f"task.tests = {wanted!r} is neither 'part' nor 'all' nor a number of images above zero")
+    return wanted
+
+
+def _used(plan: Plan, wanted: Any) -> int:
+    """How many of the images that are set aside are samples."""
+    if wanted is None:
+        return plan.aside
+    if wishes.whole("auxiliary_samples", wanted) > plan.aside:
+        raise ConfigError(f"task.auxiliary_samples = {wanted}, but only {plan.aside} images are set aside")
+    return int(wanted)
+
+
+# -- arrays to tensors -------------------------------------------------------------------------------------------
+
+
+def _data(images: Images, which: Indices, angle: float) -> Data:
+    import torch
+
+    # in memory the channels come last, as convolutions want them: a learner then takes no copy
+    x = torch.from_numpy(scaled(turned(images.x[which], angle))).permute(0, 3, 1, 2)
+    return Data(x, torch.from_numpy(images.y[which]))
+
+
+def scaled(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """What torchvision's ToTensor and Normalize(0.5, 0.5) make of bytes: -1 to 1."""
+    return SCALED[np.ascontiguousarray(pixels)]
+
+
+@lru_cache(maxsize=8)
+def _test(data: Dataset, clusters: int, cluster: int, angle: float, wanted: Tests) -> Data:
+    """One copy for all nodes of the cluster."""
+    return _data(data.test, shares.tests(data, clusters, cluster, wanted), angle)
+
+
+@lru_cache(maxsize=2)
+def _auxiliary(data: Dataset, plan: Plan, turns: tuple[float, ...], used: int) -> torch.Tensor | None:
+    """One copy for all nodes of a process."""
+    if not used:
+        return None
+    import torch
+
+    which = shares.set_aside(data, plan)[:used]
+    x = torch.empty(used, data.channels, data.size, data.size)
+    for first, angle in enumerate(turns):
+        x[first :: len(turns)] = _data(data.train, which[first :: len(turns)], angle).x
+    return x
