@@ -105,6 +105,14 @@ class Views:
             if observer != node:
                 self._judge(observer, (node,))
         self._alive.clear()
+        self._look_again(node)
+
+    def _look_again(self, node: PeerId) -> None:
+        """Who came or went in the moment before the node was known: it is told of the others from now on only."""
+        dead = self._dead[node]
+        news = tuple(m for m in self._members if m != node and (m in dead) is self._reach(node, m))
+        if news:
+            self._judge_after(self._costs.detection, node, news)
 
     def _forget(self, node: PeerId) -> None:
         self._members.remove(node)
