@@ -56,8 +56,8 @@ def taught(hand: Hand) -> list[float]:
 
 def test_a_round_is_local_training_then_predictions_then_a_teacher_then_a_student() -> None:
     """2.4.1: "letting each client train a local model [...] then generate predictions z_k on the unlabeled
-    auxiliary dataset [...] aggregated [...] to form the teacher predictions z_T, which are used as targets to train
-    a student model"."""
+    auxiliary dataset [...] aggregated [...] to form the teacher predictions z_T, which are used as targets to
+    train a student model"."""
     _, hand = played()
     kinds: tuple[type[Step[Any]], ...] = (Train, Predict, Send, Gather, Distill, Report, Linger)
     assert [type(s) for s in hand.asked if isinstance(s, kinds)][:4] == [Train, Predict, Send, Gather]
