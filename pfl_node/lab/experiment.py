@@ -14,7 +14,7 @@ from pfl_node.settings import Settings
 Scale = Literal["quick", "paper"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cell:
     """One run with one seed: what is simulated at a time, and has a folder of its own."""
 

@@ -1,0 +1,54 @@
+"""How differently groups are treated by their models, from confusion matrices: rows are the true classes, columns
+what was said. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+Matrix = npt.NDArray[np.float64]
+Confusion = Sequence[Sequence[float]]
+
+
+def demographic_parity(groups: Sequence[Confusion]) -> float:
+    """The mean over the classes of |P(said = y | group 1) - P(said = y | group 0)|; 0 is fair. With more than two
+    groups the largest difference between any two counts."""
+    return _gap(groups, _said)
+
+
+def equalized_odds(groups: Sequence[Confusion]) -> float:
+    """The mean over the classes of the difference of true positive rates, as the FACADE thesis writes it."""
+    return _gap(groups, _true_positives)
+
+
+def equalized_odds_sum(groups: Sequence[Confusion]) -> float:
+    """The differences of true and of false positive rates added, which is what the thesis' tables print."""
+    return _gap(groups, _true_positives) + _gap(groups, _false_positives)
+
+
+def _gap(groups: Sequence[Confusion], rates: Callable[[Matrix], Matrix]) -> float:
+    """A class that one of the groups has no rate for says nothing."""
+    found = [rates(np.asarray(group, dtype=np.float64)) for group in groups]
+    gaps = [float(np.nanmean(np.abs(a - b))) for a, b in combinations(found, 2) if np.isfinite(a - b).any()]
+    return max(gaps, default=0.0)
+
+
+def _said(matrix: Matrix) -> Matrix:
+    return _share(matrix.sum(axis=0), matrix.sum())
+
+
+def _true_positives(matrix: Matrix) -> Matrix:
+    return _share(matrix.diagonal(), matrix.sum(axis=1))
+
+
+def _false_positives(matrix: Matrix) -> Matrix:
+    wrong = matrix.sum(axis=0) - matrix.diagonal()
+    return _share(wrong, matrix.sum() - matrix.sum(axis=1))
+
+
+def _share(part: Matrix, whole: Matrix | float) -> Matrix:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(part / whole, dtype=np.float64)

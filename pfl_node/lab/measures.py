@@ -1,0 +1,137 @@
+"""The figures of a cell by name: title, unit, which way is better, and how it follows from what was found. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Literal
+
+import numpy as np
+
+from pfl_node import fairness
+
+Unit = Literal["%", "", "MB", "rounds", "s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a cell when it is done."""
+
+    summary: Mapping[str, Any]  # summary.json
+    series: Mapping[int, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)  # round -> node -> row
+    target: float | None = None
+
+    @property
+    def nodes(self) -> Sequence[Mapping[str, Any]]:
+        nodes: Sequence[Mapping[str, Any]] = self.summary["per_node"]
+        return nodes
+
+    @property
+    def sizes(self) -> list[int]:
+        """The clusters, the largest first; of equal ones the lower number."""
+        counts = Counter(n["cluster"] for n in self.nodes if n["cluster"] is not None)
+        return [c for c, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    title: str
+    unit: Unit
+    better: Literal["higher", "lower"]
+    of: Callable[[Found], float | None]
+
+
+def _key(*path: str) -> Callable[[Found], float | None]:
+    def of(found: Found) -> float | None:
+        value: Any = found.summary
+        for part in path:
+            value = (value or {}).get(part)
+        return None if value is None else float(value)
+
+    return of
+
+
+def _cluster(place: int) -> Callable[[Found], float | None]:
+    """The accuracy of the largest cluster (0), of the smallest (-1)."""
+
+    def of(found: Found) -> float | None:
+        if not (sizes := found.sizes):
+            return None
+        value = found.summary["accuracy_by_cluster"].get(str(sizes[place]))
+        return None if value is None else float(value)
+
+    return of
+
+
+def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[Found], float | None]:
+    """Over the clusters, each with the confusions of its nodes added up."""
+
+    def of(found: Found) -> float | None:
+        groups = []
+        for cluster in sorted(found.sizes):
+            matrices = [n["confusion"] for n in found.nodes if n["cluster"] == cluster and n.get("confusion")]
+            if matrices:
+                groups.append(np.sum(matrices, axis=0).tolist())
+        return rule(groups) if len(groups) > 1 else None
+
+    return of
+
+
+def mean_series(found: Found, what: str = "test_accuracy", cluster: int | None = None) -> dict[int, float]:
+    """The mean over the nodes (of a cluster) of what they measured, by round."""
+    members = {n["id"] for n in found.nodes if cluster is None or n["cluster"] == cluster}
+    series = {}
+    for round, rows in sorted(found.series.items()):
+        values = [row[what] for node, row in rows.items() if node in members and row.get(what) is not None]
+        if values:
+            series[round] = fmean(values)
+    return series
+
+
+def _rounds_to_target(found: Found) -> float | None:
+    """The first round after which the mean accuracy is the target's; None: it never was."""
+    if found.target is None:
+        return None
+    return next((r + 1.0 for r, a in mean_series(found).items() if a >= found.target), None)
+
+
+def _settled_after(found: Found) -> float | None:
+    """The round after which nobody changes its head any more; None: there are no heads."""
+    last: dict[str, Any] = {}
+    changed: int | None = None
+    for round, rows in sorted(found.series.items()):
+        heads = {node: row["head"] for node, row in rows.items() if "head" in row}
+        if heads and any(last.get(node, head) != head for node, head in heads.items()):
+            changed = round
+        changed = 0 if heads and changed is None else changed
+        last |= heads
+    return None if changed is None else float(changed)
+
+
+MEASURES: dict[str, Measure] = {
+    "accuracy": Measure("accuracy", "%", "higher", _key("accuracy")),
+    "majority": Measure("majority", "%", "higher", _cluster(0)),
+    "minority": Measure("minority", "%", "higher", _cluster(-1)),
+    "fair_accuracy": Measure("fair accuracy", "%", "higher", _key("fair_accuracy")),
+    "demographic_parity": Measure("demographic parity", "", "lower", _fair(fairness.demographic_parity)),
+    "equalized_odds": Measure("equalized odds (TPR)", "", "lower", _fair(fairness.equalized_odds)),
+    "equalized_odds_sum": Measure("equalized odds (TPR + FPR)", "", "lower", _fair(fairness.equalized_odds_sum)),
+    "precision": Measure("precision", "%", "higher", _key("neighbours", "precision")),
+    "recall": Measure("recall", "%", "higher", _key("neighbours", "recall")),
+    "models_sent": Measure("models sent", "", "lower", _key("models_sent")),
+    "megabytes": Measure("sent", "MB", "lower", lambda f: f.summary["bytes_sent"] / 1e6),
+    "rounds_to_target": Measure("rounds to target", "rounds", "lower", _rounds_to_target),
+    "settled_after": Measure("settled after", "rounds", "lower", _settled_after),
+    "cpu": Measure("CPU", "s", "lower", _key("cpu_seconds")),
+}
+
+
+def from_paper(metric: str, value: float) -> float:
+    """As printed there, in the unit that we use: accuracies are shares."""
+    return value / 100 if MEASURES[metric].unit == "%" else value
+
+
+def to_paper(metric: str, value: float) -> float:
+    return value * 100 if MEASURES[metric].unit == "%" else value
