@@ -8,6 +8,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from pfl_node.errors import SimulationStuck
 from pfl_node.policies.base import Policy
 from pfl_node.sim.fiber import WAIT, Fiber, Reply
 from pfl_node.sim.lane import Lane
@@ -20,6 +21,7 @@ from pfl_node.types import Offer, PeerId
 if TYPE_CHECKING:
     from pfl_node.sim.node import SimNode
 
+HASTE = 100_000  # steps of a node in no time, after which it is taken to go round in circles
 LOOK = 1.0  # virtual seconds between two looks at how far the others are
 
 
@@ -54,6 +56,7 @@ class SimDriver:
         self._gatherings: list[Gathering] = []
         self._receivings: list[Receiving] = []
         self.study = SimStudy(policy, node, world)
+        self._moment, self._steps = 0.0, 0  # what was asked for since time last moved
         self._trainer_free = 0.0  # when the node's one trainer has done all it was asked for
 
     def start(self) -> None:
@@ -74,6 +77,7 @@ class SimDriver:
         return type(self.main.step).__name__
 
     def _answer(self, fiber: Fiber, step: Step[Any]) -> Any:
+        self._count(step)
         match step:
             case Sleep():
                 reply = fiber.reply()
@@ -102,6 +106,14 @@ class SimDriver:
                 return self._report(fiber, step)
         seconds, answer = self.study.answer(step)
         return self._compute(fiber, seconds, answer)
+
+    def _count(self, step: Step[Any]) -> None:
+        if self.clock.now > self._moment:
+            self._moment, self._steps = self.clock.now, 0
+        self._steps += 1
+        if self._steps > HASTE:
+            asked = type(step).__name__
+            raise SimulationStuck(f"{self.node.id} took {HASTE} steps in no time and asks for {asked} again")
 
     def _report(self, fiber: Fiber, step: Report) -> Any:
         seconds = self.node.report(step)
