@@ -562,6 +562,18 @@ def test_a_run_without_progress_is_given_up(tmp_path: Path) -> None:
         ran(tmp_path, Forever, nodes=8)
 
 
+@pytest.mark.parametrize("step", [Peers(), Sleep(0.0)])
+def test_a_policy_that_goes_round_in_circles_in_no_time_is_given_up(tmp_path: Path, step: Peers | Sleep) -> None:
+    class Spins(Policy):
+        async def main(self) -> None:
+            while True:
+                await step
+
+    asks = type(step).__name__
+    with pytest.raises(SimulationStuck, match=f"n000 took 100000 steps in no time and asks for {asks} again"):
+        ran(tmp_path, Spins, nodes=1)
+
+
 def test_a_policy_that_fails_fails_the_run_and_the_note_says_when(tmp_path: Path) -> None:
     class Broken(Policy):
         async def main(self) -> None:

@@ -137,3 +137,24 @@ def test_the_delays_follow_from_the_seed() -> None:
 
     assert noticed(1) == noticed(1)
     assert noticed(1) != noticed(2)
+
+
+def test_a_joiner_learns_of_a_crash_in_the_moment_before_it_is_known() -> None:
+    town = Town(A, B)
+    town.views.arrived(C)
+    town.down.add(B)
+    town.views.crashed(B)
+    town.until(town.costs.news)
+    assert town.views.alive(C) == (A, B)
+    town.until(11.0)
+    assert town.views.alive(C) == (A,)
+
+
+def test_a_joiner_learns_that_a_partition_healed_in_the_moment_before_it_is_known() -> None:
+    town = Town(A, B)
+    town.walls = {frozenset((B, C))}
+    town.views.arrived(C)
+    town.walls.clear()
+    town.views.healed()
+    town.until(11.0)
+    assert town.views.alive(C) == (A, B)
