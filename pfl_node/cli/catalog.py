@@ -8,6 +8,7 @@ import typer
 
 from pfl_node.cli.options import Format
 from pfl_node.cli.show import as_json, as_table
+from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -15,13 +16,19 @@ if TYPE_CHECKING:
     from pfl_node.policies.base import Policy
 
 PolicyName = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one, with all its knobs.")]
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="Try that one in swarms in trouble and with hostile answers."),
+]
 TaskName = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one, with all its options.")]
 
 
-def policies(name: PolicyName = None, format: Format = "table") -> int:
+def policies(name: PolicyName = None, check: Check = False, format: Format = "table") -> int:
     """The algorithms and their knobs (set one with --set policy.KNOB=VALUE)."""
     from pfl_node.policies import POLICIES, load_policy
 
+    if check:
+        return keeps_the_contract(name, format)
     found = [described(n, load_policy(n)) for n in ([name] if name else POLICIES)]
     if format == "json":
         as_json({"policies": found})
@@ -44,6 +51,23 @@ def tasks(name: TaskName = None, format: Format = "table") -> int:
     else:
         show_one(found[0], option="name", type="type", default="default")
     return 0
+
+
+def keeps_the_contract(name: str | None, format: str) -> int:
+    """A line for each rule as it was tried; 1 if one is broken."""
+    from pfl_node.contract import findings, in_a_line
+    from pfl_node.policies import load_policy
+
+    if name is None:
+        raise ConfigError("which policy? pfl-node policies NAME --check, or file.py:Class --check")
+    rows = []
+    for rule, error in findings(load_policy(name)):
+        rows.append({"rule": rule, "broken": in_a_line(error) if error else None})
+        if format == "table":
+            print(f"broken  {rule}: {rows[-1]['broken']}" if error else f"ok      {rule}", flush=True)
+    if format == "json":
+        as_json({"policy": name, "rules": rows})
+    return 1 if any(row["broken"] for row in rows) else 0
 
 
 def show_one(found: dict[str, Any], **columns: str) -> None:

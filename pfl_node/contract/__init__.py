@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from pfl_node import plugin
 from pfl_node.contract import byhand, source, swarms
 from pfl_node.contract.knobs import alternatives, small
 from pfl_node.contract.subject import Broken, Subject
-from pfl_node.plugin import in_a_line, line_of
 from pfl_node.policies.base import Policy
 
-__all__ = ["QUICK", "RULES", "Broken", "Rule", "Subject", "alternatives", "check", "findings", "small"]
+__all__ = ["QUICK", "RULES", "Broken", "Subject", "alternatives", "check", "findings", "in_a_line", "small"]
 
 Rule = Callable[[Subject], None]
 
@@ -55,7 +55,7 @@ def check(policy: type[Policy], **knobs: Any) -> None:
     """Raises Broken with a line for each rule that the policy breaks. Knobs that are not given are made small."""
     broken = {rule: error for rule, error in findings(policy, **knobs) if error}
     if broken:
-        lines = (f"  {rule}: {_in_a_line(error)}" for rule, error in broken.items())
+        lines = (f"  {rule}: {in_a_line(error)}" for rule, error in broken.items())
         raise Broken("\n".join((f"{policy.__name__} does not keep the contract", *lines)))
 
 
@@ -71,5 +71,5 @@ def findings(policy: type[Policy], **knobs: Any) -> Iterator[tuple[str, Exceptio
             yield name, None
 
 
-def _in_a_line(error: Exception) -> str:
-    return str(error) if isinstance(error, Broken) else f"{in_a_line(error)}{line_of(error)}"
+def in_a_line(error: Exception) -> str:
+    return str(error) if isinstance(error, Broken) else f"{plugin.in_a_line(error)}{plugin.line_of(error)}"

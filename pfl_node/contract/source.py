@@ -6,6 +6,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 from pfl_node.contract.subject import Broken, Subject
@@ -25,14 +26,18 @@ def it_asks_and_does_nothing_itself(subject: Subject) -> None:
         except (OSError, TypeError):  # typed at a prompt
             continue
         if wrong := sorted({name for name in _imported(tree) if name.partition(".")[0] in DOES}):
-            raise Broken(f"{module.__name__} imports {', '.join(wrong)}: a policy asks its node instead")
+            raise Broken(f"{_file(module)} imports {', '.join(wrong)}: a policy asks its node instead")
         if wrong := sorted(set(_chances(tree))):
-            raise Broken(f"{module.__name__} uses {', '.join(wrong)}: a policy's chance is self.rng")
+            raise Broken(f"{_file(module)} uses {', '.join(wrong)}: a policy's chance is self.rng")
 
 
 def modules_of(policy: type[Policy]) -> list[ModuleType]:
     names = {cls.__module__ for cls in policy.__mro__ if issubclass(cls, Policy)}
     return [sys.modules[name] for name in sorted(names)]
+
+
+def _file(module: ModuleType) -> str:
+    return Path(module.__file__ or module.__name__).name
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:

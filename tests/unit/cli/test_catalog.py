@@ -45,6 +45,28 @@ def test_one_policy_is_shown_with_a_line_for_each_knob(shell: Shell) -> None:
     assert [p["name"] for p in json.loads(shell("policies", "el", "--format", "json").out)["policies"]] == ["el"]
 
 
+def test_a_policy_of_ones_own_is_checked_with_a_line_for_each_rule(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    text = "from pfl_node.policies.local import Local\nclass Mine(Local):\n    rest = [1, 2]\n"
+    file = tmp_path / "mine.py"
+    file.write_text(text + "    async def judge(self):\n        self.rest[self.round]\n")
+    done = shell("policies", f"{file}:Mine", "--check")
+    assert done.code == 1
+    assert [line.partition("  ")[0] for line in done.out.splitlines()].count("ok") > 0
+    assert "broken  works in a swarm of 1: IndexError: list index out of range (mine.py, line 5)" in done.out
+    done = shell("policies", "local", "--check", "--format", "json")
+    assert done.code == 0
+    assert {row["broken"] for row in json.loads(done.out)["rules"]} == {None}
+
+
+def test_a_check_needs_a_name(shell: Shell) -> None:
+    done = shell("policies", "--check")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "which policy? pfl-node policies NAME --check" in done.err
+
+
 def test_one_task_is_shown_with_a_line_for_each_option(shell: Shell) -> None:
     _, _, head, *lines = shell("tasks", "digits").out.splitlines()
     assert head.split() == ["option", "type", "default"]
