@@ -1,6 +1,5 @@
-"""`el` against de Vos et al. 2023, "Epidemic Learning" (EL-Oracle), as Trinca 2024, section 2.2, tells it.
-
-Each test quotes what it covers."""
+"""`el` against de Vos et al. 2023, "Epidemic Learning" (EL-Oracle and EL-Local), as Trinca 2024, section 2.2,
+tells it. Each test quotes or names what it covers."""
 
 from __future__ import annotations
 
@@ -65,3 +64,34 @@ def test_the_all_reduce_is_one_more_exchange_with_everybody() -> None:
     assert policy.model == model((1 + 4 * 6) / 5)
     assert [s.round for s in hand.all(Report)] == [0, 1]
     assert len(hand.all(Train)) == 1
+
+
+def test_with_own_choices_each_node_sends_to_s_others_that_it_picks_alone() -> None:
+    """EL-Local: every node samples its s recipients by itself, uniformly and independently, anew each round."""
+    policy, hand = make(El, rounds=12, graph="own", degree=3), Hand(MANY)
+    hand.run(policy.main())
+    assert all(len(set(s.to)) == 3 and ME not in s.to for s in hand.all(Send))
+    assert len({tuple(s.to) for s in hand.all(Send)}) > 6
+    assert any(set(s.to) != set(g.peers) for s, g in zip(hand.all(Send), hand.all(Gather), strict=True))
+
+
+def test_with_own_choices_the_number_of_models_that_come_varies_and_all_of_them_are_averaged() -> None:
+    """EL-Local: a node receives from however many picked it; Algorithm 1 divides by their number and one."""
+    policy, hand = make(El, rounds=30, graph="own", degree=2), Hand(MANY)
+    hand.answers[Gather] = lambda s: tuple(offer(p, 6, round=s.round) for p in s.peers)
+    hand.run(policy.main())
+    came = [len(s.others) for s in hand.all(Average)]
+    assert min(came) < 2 < max(came)
+    assert 1.2 < sum(came) / len(came) < 2.8
+
+
+def test_with_own_choices_everybody_waits_for_exactly_those_who_send_to_it() -> None:
+    """Nobody has to wait for a model that will not come, as everybody can compute who picked it."""
+    members = sorted([ME, *MANY])
+    sent, awaited = set(), set()
+    for me in members:
+        policy, hand = make(El, rounds=4, me=me, graph="own"), Hand([p for p in members if p != me])
+        hand.run(policy.main())
+        sent |= {(me, p, s.round) for s in hand.all(Send) for p in s.to}
+        awaited |= {(p, me, s.round) for s in hand.all(Gather) for p in s.peers}
+    assert sent == awaited

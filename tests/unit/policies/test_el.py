@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import pytest
 
+from pfl_node.errors import ConfigError
+from pfl_node.policies import configure
 from pfl_node.policies.el import El
 from pfl_node.steps import Gather, Report, Send, Train
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, Hand, Run, make, model, offer
+from tests.byhand import A, B, C, D, Hand, Run, make, model, offer
 
 
 @pytest.mark.parametrize("peers", [[], [A], [A, B]])
-def test_it_works_in_swarms_of_one_two_and_three(peers: list[PeerId]) -> None:
-    policy, hand = make(El, rounds=2), Hand(peers)
+@pytest.mark.parametrize("graph", ["shared", "own"])
+def test_it_works_in_swarms_of_one_two_and_three(peers: list[PeerId], graph: str) -> None:
+    policy, hand = make(El, rounds=2, graph=graph), Hand(peers)
     hand.answers[Gather] = lambda s: tuple(offer(p, 1 + s.round, round=s.round) for p in s.peers)
     hand.run(policy.main())
     assert policy.model == model(2)
@@ -65,3 +68,22 @@ def test_a_node_stopped_between_the_last_round_and_the_all_reduce_does_it_after_
     hand.run(again.main())
     assert [s.round for s in hand.all(Report)] == [2]
     assert hand.all(Train) == []
+
+
+def test_in_the_shared_graph_only_neighbours_count_and_with_own_choices_whoever_sent() -> None:
+    for graph, others in (("shared", False), ("own", True)):
+        policy, hand = make(El, rounds=1, graph=graph), Hand([A, B])
+        hand.run(policy.main())
+        assert hand.all(Gather)[0].others is others
+
+
+def test_a_model_of_a_peer_that_was_not_foreseen_is_averaged_with_own_choices() -> None:
+    policy, hand = make(El, rounds=1, graph="own"), Hand([A])
+    hand.answers[Gather] = lambda s: (offer(A, 3, round=0), offer(D, 8, round=0))
+    hand.run(policy.main())
+    assert policy.model == model((1 + 3 + 8) / 3)
+
+
+def test_a_graph_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"policy.graph = 'shred': input should be 'shared' or 'own'"):
+        configure(El, {"graph": "shred"})

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from math import nan
+from typing import Any
 
 import pytest
 
 from pfl_node.policies.facade import Facade
-from pfl_node.steps import Average, Fresh, Gather, Report, Score, Train
-from pfl_node.types import PeerId
-from tests.byhand import A, B, Hand, Run, core_of, head_of, losses, make, model, offer
+from pfl_node.steps import Average, Fetch, Fresh, Gather, Report, Score, Train
+from pfl_node.types import Offer, PeerId
+from tests.byhand import A, B, C, Hand, Run, core_of, head_of, losses, make, model, offer
 
 
 @pytest.mark.parametrize("peers", [[], [A], [A, B]])
@@ -75,11 +76,55 @@ def test_a_restart_in_the_warm_up_goes_on_with_the_warm_up() -> None:
     assert ["head" in s.data for s in hand.all(Report)] == [False, False, True, True]
 
 
-def test_a_node_that_joins_after_the_warm_up_begins_with_equal_heads() -> None:
-    policy, hand = make(Facade, rounds=30, warmup=10), Hand([A])
+def late(*served: Offer, **options: Any) -> tuple[Facade, Hand]:
+    """A node that begins in round 20, as far as its first training; these are the peers."""
+    policy = make(Facade, **({"rounds": 30, "warmup": 10} | options))
     policy.round = 20
+    hand = Hand([o.sender for o in served])
+    hand.served = {o.sender: o for o in served}
     Run(policy.main(), hand).to(Train)
-    assert {head_of(m) for m in hand.all(Score)[0].models} == {0}
+    return policy, hand
+
+
+def test_a_node_that_joins_after_the_warm_up_takes_the_heads_of_its_peers_and_keeps_its_core() -> None:
+    policy, hand = late(offer(A, model(5, 2), tag=0), offer(B, model(5, 7), tag=1), offer(C, model(5, 9), tag=1))
+    assert hand.all(Fetch) == [Fetch((A, B, C), "head")]
+    assert [head_of(h) for h in policy.heads] == [2, 8]
+    assert {core_of(m) for m in hand.all(Score)[0].models} == {0}
+
+
+def test_a_late_node_takes_the_mean_of_all_heads_for_an_index_that_no_peer_has() -> None:
+    policy, _ = late(offer(A, model(5, 2), tag=0), offer(B, model(5, 6), tag=0), k=3)
+    assert [head_of(h) for h in policy.heads] == [4, 4, 4]
+
+
+def test_a_late_node_whose_peers_have_nothing_yet_begins_with_equal_heads_of_its_own() -> None:
+    policy, _ = late()
+    assert [head_of(h) for h in policy.heads] == [0, 0]
+
+
+def test_a_late_node_without_a_warm_up_and_without_answers_has_fresh_heads() -> None:
+    policy, _ = late(warmup=0)
+    assert [head_of(h) for h in policy.heads] == [100, 101]
+
+
+def test_a_head_of_a_peer_that_is_not_a_number_is_left_out() -> None:
+    policy, _ = late(offer(A, model(5, nan), tag=0), offer(B, model(5, 6), tag=0), offer(C, model(5, 3), tag=1))
+    assert [head_of(h) for h in policy.heads] == [6, 3]
+
+
+def test_a_node_that_is_there_from_the_start_fetches_nothing() -> None:
+    for warmup in (0, 2):
+        policy, hand = make(Facade, rounds=4, warmup=warmup), Hand([A, B])
+        hand.run(policy.main())
+        assert hand.all(Fetch) == []
+
+
+def test_what_others_fetch_says_which_head_it_is() -> None:
+    policy, hand = make(Facade, rounds=2, warmup=0), Hand([A])
+    policy.heads = [model(9).head, model(4).head]
+    hand.run(policy.main())
+    assert [s.tag for s in hand.all(Report)] == [s.data["head"] for s in hand.all(Report)] == [1, 1, 1]
 
 
 def test_a_checkpoint_with_another_number_of_heads_gets_new_ones() -> None:
