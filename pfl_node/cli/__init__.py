@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-from pfl_node.cli import ask, catalog, daemon, sim, swarm
+from pfl_node.cli import ask, catalog, daemon, lab, sim, swarm
 from pfl_node.cli.usage import Verbs, in_one_line
 from pfl_node.errors import ConfigError, PflError, TaskError
 
@@ -30,6 +30,7 @@ PANELS = {
 for panel, verbs in PANELS.items():
     for verb in verbs:
         app.command(rich_help_panel=panel)(verb)
+app.add_typer(lab.app, rich_help_panel="Run")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

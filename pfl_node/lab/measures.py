@@ -1,4 +1,4 @@
-"""The figures of a cell by name: title, unit, which way is better, and how it follows from what was found. Pure."""
+"""The figures of a cell by name: title, unit, which way is better, how it follows from what was found. Pure."""
 
 from __future__ import annotations
 

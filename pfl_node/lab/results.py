@@ -1,5 +1,5 @@
-"""What an experiment found, read from its folder: the measures of every cell, and their means over the seeds. Knows
-nothing of how it is shown."""
+"""What an experiment found, read from its folder: the measures of every cell, and their means over the seeds.
+Knows nothing of how it is shown."""
 
 from __future__ import annotations
 

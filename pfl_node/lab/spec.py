@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,18 @@ def parse(name: str, text: str) -> Spec:
     return spec
 
 
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What wins over the spec, for all runs: settings by dotted key, and KEY=VALUE as on a command line."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sets: Sequence[str] = ()
+
+
 def load(
-    name: str, scale: Scale = "quick", *, seeds: int | None = None, overrides: Mapping[str, Any] | None = None
+    name: str, scale: Scale = "quick", *, seeds: int | None = None, wishes: Wishes | None = None
 ) -> Experiment:
-    """An experiment at a scale. `overrides` are settings by dotted key that win over the spec's, for all runs."""
+    """An experiment at a scale."""
     name, text = read(name)
     spec = parse(name, text)
     size = spec.quick_scale if scale == "quick" else spec.paper_scale
@@ -133,7 +142,7 @@ def load(
         about=spec.about.strip(),
         scale=scale,
         seeds=numbers,
-        cells=tuple(_cells(name, spec, scale, numbers, overrides or {})),
+        cells=tuple(_cells(name, spec, scale, numbers, wishes or Wishes())),
         metrics=tuple(spec.metrics),
         target=spec.target,
         plots=tuple(spec.plots),
@@ -147,26 +156,24 @@ def load(
 # -- what it means ---------------------------------------------------------------------------------------------
 
 
-def _cells(
-    name: str, spec: Spec, scale: Scale, seeds: tuple[int, ...], overrides: Mapping[str, Any]
-) -> Iterator[Cell]:
+def _cells(name: str, spec: Spec, scale: Scale, seeds: tuple[int, ...], wishes: Wishes) -> Iterator[Cell]:
     size = spec.quick_scale if scale == "quick" else spec.paper_scale
     for row in spec.run:
         for point, value in _points(spec, scale):
             flat = _flat(spec.settings) | _flat(size.settings) | _flat(row.settings)
             flat |= _flat(row.quick) if scale == "quick" else {}
             flat |= {} if spec.sweep is None else {spec.sweep.setting: value}
-            flat |= {"rounds": (scale == "paper" and row.rounds) or size.rounds, **overrides}
+            flat |= {"rounds": (scale == "paper" and row.rounds) or size.rounds, **wishes.settings}
             nodes = (scale == "paper" and row.nodes) or size.nodes
             for seed in seeds:
-                settings = _settings(f"experiment {name}, {row.label}", {**flat, "seed": seed})
+                settings = _settings(f"experiment {name}, {row.label}", {**flat, "seed": seed}, wishes.sets)
                 place = "/".join(filter(None, (slug(row.label), slug(point), f"seed-{seed}")))
                 yield Cell(row.label, point, seed, nodes, settings, place)
 
 
-def _settings(where: str, flat: Mapping[str, Any]) -> Settings:
+def _settings(where: str, flat: Mapping[str, Any], sets: Sequence[str]) -> Settings:
     try:
-        settings = load_settings(overrides=flat)
+        settings = load_settings(overrides=flat, sets=sets)
         check_names(settings)
     except PflError as error:
         raise ConfigError(f"{where}: {error}") from None

@@ -1,0 +1,122 @@
+"""`pfl-node lab`: the experiments of the papers, each with one command."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pfl_node.cli.options import Format
+from pfl_node.cli.show import as_facts, as_json, as_table
+from pfl_node.cli.usage import Verbs
+from pfl_node.errors import PflError
+
+if TYPE_CHECKING:
+    from pfl_node.lab.experiment import Experiment
+
+app = typer.Typer(name="lab", cls=Verbs, help="The experiments of the papers.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `pfl-node lab list`, or a FILE.toml.")]
+Scale = Annotated[
+    Literal["quick", "paper"], typer.Option(help="A size that shows the same order, or that of the paper.")
+]
+Seeds = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many seeds; otherwise as the spec says.")]
+Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs at a time; otherwise one per core.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go; otherwise ./lab/NAME-SCALE.")]
+Root = Annotated[Path | None, typer.Option("--data-root", metavar="DIR", help="Where data sets are.")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch data sets that are missing.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, for all runs; may be repeated."),
+]
+
+
+@app.command("list")
+def list_(format: Format = "table") -> int:
+    """The experiments that come along."""
+    from pfl_node.lab import spec
+
+    specs = {name: spec.parse(*spec.read(name)) for name in spec.shipped()}
+    if format == "json":
+        rows = [{"name": n, "title": s.title, "paper": s.paper} for n, s in specs.items()]
+        as_json({"experiments": rows})
+    else:
+        as_table(("experiment", "what it is", "paper"), [(n, s.title, s.paper) for n, s in specs.items()])
+    return 0
+
+
+@app.command()
+def show(name: Name, scale: Scale = "quick", seeds: Seeds = None, format: Format = "table") -> int:
+    """What an experiment runs, and what its paper says."""
+    from pfl_node.lab.measures import to_paper
+    from pfl_node.lab.spec import load
+
+    experiment = load(name, scale, seeds=seeds)
+    if format == "json":
+        as_json(described(experiment))
+        return 0
+    as_facts(
+        {
+            "title": experiment.title,
+            "paper": experiment.paper,
+            "scale": f"{scale}: {len(experiment.cells)} runs, seeds {list(experiment.seeds)}",
+        }
+    )
+    print(f"\n{experiment.about}\n" if experiment.about else "")
+    figures = {(f.run, f.point, f.metric): f"{to_paper(f.metric, f.value):g}" for f in experiment.figures}
+    cells = {(c.run, c.point): c for c in experiment.cells}
+    rows = [
+        [run, point, c.settings.policy.name, c.nodes, c.settings.rounds]
+        + [figures.get((run, point, metric), "") for metric in experiment.metrics]
+        for (run, point), c in cells.items()
+    ]
+    as_table(("run", "at", "policy", "nodes", "rounds", *(f"paper: {m}" for m in experiment.metrics)), rows)
+    return 0
+
+
+def described(experiment: "Experiment") -> dict[str, Any]:
+    cells = [
+        {
+            "run": c.run,
+            "point": c.point,
+            "seed": c.seed,
+            "nodes": c.nodes,
+            "settings": c.settings.model_dump(mode="json"),
+        }
+        for c in experiment.cells
+    ]
+    figures = [{"run": f.run, "point": f.point, "metric": f.metric, "value": f.value} for f in experiment.figures]
+    return {"name": experiment.name, "scale": experiment.scale, "cells": cells, "figures": figures}
+
+
+@app.command()
+def run(
+    name: Name,
+    scale: Scale = "quick",
+    seeds: Seeds = None,
+    workers: Workers = None,
+    out: Out = None,
+    data_root: Root = None,
+    download: Download = False,
+    sets: Sets = None,
+    format: Format = "table",
+) -> int:
+    """Run an experiment, or what is left of it; then its table, plots and report."""
+    from pfl_node.cli.labbed import table, watching
+    from pfl_node.lab import results, runner
+    from pfl_node.lab.folder import Folder
+    from pfl_node.lab.spec import Wishes, load
+    from pfl_node.sim.crew import cores
+
+    data = {"task.root": data_root and str(data_root.resolve()), "task.download": download or None}
+    given = {key: value for key, value in data.items() if value is not None}
+    experiment = load(name, scale, seeds=seeds, wishes=Wishes(given, sets or ()))
+    folder = Folder(out or Path("lab") / f"{experiment.name}-{scale}")
+    with watching(experiment) as watch:
+        failures = runner.run(experiment, folder, workers=workers or cores(), watch=watch)
+    found = results.read(experiment, folder)
+    if not found.found and failures:
+        raise PflError(f"no run succeeded: {failures[0].why}")
+    for failure in failures:
+        typer.echo(f"{failure.cell.folder} failed: {failure.why}", err=True)
+    table(found, folder, json=format == "json")
+    return 1 if failures else 0
