@@ -22,7 +22,7 @@ from pfl_node.keys import NAMED, TEXT, TEXTS, allowed, is_known, keys, sections
 from pfl_node.settings import Settings
 
 PREFIX = "PFL_"
-OURS_BUT_NOT_SETTINGS = frozenset({"PFL_CONFIG", "PFL_DEBUG"})
+OURS_BUT_NOT_SETTINGS = frozenset({"PFL_CONFIG", "PFL_DATA", "PFL_DEBUG"})
 # Kubernetes puts the addresses of every service into the environment of every pod, whatever the service's name.
 SERVICE_LINK = re.compile(r"^PFL_\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)$")
 

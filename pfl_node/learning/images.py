@@ -145,7 +145,7 @@ def scaled(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 @lru_cache(maxsize=8)
 def _test(data: Dataset, clusters: int, cluster: int, angle: float, wanted: Tests) -> Data:
     """One copy for all nodes of the cluster."""
-    return _data(data.test, shares.tests(data, clusters, cluster, wanted), angle)
+    return _data(data.test, shares.for_testing(data, clusters, cluster, wanted), angle)
 
 
 @lru_cache(maxsize=2)

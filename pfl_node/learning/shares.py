@@ -143,7 +143,7 @@ def _order(data: Dataset, plan: Plan) -> Indices:
     return np.random.default_rng((plan.seed, len(data.train.y))).permutation(len(data.train.y))
 
 
-def tests(data: Dataset, clusters: int, cluster: int, wanted: Tests) -> Indices:
+def for_testing(data: Dataset, clusters: int, cluster: int, wanted: Tests) -> Indices:
     """The test images of a cluster: its part of them, so many of that part, or simply all."""
     n = len(data.test.y)
     if wanted == "all":
