@@ -26,6 +26,7 @@ class FedEd(Policy):
         student: Literal["fresh", "mine"] = Field("fresh", description="who learns: a new model, or mine goes on")
         loss: Literal["mse", "ce", "kl"] = Field("mse", description="between what student and teacher say")
         temperature: float = Field(1.0, gt=0, description="of kl")
+        # paper: with w2 100 epochs of lr 1e-5; here: as with w0 and w1, because on few samples 1e-5 hardly learns
         student_epochs: int = Field(30, ge=1, description="of the student")
         lr: float = Field(1e-3, gt=0, description="of the student")
         batch: int = Field(50, ge=1, description="of the student")
