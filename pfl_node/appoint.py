@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Protocol
 
-from pfl_node.errors import TaskError
+from pfl_node.errors import ConfigError, TaskError
 from pfl_node.model import Layout, Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
@@ -21,6 +21,15 @@ class Knows(Protocol):
     def cluster(self) -> int | None: ...
     @property
     def predictions(self) -> Layout | None: ...
+
+
+def check_lab(cls: type[Policy], settings: Settings, *, lab: bool) -> None:
+    """What only a lab knows no daemon can be told."""
+    if cls.oracular and not lab:
+        raise ConfigError(
+            f"policy {settings.policy.name} is told the true clusters, which no daemon knows: "
+            "it runs in `pfl-node sim` and `pfl-node swarm`, as a yardstick for the others"
+        )
 
 
 def appoint(

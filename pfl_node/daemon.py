@@ -10,11 +10,13 @@ from typing import Any
 
 import structlog
 
+from pfl_node.appoint import check_lab
 from pfl_node.config import toml
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node import Node
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
+from pfl_node.policies import load_policy
 from pfl_node.settings import Settings
 from pfl_node.store.home import Home
 
@@ -24,6 +26,7 @@ log = structlog.get_logger(__name__)
 def run_daemon(settings: Settings) -> int:
     """The exit code. A user's mistake is raised as a PflError."""
     configure_logs(settings.log)
+    check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it has a directory
     return run_loop(_run(settings))
 
 

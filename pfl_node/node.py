@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from pfl_node.appoint import appoint
+from pfl_node.appoint import appoint, check_lab
 from pfl_node.bell import Bell
 from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
 from pfl_node.company import Company
@@ -70,11 +70,7 @@ class Node:
         self.started = time.monotonic()
         self.work = Work()
         self.policy_class = load_policy(settings.policy.name)
-        if self.policy_class.oracular and not lab:
-            raise ConfigError(
-                f"policy {settings.policy.name} is told the true clusters, which no daemon knows: "
-                "it runs in `pfl-node sim` and `pfl-node swarm`, as a yardstick for the others"
-            )
+        check_lab(self.policy_class, settings, lab=lab)
         self.policy_config = configure(self.policy_class, settings.policy.options)
         self.policy: Policy | None = None
         self.driver: Driver | None = None

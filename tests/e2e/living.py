@@ -99,7 +99,9 @@ class Town:
         self.trainer = trainer
         self._stack = AsyncExitStack()
 
-    async def listens(self, name: str, *, trainer: Trainer | None = None, **settings: Any) -> Life:
+    async def listens(
+        self, name: str, *, trainer: Trainer | None = None, lab: bool = False, **settings: Any
+    ) -> Life:
         """A node whose port is open. Settings by section, over the quick ones."""
         wanted = Settings.model_validate({**QUICK, "name": name, **settings})
         life: Life | None = None
@@ -108,7 +110,7 @@ class Town:
             if life:
                 life.events.append((event, data))
 
-        life = Life(Node(wanted, Home.open(self.path / name), trainer or self.trainer, observe))
+        life = Life(Node(wanted, Home.open(self.path / name), trainer or self.trainer, observe, lab=lab))
         self._stack.push_async_callback(life.close)
         await life.node.start()
         return life
