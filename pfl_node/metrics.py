@@ -28,6 +28,7 @@ class NodeRecord:
     bytes_received: int = 0
     neighbours: tuple[str, ...] | None = None  # whom the policy chose to learn with
     head: int | None = None  # FACADE: which head it chose
+    confusion: list[list[int]] | None = None  # on its test data: rows are true classes, columns what was said
 
 
 @dataclass(frozen=True, slots=True)

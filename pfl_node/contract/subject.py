@@ -18,8 +18,9 @@ from pfl_node.policies.base import Policy
 from pfl_node.settings import PolicySettings, Settings, StoreSettings
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.faults import Fault, node_ids
+from pfl_node.sim.held import Plan
 from pfl_node.sim.journal import Journal
-from pfl_node.sim.node import Plan, SimNode
+from pfl_node.sim.node import SimNode
 from pfl_node.sim.swarm import SimSwarm
 from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint
 from pfl_node.types import PeerId

@@ -47,6 +47,10 @@ class ToyLearner:
         losses = [float(np.abs(m.vector - self.point).mean()) for m in models]
         return tuple(Eval(loss=loss, accuracy=1 / (1 + loss), samples=self.samples) for loss in losses)
 
+    def confusion(self, model: Model, split: Split = "test") -> list[list[int]]:
+        right = round(self.samples / (1 + float(np.abs(model.vector - self.point).mean())))
+        return [[right, self.samples - right], [0, 0]]
+
     def predict(
         self, model: Model, *, seed: int, between: Callable[[], None] | None = None, **options: Any
     ) -> Model:

@@ -62,6 +62,7 @@ class Learner:
             space.load(self.fresh(0))
             own_loss = task.loss is not None
             classes = probe(task.name, space.module, self._loss, self._splits, own_loss=own_loss)
+        self._classes = classes
         self._has_auxiliary = task.auxiliary is not None
         self._beside: tuple[Auxiliary, Novelty] | None = None
         if task.auxiliary is not None and classes is not None:
@@ -129,6 +130,18 @@ class Learner:
                 space.load(model)
                 results.append(self._evaluate(space.module, data, draw, between or nothing))
         return tuple(results)
+
+    def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None:
+        """How many samples of each class (rows) are taken for which (columns); None: labels are no classes."""
+        data, classes = self._splits[split], self._classes
+        if classes is None or data.y.is_floating_point() or data.y.ndim != 1:
+            return None
+        self._check(model)
+        with self._pool.borrow() as space, torch.inference_mode():
+            space.load(model)
+            said = torch.cat([space.module(x).argmax(1) for x in torch.split(data.x, self._eval_batch)])
+        pairs = (data.y * classes + said)[data.y >= 0]
+        return torch.bincount(pairs, minlength=classes * classes).view(classes, classes).tolist()
 
     @property
     def predictions(self) -> Layout | None:

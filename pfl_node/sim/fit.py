@@ -1,5 +1,5 @@
-"""Knobs that fit the size of a simulation. The papers' own are made for 100 nodes and 200 to 1,200 rounds: of 20
-nodes none has 20 peers to hear from, and in 40 rounds a search of 200 selections never ends. Pure."""
+"""Knobs that fit the size of a simulation. The papers' own are for 100 nodes and 200 to 1,200 rounds: of 20 nodes
+none has 20 peers to hear from, and in 40 rounds a search of 200 selections never ends. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,16 @@ from typing import Any
 from pfl_node.policies import POLICIES
 from pfl_node.policies.base import Policy
 
-ONE_SHOT = "feded"  # all of it is one round; what it learns is not carried to a second one
-
-# A knob is at most the nodes or rounds divided by this, but at least 1; the paper's own value if that is less.
-NODES_PER = {
-    "n_peers": 4,  # models that are merged
-    "m_selected": 4,
-    "n_sampled": 2,  # models or peers to choose from
-    "m_sample": 2,
-    "m": 8,
-}
-ROUNDS_PER = {
-    "T": 2,  # half of the time is for the search, half for its fruits
-    "selection_rounds": 2,
-    "warmup": 4,
-}
+# Numbers of peers that are rated or merged shrink as the nodes do, from so many on. With 20 nodes, greedy and
+# pens_pull have what their thesis takes for its smallest swarm: the best 1 of 5.
+FULL = 80
+IN_PROPORTION = ("n_peers", "m_selected", "m_sample")
+# Others are at most the nodes or the rounds divided by this, and at least 1.
+NODES_PER = {"n_sampled": 2, "m": 8}
+ROUNDS_PER = {"T": 2, "selection_rounds": 2, "warmup": 4}  # half of the time is for a search, half for its fruits
+CORE_ROUNDS = 400  # with less than these, one batch a round is too little for deprl's core: as the settings say, then
 CLIENTS = 10  # that train in a round of fedavg: C = 0.1 of the papers' 100
+ONE_SHOT = "feded"  # all of it is one round
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +34,14 @@ def fit(cls: type[Policy], nodes: int, rounds: int) -> Fit:
     kin = [policy for policy in POLICIES.values() if issubclass(cls, policy)]
     known = {name for policy in kin for name in policy.Config.model_fields}
     defaults = {name: cls.Config.model_fields[name].default for name in known & cls.Config.model_fields.keys()}
-    most = {name: max(1, nodes // part) for name, part in NODES_PER.items()}
-    most |= {name: max(1, rounds // part) for name, part in ROUNDS_PER.items()}
-    knobs: dict[str, Any] = {name: n for name, n in most.items() if name in defaults and n < defaults[name]}
+    most = {name: round(defaults[name] * nodes / FULL) for name in IN_PROPORTION if name in defaults}
+    most |= {name: nodes // part for name, part in NODES_PER.items()}
+    most |= {name: rounds // part for name, part in ROUNDS_PER.items()}
+    knobs: dict[str, Any] = {
+        name: max(1, value) for name, value in most.items() if name in defaults and max(1, value) < defaults[name]
+    }
+    if "core_steps" in defaults and rounds < CORE_ROUNDS:
+        knobs["core_steps"] = 0
     if "C" in defaults and (share := min(1.0, CLIENTS / nodes)) > defaults["C"]:
         knobs["C"] = share
     return Fit(knobs, 1 if POLICIES[ONE_SHOT] in kin and rounds > 1 else None)

@@ -1,4 +1,4 @@
-"""A simulated node between two segments of a run, as a value and as JSON with a checkpoint beside it."""
+"""A simulated node as values: what it is to do, and how it stands between two segments of a run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.sim.world import Traffic
 from pfl_node.types import Eval, Split
 
 State = Literal["away", "up", "crashed", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all nodes are to do."""
+
+    policy: type[Policy]
+    cfg: PolicyConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,10 +12,9 @@ from pfl_node.errors import Reason, Refused
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.metrics import NodeRecord
 from pfl_node.model import Layout, Model
-from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.seeds import fresh_seed
 from pfl_node.sim.driver import SimDriver
-from pfl_node.sim.held import Held, State
+from pfl_node.sim.held import Held, Plan, State
 from pfl_node.sim.learns import Learns
 from pfl_node.sim.post import Post
 from pfl_node.sim.world import Traffic, World
@@ -23,14 +22,6 @@ from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import Eval, Offer, Part, PeerId, Split
 
 SPLITS: tuple[Split, ...] = ("val", "test")  # a policy sees neither
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What all nodes are to do."""
-
-    policy: type[Policy]
-    cfg: PolicyConfig
 
 
 class SimNode:
@@ -53,6 +44,7 @@ class SimNode:
         self._told: dict[str, Any] = {}  # the data of the last Report and of the last Records
         self._measured: dict[Split, Eval] = {}
         self._measured_model: Model | None = None
+        self._confusion: list[list[int]] | None = None
         self._driver: SimDriver | None = None
         self._held = False
         self._set_up()
@@ -113,6 +105,7 @@ class SimNode:
         """Its main has returned: it measures what it has and leaves, as a daemon does."""
         if self._measured_model is not self.policy.model:
             self._measure(self.policy.model)
+        self._confusion = self.learner.confusion(self.policy.model)
         self._write("finished", round=self.policy.round, **self._figures())
         self.state, self.at_work = "left", False
         self._stop()
@@ -295,4 +288,5 @@ class SimNode:
             bytes_received=self.traffic.bytes_received,
             neighbours=None if neighbours is None else tuple(neighbours),
             head=self._told.get("round", {}).get("head"),
+            confusion=self._confusion,
         )

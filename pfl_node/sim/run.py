@@ -11,9 +11,9 @@ from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.faults import Fault
+from pfl_node.sim.held import Plan
 from pfl_node.sim.journal import Journal, Level
 from pfl_node.sim.learns import Load, learners_of
-from pfl_node.sim.node import Plan
 from pfl_node.sim.summary import Summary
 from pfl_node.sim.swarm import Progress, SimSwarm
 

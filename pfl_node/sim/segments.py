@@ -19,10 +19,9 @@ from pfl_node.plain import plain
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.held import held_from
+from pfl_node.sim.held import Plan, held_from
 from pfl_node.sim.journal import Journal, Level
 from pfl_node.sim.learns import Load, learners_of
-from pfl_node.sim.node import Plan
 from pfl_node.sim.run import MANY, summary_of
 from pfl_node.sim.summary import Summary
 from pfl_node.sim.swarm import Progress, SimSwarm

@@ -14,9 +14,10 @@ from pfl_node.settings import Settings
 from pfl_node.sim.clock import Clock
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.faults import Crash, Fault, Join, Partition, Restart, check_faults, node_ids
+from pfl_node.sim.held import Plan
 from pfl_node.sim.journal import Journal
 from pfl_node.sim.learns import Load
-from pfl_node.sim.node import Plan, SimNode
+from pfl_node.sim.node import SimNode
 from pfl_node.sim.post import Post
 from pfl_node.sim.weather import Weather
 from pfl_node.sim.world import World

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,12 @@ def cells(found: Comparison, row: Row) -> list[str]:
 
 
 def _measures(found: Comparison) -> dict[str, Callable[[Row], str]]:
-    """What the columns show. Nobody chose neighbours: no columns about them."""
+    """What the columns show. One cluster, or nobody who chose neighbours: no columns about that."""
     ranged = _ranged if len(found.seeds) > 1 else _mean
     shown: dict[str, Callable[[Row], str]] = {"accuracy": lambda row: ranged(row.accuracy)}
-    for c in found.clusters:
-        shown[f"cluster {c}"] = lambda row, c=c: ranged(row.cluster(c))  # type: ignore[misc]
-    shown["fair"] = lambda row: _mean(row.spread("fair_accuracy"))
+    if len(found.clusters) > 1:
+        shown |= {f"cluster {c}": partial(_cluster, ranged, c) for c in found.clusters}
+        shown["fair"] = lambda row: _mean(row.spread("fair_accuracy"))
     if any(row.spread("neighbours", "precision") for row in found.ran):
         shown["precision"] = lambda row: _mean(row.spread("neighbours", "precision"))
         shown["recall"] = lambda row: _mean(row.spread("neighbours", "recall"))
@@ -57,6 +58,10 @@ def _measures(found: Comparison) -> dict[str, Callable[[Row], str]]:
     shown["MB"] = lambda row: _number(row.spread("bytes_sent"), ",.1f", unit=1e6)
     shown["CPU s"] = lambda row: _number(row.spread("cpu_seconds"), ".1f")
     return shown
+
+
+def _cluster(form: Callable[[Spread | None], str], cluster: str, row: Row) -> str:
+    return form(row.cluster(cluster))
 
 
 def _mean(spread: Spread | None) -> str:

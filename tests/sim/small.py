@@ -13,9 +13,10 @@ from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.faults import Fault
+from pfl_node.sim.held import Plan
 from pfl_node.sim.journal import Journal
 from pfl_node.sim.learns import Learns
-from pfl_node.sim.node import Plan, SimNode
+from pfl_node.sim.node import SimNode
 from pfl_node.sim.swarm import SimSwarm
 from pfl_node.steps import Average, Gather, Peers, Report, Send, Train
 from pfl_node.types import PeerId
