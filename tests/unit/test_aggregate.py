@@ -233,9 +233,15 @@ def test_clipping_with_room_enough_is_the_weighted_mean() -> None:
 
 def test_krum_tells_models_apart_that_hardly_differ_beside_what_they_share() -> None:
     """Inner products alone would lose them: 1e7 squared has no digits left for differences of a millionth."""
-    rows = np.full((5, 3), 1e7, np.float32)
-    rows[:, 2] = [0, 3e-6, 1e-6, 2e-6, 9]
-    assert combined(by("krum"), rows)[2] == np.float32(1e-6)
+    for seed in range(30):
+        rows = np.full((8, 5), 1e7, np.float32)
+        rows[:, 1:] = 1e-6 * np.random.default_rng(seed).normal(size=(8, 4))
+        assert np.array_equal(combined(by("krum", 2), rows), plain_krum(rows, 2))
+
+
+def test_clipping_knows_distances_that_are_too_large_for_a_float32() -> None:
+    got = combine(by("clipping"), model(-HUGE), [model(HUGE), model(0.0)])
+    np.testing.assert_allclose(got.vector, model(-HUGE / 3).vector, rtol=1e-6)
 
 
 def test_of_models_with_the_same_score_the_first_wins() -> None:
