@@ -34,8 +34,7 @@ class Dac(Policy):
         self.hearsay: dict[PeerId, float] = {}  # and those of whom I only heard
 
     async def main(self) -> None:
-        if self.round:
-            await Publish(self.model, self.round, notes=self.told)  # after a restart
+        await Publish(self.model, self.round, notes=self.told)  # all have a model before the first round
         for t in self.remaining():
             peers = await Peers()
             offers = await Fetch(self.sample(peers, tau(t, self.cfg.a, self.cfg.b)))

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from pfl_node.policies.dac import Dac, tau
-from pfl_node.steps import Average, Fetch, Report, Score, Step, Train
+from pfl_node.steps import Average, Fetch, Publish, Report, Score, Step, Train
 from pfl_node.types import Offer, PeerId
 from tests.byhand import A, B, C, D, Hand, core_of, make, model, offer
 
@@ -94,6 +94,12 @@ def test_a_round_is_sample_then_score_then_average_then_train() -> None:
     _, hand = played({A: offer(A, 2)})
     kinds: tuple[type[Step[object]], ...] = (Fetch, Score, Average, Train, Report)
     assert [type(s) for s in hand.asked if isinstance(s, kinds)] == list(kinds)
+
+
+def test_every_client_has_a_model_to_be_sampled_before_the_first_round() -> None:
+    """Algorithm 1 begins with the models of all clients."""
+    _, hand = played({A: offer(A, 2)})
+    assert hand.asked[0] == Publish(model(0), 0)
 
 
 def test_the_similarities_travel_with_the_model() -> None:

@@ -118,13 +118,6 @@ def test_a_restarted_node_serves_at_once_what_it_had_and_remembers_whom_it_knew(
     assert (after.s, after.hearsay) == ({A: 0.5}, {B: 3.0})
 
 
-def test_a_node_that_begins_has_nothing_to_serve_until_it_has_trained() -> None:
-    """Else the first average of everybody would be one of random models."""
-    hand = Hand([A])
-    hand.run(make(Dac, rounds=1).main())
-    assert hand.all(Publish) == []
-
-
 def test_a_node_without_samples_of_its_own_takes_the_mean_of_the_others() -> None:
     policy, hand = make(Dac, rounds=1, samples=0), Hand([A])
     hand.served = {A: replace(offer(A, 8), samples=10)}
