@@ -16,7 +16,8 @@ from rich.table import Table
 RESULTS = Path(__file__).parent / "results"
 
 
-def show(name: str, rows: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> None:
+def show(name: str, rows: Sequence[dict[str, Any]], notes: Sequence[str] = (), part: str = "") -> None:
+    """`part`: which of a benchmark's several tables."""
     console = Console(width=max(Console().width, 140))
     table = Table(title=name, title_justify="left")
     for column in rows[0]:
@@ -31,4 +32,4 @@ def show(name: str, rows: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -
     console.print(f"command: {command}   machine: {os.cpu_count()} cores, {platform.machine()}", highlight=False)
     RESULTS.mkdir(exist_ok=True)
     data = {"name": name, "command": command, "rows": list(rows), "notes": list(notes)}
-    (RESULTS / f"{module}.json").write_text(json.dumps(data, indent=1) + "\n")
+    (RESULTS / f"{'_'.join(filter(None, (module, part)))}.json").write_text(json.dumps(data, indent=1) + "\n")

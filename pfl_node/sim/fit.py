@@ -16,7 +16,9 @@ IN_PROPORTION = ("n_peers", "m_selected", "m_sample")
 # Others are at most the nodes or the rounds divided by this, and at least 1.
 NODES_PER = {"n_sampled": 2, "m": 8}
 ROUNDS_PER = {"T": 2, "selection_rounds": 2, "warmup": 4}  # half of the time is for a search, half for its fruits
-CORE_ROUNDS = 400  # with less than these, one batch a round is too little for deprl's core: as the settings say, then
+CORE_ROUNDS = (
+    400  # with less than these, one batch a round is too little for deprl's core: as the settings say, then
+)
 CLIENTS = 10  # that train in a round of fedavg: C = 0.1 of the papers' 100
 ONE_SHOT = "feded"  # all of it is one round
 

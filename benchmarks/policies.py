@@ -1,0 +1,72 @@
+"""All policies side by side, in small: `digits` in the simulator, over three seeds. Does the order hold that the
+papers claim? With two clusters of the same size, with a minority, with few classes at each node.
+
+    python -m benchmarks.policies [SEEDS [everybody] [minority] [skewed]]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.report import show
+from pfl_node.config import policies_in
+from pfl_node.settings import Settings
+from pfl_node.sim import table
+from pfl_node.sim.compare import Comparison, Entrant, compare, enter
+
+ROUNDS = 40
+FAIR = ("local", "el", "dpsgd", "deprl", "dac", "idca", "facade")
+SKEWED = ("local", "fedavg", "fedprox", "feded")
+WEIGHTS = ("w0", "w1", "w2")
+
+
+def settings(**task: Any) -> Settings:
+    return Settings.model_validate({"rounds": ROUNDS, "device": "cpu", "task": {"name": "digits", **task}})
+
+
+def entered(names: Sequence[str], nodes: int) -> list[Entrant]:
+    return enter(names, {}, {}, nodes=nodes, rounds=ROUNDS)
+
+
+def everybody(seeds: int) -> Comparison:
+    """Onoszko et al. 2021, table 1: oracle, pens, random, local, in this order."""
+    return compare(settings(sizes=[10, 10]), entered(policies_in("all"), 20), nodes=20, seeds=seeds)
+
+
+def minority(seeds: int) -> Comparison:
+    """Trinca 2024, table 4.2: facade's minority is better off than that of the others."""
+    return compare(settings(sizes=[14, 6]), entered(FAIR, 20), nodes=20, seeds=seeds)
+
+
+def skewed(seeds: int) -> Comparison:
+    """Eriksson 2022, table 4.1: at Dirichlet(0.1), the word of those who know a sample (w2) is worth more than that
+    of those who have most (w0)."""
+    *others, feded = entered(SKEWED, 10)
+    variants = [weighted(feded, weights) for weights in WEIGHTS]
+    task = settings(angles=[0], alpha=0.1, auxiliary=0.5)
+    return compare(task, [*others, *variants], nodes=10, seeds=seeds)
+
+
+def weighted(feded: Entrant, weights: str) -> Entrant:
+    return replace(feded, title=f"feded {weights}", given={"weights": weights})
+
+
+TABLES: dict[str, Callable[[int], Comparison]] = {"everybody": everybody, "minority": minority, "skewed": skewed}
+
+
+def main() -> None:
+    seeds, names = int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:] or list(TABLES)
+    for name in names:
+        found = TABLES[name](seeds)
+        heads = table.columns(found)
+        rows = [dict(zip(heads, table.cells(found, row), strict=True)) for row in found.ran]
+        task = found.settings.task.options
+        notes = [f"task: {task}; {table.legend(found)}", *table.failures(found), *table.knobs(found)]
+        show(table.title(found), rows, notes, part=name)
+
+
+if __name__ == "__main__":
+    main()

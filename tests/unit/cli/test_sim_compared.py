@@ -1,0 +1,156 @@
+"""Several policies or seeds in one table: what is read from the command line, printed, written and refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pfl_node.cli.compared import bars, show
+from pfl_node.cli.sim import apart
+from pfl_node.config import load_settings, policies_in
+from pfl_node.errors import ConfigError
+from pfl_node.policies import POLICIES
+from pfl_node.settings import Settings
+from pfl_node.sim.compare import Comparison, Entrant, Heard, Row
+from pfl_node.sim.fit import Fit
+from tests.unit.cli.run import Shell
+
+QUICK = ("sim", "--nodes", "2", "--rounds", "1", "--set", "train.steps=1")
+RUN = {
+    "accuracy": 0.9,
+    "accuracy_by_cluster": {"0": 0.9},
+    "models_sent": 1,
+    "bytes_sent": 2_000_000,
+    "cpu_seconds": 3.0,
+}
+
+
+def test_a_table_is_printed_and_written_and_who_cannot_run_says_why(shell: Shell, tmp_path: Path) -> None:
+    knobs = ["--set", "policy.el.degree=1", "--set", "policy.all_reduce=true"]
+    outcome = shell(
+        *QUICK, *knobs, "--workers", "1", "--policy", "el,local,feded", "--seeds", "2", "--out", str(tmp_path)
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    title, head, *rows = outcome.out.splitlines()
+    assert title == "digits, 2 nodes, 1 rounds, seeds 0 to 1"
+    assert head.split()[:4] == ["policy", "accuracy", "cluster", "0"]
+    assert {row.split()[0] for row in rows[:2]} == {"el", "local"}
+    assert rows[2].startswith("feded did not run: policy feded needs auxiliary samples")
+    assert rows[-1] == "el: all_reduce=True degree=1 (given)"
+    assert {p.name for p in tmp_path.iterdir()} >= {"compare.json", "compare.md", "el", "local"}
+    assert sorted(p.name for p in (tmp_path / "el").iterdir()) == ["0", "1"]
+
+
+def test_a_table_for_programs_has_every_policy_once(shell: Shell) -> None:
+    outcome = shell(*QUICK, "--policy", "local, el,local", "--format", "json", "--no-fit")
+    assert outcome.code == 0
+    assert sorted(row["policy"] for row in json.loads(outcome.out)["rows"]) == ["el", "local"]
+
+
+def test_when_nobody_can_run_the_reason_is_the_answer(shell: Shell) -> None:
+    line = shell.failure(*QUICK, "--policy", "el,local", "--set", "task.sizes=[3,4]")
+    assert line == "no policy ran: task digits: sizes = [3, 4] are 7 nodes, but there are 2"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--policy pens,penz", "unknown policy 'penz': did you mean 'pens'?"),
+        ("--policy ,", "--policy names none: give one, several with commas between them, or all"),
+        (
+            "--policy pens,el --set policy.degre=3",
+            "policy.degre is not a knob of pens, el: did you mean 'degree'?",
+        ),
+        ("--policy all --set policy.nope=3", "policy.nope is not a knob of any of the "),
+        ("--policy all --set policy.penz.T=3", "policy.penz.T: no 'penz' runs here; did you mean 'pens'?"),
+        ("--policy pens --set policy.el.T=3", "policy.el.T: no 'el' runs here; known: pens"),
+        ("--policy pens --set policy.pens.TT=3", "policy.TT is not a knob of Pens: did you mean 'T'?"),
+        ("--policy pens --seeds 2 --set policy.T=x", "policy.T = 'x': "),
+        ("--policy all --task digit", "there is no task 'digit'; did you mean 'digits'?"),
+        ("--policy all --set task.size=3", "task digits has no option 'size'"),
+        ("--policy all --fault crash:n9@1", "crash: there is no node 'n9'"),
+        ("--policy all --set policy.pens.=3", "unknown setting 'policy.'"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_runs(shell: Shell, words: str, line: str) -> None:
+    assert shell.mistake(*QUICK, *words.split()).startswith(line)
+
+
+def test_where_nothing_can_be_written_nothing_runs(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    line = shell.failure(*QUICK, "--policy", "all", "--out", str(tmp_path / "file"))
+    assert line.startswith(f"cannot make {tmp_path / 'file'}: ")
+
+
+def test_one_policy_takes_its_own_knobs_too(shell: Shell) -> None:
+    words = "--policy el --set policy.degree=0 --set policy.el.degree=1 --format json"
+    assert json.loads(shell(*QUICK, *words.split()).out)["policy"] == "el"
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+def test_own_knobs_are_told_from_shared_ones_also_where_a_name_has_dots() -> None:
+    sets = [
+        "policy.T=3",
+        "policy.pens.T=4",
+        "policy.pens.metric=loss",
+        "policy.a/b.c.py:Mine.k=0.5",
+        "train.lr=0.1",
+    ]
+    assert apart(sets) == (
+        ["policy.T=3", "train.lr=0.1"],
+        {"pens": {"T": 4, "metric": "loss"}, "a/b.c.py:Mine": {"k": 0.5}},
+    )
+
+
+def test_all_is_the_whole_table_and_may_stand_beside_others() -> None:
+    assert policies_in("all") == list(POLICIES)
+    assert policies_in("mine.py:Mine, all")[:2] == ["mine.py:Mine", next(iter(POLICIES))]
+    assert policies_in(" pens,,el ") == ["pens", "el"]
+
+
+def test_variables_find_the_spelling_of_knobs_of_several_policies() -> None:
+    told = load_settings(environ={"PFL_POLICY": "el,pens", "PFL_POLICY__T": "9"})
+    assert told.policy.options == {"T": 9}
+    with pytest.raises(ConfigError, match="unknown policy 'penz'"):
+        load_settings(environ={"PFL_POLICY__T": "9"}, overrides={"policy.name": "penz,el"})
+
+
+# -- showing ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_for_people_ends_with_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Row(Entrant("pens", "pens", fit=Fit({"T": 20})), (RUN,))
+    lost = Row(Entrant("el", "el"), failure="no time")
+    show(Comparison(Settings(rounds=40), 20, range(3, 4), (ran, lost)))
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "digits, 20 nodes, 40 rounds, seed 3",
+        "policy accuracy models MB CPU s",
+        "pens 90.0 1 2.0 3.0",
+        "el did not run: no time",
+        "accuracies on test data and who was found in %; models and MB sent by all nodes together",
+        "pens: T=20 (fitted)",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_one_sees_which_policy_and_seed_is_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with bars(2) as watch:
+        assert watch is not None
+        for event in ({"event": "progress", "done": 1, "total": 4}, {"event": "failed", "why": "x"}):
+            watch(Heard("pens", 1, event))
+        watch(Heard("el", 1, {"event": "progress", "done": 1, "total": 4}))
+    assert "el, seed 1" in screen.getvalue()
+    assert "2 runs" in screen.getvalue()
