@@ -35,26 +35,26 @@ class Facade(El):
         if t < self.cfg.warmup:
             await super().step(t)
             return
-        await self.have_heads(t, near := await self.near(t))
+        await self.have_heads(t)
         self.j = await self.choose(self.cfg.samples)  # 3
         self.model = await Train(self.whole(self.j))  # 4
         self.heads[self.j] = self.model.of(self.part)
-        await self.merge(await self.exchange(t, near, self.model, tag=self.j))  # 5-7
+        await self.merge(await self.exchange(t, await self.near(t), self.model, tag=self.j))  # 5-7
         await Report(t, self.model, {"head": self.j}, tag=self.j)
 
     async def all_reduce(self, t: int, everybody: Near) -> None:  # section 4.1.3
-        await self.have_heads(t, everybody)
+        await self.have_heads(t)
         await self.merge(await self.exchange(t, everybody, self.model, tag=self.j))
         self.j = await self.choose(None)
         self.model = self.whole(self.j)
         await Report(t, self.model, {"head": self.j}, tag=self.j)
 
-    async def have_heads(self, t: int, near: Near) -> None:
+    async def have_heads(self, t: int) -> None:
         """After a warm-up all are equal, without one each is fresh; who is late takes its peers' or their mean."""
         if len(self.heads) == self.cfg.k:
             return
         self.heads, self.j = [], 0
-        came = await Fetch(near.to, self.part) if t > self.cfg.warmup else ()
+        came = await Fetch((await self.near(t)).to, self.part) if t > self.cfg.warmup else ()
         for i in range(self.cfg.k):
             start = self.model.of(self.part) if self.cfg.warmup else await Fresh(self.part, seed=i)
             theirs = [o.model for o in came if o.tag == i] or [o.model for o in came]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pfl_node.policies.facade import Facade
-from pfl_node.steps import Average, Fetch, Fresh, Gather, Report, Score, Train
+from pfl_node.steps import Average, Fetch, Fresh, Gather, Report, Score, Send, Train
 from pfl_node.types import Offer, PeerId
 from tests.byhand import A, B, C, Hand, Run, core_of, head_of, losses, make, model, offer
 
@@ -133,3 +133,12 @@ def test_a_checkpoint_with_another_number_of_heads_gets_new_ones() -> None:
     hand.run(policy.main())
     assert len(policy.heads) == 3
     assert policy.j in range(3)
+
+
+def test_the_graph_is_drawn_after_the_training_when_it_is_known_who_is_still_there() -> None:
+    policy, hand = make(Facade, rounds=1, warmup=0, all_reduce=False), Hand([A, B])
+    run = Run(policy.main(), hand)
+    run.past(Train)
+    hand.peers = (B,)
+    run.finish()
+    assert hand.all(Send)[0].to == (B,)
