@@ -53,6 +53,10 @@ FORBIDDEN = {
     },
     "pfl_node.membership": {"numpy", "torch", "pfl_node.policies", "pfl_node.driver", "pfl_node.learning"},
     "pfl_node.sim": {"pfl_node.node", "pfl_node.driver", "pfl_node.swarm", "grpc"},
+    "pfl_node.contract": {
+        *("torch", "grpc", "asyncio"),
+        *(f"pfl_node.{part}" for part in ("node", "driver", "learning", "wire", "swarm", "cli", "membership")),
+    },
     "bootstrap": {"numpy", "torch", "pfl_node.policies", "pfl_node.learning", "pfl_node.node", "pfl_node.model"},
 }
 PURE = ("types", "errors", "model", "steps", "mailbox", "topology", "aggregate")
@@ -166,6 +170,7 @@ def test_every_policy_names_its_paper_and_explains_its_knobs(cls: type[Policy]) 
     [
         ("pfl_node", {"torch", "numpy", "grpc", "pydantic"}),
         ("pfl_node.policies", {"torch", "grpc", "asyncio"}),
+        ("pfl_node.contract", {"torch", "grpc", "sklearn"}),
         ("pfl_node.__main__", {"torch", "sklearn"}),
         ("pfl_node.cli", {"torch", "sklearn"}),
         ("pfl_node.node", {"torch"}),

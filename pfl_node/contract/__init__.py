@@ -30,6 +30,7 @@ QUICK: dict[str, Rule] = {
         byhand.the_state_survives_a_checkpoint,
         byhand.a_snapshot_does_not_change_afterwards,
         byhand.a_restored_policy_goes_on,
+        byhand.a_restored_policy_does_what_it_would_have_done,
     ),
 }
 RULES: dict[str, Rule] = {

@@ -11,6 +11,8 @@ from pfl_node.contract.hostile import ME, Hostile
 from pfl_node.contract.subject import ROUNDS, Broken, Subject, through_disk
 from pfl_node.contract.toy import ToyLearner
 from pfl_node.policies.base import Policy
+from pfl_node.sim.journal import exact
+from pfl_node.steps import Report
 from pfl_node.store.state import freeze
 
 TRIES = range(3)  # seeds
@@ -31,13 +33,24 @@ def policy_of(subject: Subject, seed: int) -> Policy:
     )
 
 
-def played(subject: Subject, mood: str, seed: int, state: Mapping[str, Any] | None = None) -> Hostile:
+def played(
+    subject: Subject,
+    mood: str,
+    seed: int,
+    state: Mapping[str, Any] | None = None,
+    *,
+    calm_after: int | None = None,
+) -> Hostile:
     """A whole run by hand, from the beginning or from a snapshot."""
     policy = policy_of(subject, seed)
     if state:
         policy.restore(state)
     there, answers = MOODS[mood]
     hostile = Hostile(policy, Random(f"{mood}/{seed}"), there=there, answers=answers)
+    if calm_after is not None:
+        hostile.calm_after = calm_after
+        if policy.round > calm_after:
+            hostile.fall_silent()
     hostile.run()
     hostile.check()
     return hostile
@@ -86,6 +99,25 @@ def a_restored_policy_goes_on(subject: Subject) -> None:
     for snapshot in all_through_disk(played(subject, "some", 0).snapshots):
         for mood in ("nobody", "some"):
             played(subject, mood, 0, snapshot)
+
+
+def a_restored_policy_does_what_it_would_have_done(subject: Subject) -> None:
+    """The peers fall silent after the checkpoint, so that only its own state decides. Not for handlers: what they
+    do depends on when they are called."""
+    if subject.policy.pushes():
+        return
+    wholes = [played(subject, "some", 0, calm_after=round) for round in range(ROUNDS - 1)]
+    wholes = [whole for whole in wholes if whole.calm_after in whole.reported]  # one may have stopped before
+    places = [whole.reported.index(round) for round, whole in enumerate(wholes)]
+    states = all_through_disk([whole.snapshots[place] for whole, place in zip(wholes, places, strict=True)])
+    for round, (whole, place, state) in enumerate(zip(wholes, places, states, strict=True)):
+        again = played(subject, "some", 0, state, calm_after=round)
+        if [_told(r) for r in again.reports] != [_told(r) for r in whole.reports[place + 1 :]]:
+            raise Broken(f"restored after round {round} it goes on otherwise than it would have: keep more state")
+
+
+def _told(report: Report) -> tuple[Any, ...]:
+    return report.round, report.model.vector.tobytes(), exact(report.data), report.tag, dict(report.notes)
 
 
 # -- states ---- ------------------------------------------------------------------------------------------

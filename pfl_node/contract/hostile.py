@@ -60,11 +60,13 @@ class Hostile:
         self.rng = rng
         self.there = there
         self.answers = answers
+        self.calm_after: int | None = None  # from this round on everybody is there, nobody answers, chance is over
         self.learner = ToyLearner(point=1.0, cluster=0)
-        self.reported: list[int] = []
+        self.reports: list[Report] = []
         self.snapshots: list[dict[str, Any]] = []
         self.stopped = False  # early, as its journal says
         self._now = 0.0
+        self._calm = False
         self._seen: list[tuple[Model, bytes]] = []  # every model that the policy had in its hands, as it was then
 
     def run(self) -> None:
@@ -86,6 +88,10 @@ class Hostile:
             flows[name] = (flow, self.answer(step))
         raise Broken(f"no end after {STEPS} steps, in round {self.policy.round}")
 
+    @property
+    def reported(self) -> list[int]:
+        return [report.round for report in self.reports]
+
     def check(self) -> None:
         """After the run."""
         if self.policy.more or any(b <= a for a, b in pairwise(self.reported)):
@@ -100,6 +106,9 @@ class Hostile:
         if silence or not (came := self._offers([self.rng.choice(CROWD)], self._parts(), None)):
             return self.policy.on_quiet()
         return self.policy.on_model(came[0])
+
+    def fall_silent(self) -> None:
+        self.there, self.answers, self._calm = 1.0, 0.0, True
 
     # -- answers -------------------------------------------------------------------------------------------
 
@@ -147,11 +156,13 @@ class Hostile:
             case Fresh():
                 return learner.fresh(step.seed, step.part)
             case Train():  # one that diverged is thrown away
-                return step.model if self.rng.random() < 0.2 else learner.train(step.model, seed=seed)
+                return step.model if self._rarely() else learner.train(step.model, seed=seed)
+            case Score() if self._calm:
+                return learner.score(step.models)
             case Score():
                 return tuple(self._eval() for _ in step.models)
             case Average():
-                rule = self.rng.choice(RULES)
+                rule = RULES[0] if self._calm else self.rng.choice(RULES)
                 return aggregate.combine(rule, step.mine, step.others, step.weights, step.own)
             case Predict():
                 return learner.predict(step.model, seed=seed, **step.options)
@@ -169,14 +180,19 @@ class Hostile:
                 raise Broken(
                     f"in round {self.policy.round} it reported round {step.round}: a restart would go wrong"
                 )
-            self.reported.append(step.round)
+            self.reports.append(step)
             self.snapshots.append(self.policy.snapshot())
+            if step.round == self.calm_after:
+                self.fall_silent()
 
     # -- chance --------------------------------------------------------------------------------------------
 
     def _some(self, peers: Iterable[PeerId], share: float | None = None) -> list[PeerId]:
         share = self.answers if share is None else share
         return [p for p in dict.fromkeys(peers) if self.rng.random() < share]
+
+    def _rarely(self) -> bool:
+        return not self._calm and self.rng.random() < 0.2
 
     def _eval(self) -> Eval:
         return Eval(self.rng.choice(LOSSES), self.rng.choice(ACCURACIES), self.rng.choice(SIZES))

@@ -26,7 +26,9 @@ def works_in_a_swarm_of(subject: Subject, nodes: int) -> None:
 
 
 def a_peer_may_die(subject: Subject) -> None:
-    all_finish(subject.run(faults=[Crash(subject.midway, MIDDLE)]), but=[MIDDLE])
+    ran = subject.run(faults=[Crash(subject.midway, MIDDLE)])
+    it_happened(ran, "crashed")
+    all_finish(ran, but=[MIDDLE])
 
 
 def a_peer_may_be_slow(subject: Subject) -> None:
@@ -54,8 +56,7 @@ def a_peer_may_restart_from_its_checkpoint(subject: Subject) -> None:
     """At once, before it is missed, and after a while."""
     for pause in (0.5, 15.0):
         ran = subject.run(faults=[Crash(subject.midway, MIDDLE), Restart(subject.midway + pause, MIDDLE)])
-        if not ran.of("restarted"):
-            raise Broken(f"{MIDDLE} had done all its rounds when half of the swarm's were done")
+        it_happened(ran, "restarted")
         all_finish(ran)
 
 
@@ -103,6 +104,11 @@ def trouble(subject: Subject) -> list[Fault]:
         Partition(half, (frozenset(IDS[3:5]),), half + 15.0),
         Crash(half, IDS[-1]),
     ]
+
+
+def it_happened(ran: Ran, event: str) -> None:
+    if not ran.of(event):
+        raise Broken(f"{MIDDLE} was never {event}: it had done its rounds when half of the swarm's were done")
 
 
 def all_finish(ran: Ran, but: Collection[PeerId] = (), late: Collection[PeerId] = ()) -> None:

@@ -48,7 +48,8 @@ class ToyLearner:
         return tuple(Eval(loss=loss, accuracy=1 / (1 + loss), samples=self.samples) for loss in losses)
 
     def confusion(self, model: Model, split: Split = "test") -> list[list[int]]:
-        right = round(self.samples / (1 + float(np.abs(model.vector - self.point).mean())))
+        accuracy = self.score([model])[0].accuracy
+        right = 0 if np.isnan(accuracy) else round(self.samples * accuracy)
         return [[right, self.samples - right], [0, 0]]
 
     def predict(

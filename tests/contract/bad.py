@@ -113,3 +113,13 @@ class KeepsStrangeThings(Good):
 class Lives(Good):
     def snapshot(self) -> dict[str, Any]:
         return {**super().snapshot(), "kept": {"seen": self.seen}}
+
+
+class ForgetsOthers(Good):
+    """Whom it met decides how it learns; a node alone meets nobody."""
+
+    keeps = ()
+
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        self.model = Model(self.model.layout, self.model.vector + np.float32(sum(self.seen)))
+        return await super().mix(t)

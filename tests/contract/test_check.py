@@ -44,6 +44,12 @@ BAD: list[tuple[type[Policy], str, type[Exception], str]] = [
         Broken,
         "restarts after round 0 ends with another model",
     ),
+    (
+        bad.ForgetsOthers,
+        "a restored policy does what it would have done",
+        Broken,
+        "restored after round 0 it goes on",
+    ),
     (bad.KeepsTooMuch, "the state survives a checkpoint", StoreError, "a policy keeps a Eval"),
     (bad.KeepsStrangeThings, "the state survives a checkpoint", Broken, "counts: a defaultdict became a dict"),
     (bad.Lives, "a snapshot does not change afterwards", Broken, "the snapshot of round 0 changed"),
