@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from pfl_node.errors import PflError, TaskError
+from pfl_node.errors import TaskError
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.auxiliary import Auxiliary
 from pfl_node.learning.batches import batches
@@ -121,12 +121,11 @@ class Novelty:
 
     def _try(self) -> None:
         """The task's own autoencoder on two samples, so that one that does not fit is found now."""
+        self._build()
         try:
             with self._pool.borrow() as space, torch.inference_mode():
                 space.load(self._start())
                 self._error(space.module, self._about.x[:2])
-        except PflError:
-            raise
         except Exception as error:  # the user's code may raise anything
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise TaskError(f"task {self._task}: the autoencoder fails on the auxiliary data: {text}") from error
+            raise TaskError(f"task {self._task}: the autoencoder does not fit the inputs: {text}") from error

@@ -62,7 +62,7 @@ def classes_of(output: Tensor, y: Tensor, *, own_loss: bool) -> int | None:
     if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
         return None
     hard = y.ndim == 1 and not y.is_floating_point()
-    soft = y.shape == output.shape and not own_loss
+    soft = y.shape[1:] == output.shape[1:] and y.is_floating_point() and not own_loss
     return output.shape[1] if hard or soft else None
 
 

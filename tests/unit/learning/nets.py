@@ -84,3 +84,9 @@ def learner(
     **settings: Any,
 ) -> Learner:
     return Learner(task(model, data, **task_options or {}), TrainSettings(**settings), "cpu")
+
+
+def student(model: Callable[[], nn.Module] = plain, data: Data | None = None, **options: Any) -> Learner:
+    """A learner with auxiliary samples; options are the task's or settings of training."""
+    settings = {key: options.pop(key) for key in TrainSettings.model_fields if key in options}
+    return learner(model, data, {"auxiliary": blobs(30, seed=9).x, **options}, **settings)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
 from pfl_node.errors import TaskError
-from pfl_node.learning.data import complete, settle, split, tensors
+from pfl_node.learning.data import complete, inputs, settle, split, tensors
 from pfl_node.learning.task import Data, Task
 from tests.unit.learning.nets import blobs, plain
 
@@ -119,6 +119,66 @@ def test_splits_that_are_given_are_kept() -> None:
     assert [len(d.x) for d in (given.train, given.val, given.test)] == [50, 3, 4]
     with pytest.raises(TaskError, match="the test data is empty"):
         complete(Task("t", plain, blobs(50), test=Data(torch.ones(0), torch.ones(0))), 0)
+
+
+# -- auxiliary samples -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        torch.ones(2, 3, dtype=torch.float64),
+        np.ones((2, 3), dtype=np.float16),
+        (np.ones((2, 3)), [0, 1]),
+        (torch.ones(2, 3), None),
+        Data(torch.ones(2, 3), torch.tensor([7, 7, 7])),
+        TensorDataset(torch.ones(2, 3)),
+        TensorDataset(torch.ones(2, 3), torch.ones(2)),
+        Pairs((torch.ones(3), "cat"), (np.ones(3, dtype=np.float32), "dog")),
+    ],
+    ids=lambda data: type(data).__name__,
+)
+def test_auxiliary_samples_may_come_in_any_shape_and_their_labels_are_ignored(data: Any) -> None:
+    x = inputs(data, torch.zeros(5, 3), "mine")
+    assert (x.tolist(), x.dtype) == ([[1.0] * 3] * 2, torch.float32)
+
+
+def test_a_list_of_rows_is_no_pair() -> None:
+    assert inputs([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], torch.zeros(5, 2), "mine").shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (torch.ones(0, 3), "is empty"),
+        (Pairs(), "is empty"),
+        (torch.tensor(1.0), "is empty"),
+        (torch.ones(2, 4), "has samples (4,) torch.float32, the train data has (3,) torch.float32"),
+        (torch.ones(2, 3, dtype=torch.uint8), "has samples (3,) torch.uint8, the train data"),
+        (torch.ones(3), "has samples () torch.float32"),
+        (torch.full((2, 3), float("nan")), "has a NaN or an infinity"),
+        ("pictures/", "is str: only numbers"),
+        (Pairs((torch.ones(2), 0), (torch.ones(3), 1)), "cannot be stacked"),
+        (Pairs(("cat", 0)), "cannot be stacked"),
+    ],
+)
+def test_auxiliary_samples_that_cannot_be_used_say_what_is_wrong(data: Any, text: str) -> None:
+    with pytest.raises(TaskError) as error:
+        complete(Task("mine", plain, Data(torch.ones(20, 3), torch.zeros(20).long()), auxiliary=data), 0)
+    assert str(error.value).startswith("task mine: the auxiliary data")
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_task_without_auxiliary_samples_has_none_and_twice_completed_is_the_same() -> None:
+    assert complete(Task("t", plain, blobs(50)), 0).auxiliary is None
+    once = complete(Task("t", plain, blobs(50), auxiliary=blobs(5)), 0)
+    again = complete(once, 0)
+    assert isinstance(again.auxiliary, torch.Tensor)
+    assert torch.equal(again.auxiliary, blobs(5).x)
+
+
+# -- where it lies ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("channels", [1, 3])

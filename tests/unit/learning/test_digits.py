@@ -9,7 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfl_node.errors import ConfigError
-from pfl_node.learning.digits import IMAGES, Share, digits, drawn_share, images, indexed_share, pools, rotated
+from pfl_node.learning.digits import (
+    IMAGES,
+    MODELS,
+    Share,
+    digits,
+    drawn_share,
+    images,
+    indexed_share,
+    pools,
+    rotated,
+    set_aside,
+    skewed_share,
+)
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.task import Task
 from pfl_node.settings import TrainSettings
@@ -165,6 +177,19 @@ def test_both_models_learn_something_in_a_few_rounds(model: str) -> None:
         ({"samples": 2000}, "has only"),
         ({"samples": 0}, "samples = 0"),
         ({"model": "mpl"}, "did you mean 'mlp'?"),
+        ({"model": "cnn,mpl"}, "no model 'mpl'; did you mean 'mlp'?"),
+        ({"model": ["cnn", 3]}, "no model 3"),
+        ({"model": []}, "model = [] is not a name or a list of names"),
+        ({"model": 3}, "model = 3 is not a name"),
+        ({"auxiliary": 1}, "auxiliary = 1 is not a share"),
+        ({"auxiliary": -0.1}, "auxiliary = -0.1 is not a share"),
+        ({"auxiliary": True}, "auxiliary = True is not a share"),
+        ({"auxiliary": "half"}, "auxiliary = 'half' is not a share"),
+        ({"auxiliary": 0.98}, "leaves a cluster only 14 images"),
+        ({"alpha": 0}, "alpha = 0 is not a number above zero"),
+        ({"alpha": "little"}, "alpha = 'little' is not a number"),
+        ({"alpha": float("inf")}, "alpha = inf"),
+        ({"alpha": 1.0, "samples": 20}, "leave out samples"),
     ],
 )
 def test_a_mistake_in_an_option_is_one_line(options: dict[str, Any], text: str) -> None:
@@ -183,3 +208,100 @@ def test_lists_may_come_as_text_from_a_command_line() -> None:
     task = place(3, 4, angles="0,90", sizes="1,3")
     assert task.cluster == 1
     assert place(0, 4, angles=90).cluster == 0
+
+
+# -- auxiliary images ------------------------------------------------------------------------------------------
+
+
+@given(counts, seeds, st.integers(0, 1000))
+def test_auxiliary_images_are_at_no_node_and_in_no_test_set(
+    counts: tuple[int, ...], seed: int, aside: int
+) -> None:
+    out = set_aside(seed, aside)
+    found = np.concatenate([out, *(np.concatenate(pair) for pair in pools(seed, counts, aside))])
+    assert len(out) == aside
+    assert sorted(found) == list(range(IMAGES))
+    for with_them, without in zip(pools(seed, counts, aside), pools(seed, counts), strict=True):
+        assert np.array_equal(with_them[1], without[1])  # the tests stay the same
+
+
+def aside(task: Task) -> torch.Tensor:
+    assert isinstance(task.auxiliary, torch.Tensor)
+    return task.auxiliary
+
+
+def test_auxiliary_images_are_the_same_at_all_places_and_shared_in_memory() -> None:
+    tasks = [place(i, 10, auxiliary=0.5, model="mlp,cnn") for i in range(10)]
+    tasks.append(place(None, None, auxiliary=0.5, node_id="late"))
+    assert len({id(t.auxiliary) for t in tasks}) == 1
+    assert aside(tasks[0]).shape == (719, 1, 8, 8)
+    assert not torch.equal(aside(tasks[0]), aside(place(0, 10, seed=1, auxiliary=0.5)))
+    assert place(0, 10).auxiliary is None
+
+
+def test_auxiliary_images_are_turned_by_one_angle_after_the_other() -> None:
+    found = aside(place(0, 4, angles=(0, 90, 180), auxiliary=0.1)).numpy()
+    which = set_aside(0, len(found))
+    for turn in range(3):
+        np.testing.assert_array_equal(found[turn::3], rotated(turn)[which[turn::3]])
+
+
+# -- unequal labels --------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(counts, seeds, st.sampled_from([0.01, 0.1, 1.0, 100.0]), st.sampled_from([0, 700]))
+def test_with_alpha_all_images_of_a_cluster_are_given_out_once(
+    counts: tuple[int, ...], seed: int, alpha: float, aside: int
+) -> None:
+    shares = [skewed_share(counts, alpha, seed, i, aside) for i in range(sum(counts))]
+    for cluster, (pool, test) in enumerate(pools(seed, counts, aside)):
+        mine = [s for s in shares if s.cluster == cluster]
+        assert len(mine) == counts[cluster]
+        given_out = {i for s in mine for i in (*s.train.tolist(), *s.val.tolist())}
+        assert given_out == (set(pool.tolist()) if mine else set())
+        assert all(np.array_equal(s.test, test) for s in mine)
+    for share in shares:
+        n = len({*share.train.tolist(), *share.val.tolist()})
+        assert (len(share.train), len(share.val)) == ((n - n // 5, n // 5) if n >= 5 else (n, n))
+
+
+def test_the_smaller_alpha_the_fewer_classes_a_node_has() -> None:
+    def kinds(alpha: float) -> float:
+        return float(np.mean([len(place(i, 10, angles=0, alpha=alpha).train.y.unique()) for i in range(10)]))
+
+    assert kinds(0.01) < 3 < kinds(0.1) < 8 < kinds(10)
+
+
+def test_the_test_data_of_unequal_nodes_is_that_of_their_cluster() -> None:
+    equal, unequal = place(3, 10).test, place(3, 10, alpha=0.1, auxiliary=0.5).test
+    assert equal is unequal
+
+
+def test_alpha_needs_to_know_the_place() -> None:
+    with pytest.raises(ConfigError, match=r"say which one, task\.index"):
+        place(None, None, alpha=0.1)
+
+
+# -- several models --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("models", ["mlp,cnn", ["mlp", "cnn"], ("mlp", "cnn")], ids=str)
+def test_places_have_the_models_in_turn(models: Any) -> None:
+    tasks = [place(i, 4, model=models) for i in range(4)]
+    assert [t.model for t in tasks] == [MODELS["mlp"], MODELS["cnn"]] * 2
+
+
+def test_without_a_place_the_id_decides_the_model() -> None:
+    found = [place(None, None, node_id=f"n{i}", model="mlp,cnn").model for i in range(60)]
+    assert 15 < found.count(MODELS["cnn"]) < 45
+    assert found == [place(None, None, node_id=f"n{i}", model="mlp,cnn").model for i in range(60)]
+
+
+def test_nodes_with_different_models_predict_the_same_samples() -> None:
+    options: dict[str, Any] = {"model": "mlp,cnn", "auxiliary": 0.1, "alpha": 0.5}
+    mlp, cnn = (Learner(place(i, 10, **options), TrainSettings(), "cpu") for i in (0, 1))
+    assert mlp.layout != cnn.layout
+    assert mlp.predictions == cnn.predictions
+    taught = mlp.distill(mlp.fresh(0), seed=0, teacher=cnn.predict(cnn.fresh(0), seed=0), epochs=1)
+    assert taught.is_finite()

@@ -153,7 +153,10 @@ def test_a_place_outside_the_swarm_is_a_mistake() -> None:
     ("options", "text"),
     [
         ({"smaples": 3}, "task digits has no option 'smaples'; did you mean 'samples'?"),
-        ({"colour": 3}, "task digits has no option 'colour'; known: angles, model, samples, sizes"),
+        (
+            {"colour": 3},
+            "task digits has no option 'colour'; known: alpha, angles, auxiliary, model, samples, sizes",
+        ),
     ],
 )
 def test_an_unknown_option_names_the_nearest(options: dict[str, Any], text: str) -> None:
@@ -191,6 +194,16 @@ MISTAKES = [
         "3 samples in x but 4 labels",
     ),
     ("def task(): return {'model': net, 'train': rows(), 'val': (torch.ones(2), ['a'])}", "task", "the val data"),
+    (
+        "def task(): return {'model': net, 'train': rows(), 'auxiliary': torch.ones(5, 9)}",
+        "task",
+        "the auxiliary data has samples (9,) torch.float32, the train data has",
+    ),
+    (
+        "def task(): return {'model': net, 'train': rows(), 'autoencoder': 'small'}",
+        "task",
+        "the autoencoder is of type str, not an nn.Module",
+    ),
 ]
 
 
@@ -272,8 +285,11 @@ def test_a_node_that_trains_imports_neither_torchs_compiler_nor_scikit_learn() -
         from pfl_node.learning.task import Place
         from pfl_node.learning.tasks import load_task
         from pfl_node.settings import TaskSettings, TrainSettings
-        me = Learner(load_task(TaskSettings(), Place(0, 20, 0, "")), TrainSettings(optimizer="adam", lr=0.01))
+        task = load_task(TaskSettings(auxiliary=0.1), Place(0, 20, 0, ""))
+        me = Learner(task, TrainSettings(optimizer="adam", lr=0.01))
         me.score([me.train(me.fresh(0), seed=0)])
+        said = me.predict(me.fresh(0), seed=0, novelty=1, counts=True)
+        me.distill(me.fresh(0), seed=0, teacher=said, epochs=1)
         assert not {"torch._dynamo", "torchvision", "sklearn", "scipy"} & set(sys.modules)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)
