@@ -3,6 +3,8 @@ data": section 4.1 and Algorithm 1. Each test quotes what it covers."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pfl_node.policies.gossip import Gossip
@@ -113,7 +115,7 @@ def test_the_stopping_criterion_is_the_number_of_rounds() -> None:
     assert [s.round for s in hand.all(Report)] == [0, 1]
 
 
-def trained(rounds: int | None = 3, **options: float) -> tuple[Gossip, Hand]:
+def trained(rounds: int | None = 3, **options: Any) -> tuple[Gossip, Hand]:
     """A node past its first training."""
     policy = make(Gossip, rounds=rounds, me=ME, **options)
     policy.trained = True
