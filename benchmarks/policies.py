@@ -19,8 +19,8 @@ from pfl_node.sim.compare import Comparison, Entrant, compare, enter
 
 ROUNDS = 40
 FAIR = ("local", "el", "dpsgd", "deprl", "dac", "idca", "facade")
-SKEWED = ("local", "fedavg", "fedprox", "feded")
-WEIGHTS = ("w0", "w1", "w2")
+SERVERLESS = ("local", "fedavg", "fedprox")
+WEIGHTS = ("w0", "w1", "w2")  # of feded
 
 
 def settings(**task: Any) -> Settings:
@@ -31,30 +31,27 @@ def entered(names: Sequence[str], nodes: int) -> list[Entrant]:
     return enter(names, {}, {}, nodes=nodes, rounds=ROUNDS)
 
 
-def everybody(seeds: int) -> Comparison:
+def everybody(seeds: int, names: Sequence[str] = ("all",)) -> Comparison:
     """Onoszko et al. 2021, table 1: oracle, pens, random, local, in this order."""
-    return compare(settings(sizes=[10, 10]), entered(policies_in("all"), 20), nodes=20, seeds=seeds)
+    names = policies_in(",".join(names))
+    return compare(settings(sizes=[10, 10]), entered(names, 20), nodes=20, seeds=seeds)
 
 
-def minority(seeds: int) -> Comparison:
-    """Trinca 2024, table 4.2: facade's minority is better off than that of the others."""
-    return compare(settings(sizes=[14, 6]), entered(FAIR, 20), nodes=20, seeds=seeds)
+def minority(seeds: int, names: Sequence[str] = FAIR) -> Comparison:
+    """Trinca 2024, table 4.2: facade's minority is better off than el's."""
+    return compare(settings(sizes=[14, 6]), entered(names, 20), nodes=20, seeds=seeds)
 
 
-def skewed(seeds: int) -> Comparison:
-    """Eriksson 2022, table 4.1: at Dirichlet(0.1), the word of those who know a sample (w2) is worth more than that
-    of those who have most (w0)."""
-    *others, feded = entered(SKEWED, 10)
-    variants = [weighted(feded, weights) for weights in WEIGHTS]
+def skewed(seeds: int, names: Sequence[str] = SERVERLESS, weights: Sequence[str] = WEIGHTS) -> Comparison:
+    """Eriksson 2022, table 4.1: at Dirichlet(0.1) it is better to weight by who knows a sample (w2) than by who
+    has most of them (w0)."""
+    (feded,) = entered(["feded"], 10)
+    variants = [replace(feded, title=f"feded {w}", given={"weights": w}) for w in weights]
     task = settings(angles=[0], alpha=0.1, auxiliary=0.5)
-    return compare(task, [*others, *variants], nodes=10, seeds=seeds)
+    return compare(task, [*entered(names, 10), *variants], nodes=10, seeds=seeds)
 
 
-def weighted(feded: Entrant, weights: str) -> Entrant:
-    return replace(feded, title=f"feded {weights}", given={"weights": weights})
-
-
-TABLES: dict[str, Callable[[int], Comparison]] = {"everybody": everybody, "minority": minority, "skewed": skewed}
+TABLES: dict[str, Callable[..., Comparison]] = {"everybody": everybody, "minority": minority, "skewed": skewed}
 
 
 def main() -> None:

@@ -104,16 +104,16 @@ def bars(runs: int) -> "Iterator[Callable[[Heard], None] | None]":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-    told = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[unit]}"), TimeElapsedColumn())
+    told = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     under_way: dict[tuple[str, int], TaskID] = {}
     with Progress(*told, console=Console(stderr=True), transient=True) as shown:
-        total = shown.add_task(f"{runs} runs", total=runs, unit="")
+        total = shown.add_task(f"{runs} runs", total=runs)
 
         def watch(heard: "Heard") -> None:
             run, said = (heard.title, heard.seed), heard.said
             if said["event"] == "progress":
                 if run not in under_way:
-                    under_way[run] = shown.add_task(f"{heard.title}, seed {heard.seed}", unit="")
+                    under_way[run] = shown.add_task(f"{heard.title}, seed {heard.seed}")
                 shown.update(under_way[run], completed=said["done"], total=said["total"])
                 return
             shown.advance(total)

@@ -30,7 +30,7 @@ Workers = Annotated[
 Fitted = Annotated[
     bool,
     typer.Option(
-        "--fit/--no-fit", help="In a table, knobs shrink to the nodes and rounds there are; or are the papers'."
+        "--fit/--no-fit", help="In a table: knobs that fit the nodes and rounds, or those of the papers."
     ),
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write journals, summaries and the table here.")]

@@ -33,7 +33,7 @@ def title(found: Comparison) -> str:
 
 def legend(found: Comparison) -> str:
     spread = "mean (lowest-highest) over the seeds; " if len(found.seeds) > 1 else ""
-    return f"{spread}accuracies on test data and who was found in %; models and MB sent by all nodes together"
+    return f"{spread}shares in %, accuracy on test data; models and MB sent by all nodes together"
 
 
 def columns(found: Comparison) -> list[str]:

@@ -133,7 +133,7 @@ def test_the_table_for_people_ends_with_what_was_run(capsys: pytest.CaptureFixtu
         "policy accuracy models MB CPU s",
         "pens 90.0 1 2.0 3.0",
         "el did not run: no time",
-        "accuracies on test data and who was found in %; models and MB sent by all nodes together",
+        "shares in %, accuracy on test data; models and MB sent by all nodes together",
         "pens: T=20 (fitted)",
     ]
 
