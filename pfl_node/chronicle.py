@@ -24,7 +24,7 @@ from pfl_node.steps import DIVERGED, Publish, Record, Report
 from pfl_node.store.checkpoint import save_checkpoint, save_model
 from pfl_node.store.home import Home
 from pfl_node.store.journal import Journal
-from pfl_node.types import Eval, Split
+from pfl_node.types import Eval
 from pfl_node.work import Work
 
 if TYPE_CHECKING:
@@ -135,8 +135,7 @@ class Chronicle:
 
     async def measure(self, model: Model, round: int) -> dict[str, float]:
         """Validation and test of the personal model, between the batches of whoever trains."""
-        splits: tuple[Split, ...] = ("val", "test")
-        for split in splits:
+        for split in self.settings.eval.on:
             score = partial(self.learner.score, [model], split=split)
             with self.work.of("measured"):
                 self.measured[split] = (await self.trainer.soon(score))[0]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pfl_node.learning.trainer import Trainer
 
 MINUTE = 60.0
+SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
 MAX_ID = 64  # characters; a longer name of a sender is nobody's
 
 
@@ -77,7 +78,9 @@ class Reception:
         self.status = status
         self.calls: Counter[tuple[str, str]] = Counter()  # (call, "ok" or the reason)
         self.received: Counter[PeerId] = Counter()  # models
+        self.served: Counter[PeerId] = Counter()  # models and parts of them that were fetched from me
         self.bytes_in = 0
+        self.bytes_out = 0
         self._rate = Rate(settings.calls_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
         self._learning: tuple[Learner, Trainer] | None = None
@@ -155,10 +158,13 @@ class Reception:
             raise Refused(Reason.NOT_READY, f"this node has no {part} to give yet; try again later")
         return replace(offer, model=offer.model.of(part))
 
-    def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:  # noqa: ARG002
+    def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         self.calls[call, outcome] += 1
         if call in ("SendModel", "EvaluateModel"):
             self.bytes_in += nbytes
+        elif call in SERVED:
+            self.bytes_out += nbytes
+            self.served[PeerId(peer)] += outcome == "ok"
 
     @property
     def refused(self) -> dict[str, int]:

@@ -84,6 +84,8 @@ class EvalSettings(Section):
 
     every: PositiveInt = 1
     """Rounds."""
+    on: tuple[Literal["val", "test"], ...] = ("val", "test")
+    """Which data; leave out what nobody looks at, as measuring takes time."""
 
 
 class RoundSettings(Section):

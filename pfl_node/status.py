@@ -36,13 +36,14 @@ def details_of(node: Node) -> dict[str, Any]:
     """Plain values only, as JSON has them."""
     models, nbytes = node.client.traffic.models, node.client.traffic.bytes
     fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
+    pushed = Counter({peer: n for (peer, way), n in models.items() if way == "out"})
     details: dict[str, Any] = {
         "peers": len(node.company()),
         "waiting_for": list(node.driver.waiting_for) if node.driver else [],
         "models_waiting": node.mailbox.held,
-        "models_sent": {peer: n for (peer, way), n in models.items() if way == "out"},
+        "models_sent": pushed + node.reception.served,
         "models_received": fetched + node.reception.received,
-        "bytes_sent": sum(n for (_, way), n in nbytes.items() if way == "out"),
+        "bytes_sent": sum(n for (_, way), n in nbytes.items() if way == "out") + node.reception.bytes_out,
         "bytes_received": sum(n for (_, way), n in nbytes.items() if way == "in") + node.reception.bytes_in,
         "refused": node.reception.refused,
         "membership": node.membership.counters,

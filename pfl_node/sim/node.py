@@ -21,8 +21,6 @@ from pfl_node.sim.world import Traffic, World
 from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import Eval, Offer, Part, PeerId, Split
 
-SPLITS: tuple[Split, ...] = ("val", "test")  # a policy sees neither
-
 
 class SimNode:
     """away -> up -> left; up -> crashed -> up."""
@@ -257,7 +255,7 @@ class SimNode:
             self.policy.round = ahead - 1
 
     def _measure(self, model: Model) -> None:
-        for split in SPLITS:
+        for split in self.world.settings.eval.on:
             scores = self.learner.score([model], split=split, samples=None, own_sample_each=False, seed=0)
             self._measured[split] = scores[0]
         self._measured_model = model

@@ -165,8 +165,10 @@ def test_refusals_are_counted_by_reason() -> None:
     host.count("SendModel", "ok", YOU, 100)
     host.count("SendModel", "layout", YOU, 0)
     host.count("EvaluateModel", "layout", YOU, 0)
-    assert host.refused == {"layout": 2}
-    assert host.bytes_in == 100
+    host.count("GetModel", "ok", YOU, 70)
+    host.count("GetHead", "not_ready", YOU, 0)
+    assert host.refused == {"layout": 2, "not_ready": 1}
+    assert (host.bytes_in, host.bytes_out, dict(host.served)) == (100, 70, {YOU: 1})
 
 
 def test_a_rate_is_per_peer_and_recovers() -> None:

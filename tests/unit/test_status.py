@@ -56,7 +56,8 @@ def learns(node: Node) -> None:
         ToyLearner(),  # type: ignore[arg-type]
         node.trainer,
         work=node.work,
-        publish=lambda _, __: None,
+        publish=lambda _: None,
+        ended=lambda _: None,
     )
     node.chronicle.measured = {"test": Eval(loss=0.5, accuracy=float("nan"), samples=3)}
     node.chronicle.record(Record("neighbours", {"ids": [YOU], "pairs": {(1, 2): float("inf")}}))
