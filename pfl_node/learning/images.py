@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 SCALED = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
+PEEK = 200  # training images that validation looks at where a node has none for it; all would take long
 TUNED = {("imagenette", "facade_lenet"): {"lr": 3e-4}}  # where a paper trains a network otherwise than elsewhere
 
 
@@ -43,7 +44,7 @@ def images(
     alpha: float | None = None,
     samples: int | None = None,
     val: int | None = None,
-    tests: Tests = "part",
+    tests: int | str = "part",
     auxiliary: float = 0,
     auxiliary_samples: int | None = None,
 ) -> Task:
@@ -54,9 +55,9 @@ def images(
     overlap).
 
     `samples` are for training and `val` more for validation; None: all, and a tenth of them (val = 0: validation
-    uses the training images). `tests` are the cluster's part of the test images, so many of it, or all; turned as
-    the cluster is. `auxiliary` is the share or the number of training images that is set aside: the same at all
-    nodes, without labels, turned by one angle after the other; `auxiliary_samples` of them are used (None: all).
+    looks at 200 of the training images). `tests` are the cluster's part of the test images, so many of it, or all;
+    turned as the cluster is. `auxiliary` is the share or the number of training images that is set aside: the same
+    at all nodes, without labels, turned by one angle after the other; `auxiliary_samples` are used (None: all).
     Of several models, place i has number i modulo their count; without an index the node's id decides.
     """
     data = load(dataset, root, size=size, download=download)
@@ -80,7 +81,7 @@ def images(
         name=dataset,
         model=lambda: network.build(data.classes, data.channels, data.size),
         train=train,
-        val=train if mine.val is mine.train else _data(data.train, mine.val, angle),
+        val=Data(train.x[:PEEK], train.y[:PEEK]) if mine.val is None else _data(data.train, mine.val, angle),
         test=_test(data, len(turns), mine.cluster, angle, _tests(tests)),
         head=network.head,
         train_defaults={**network.train, **TUNED.get((dataset, name), {})},

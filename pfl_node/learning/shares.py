@@ -24,11 +24,11 @@ Tests = int | Literal["part", "all"]
 
 
 class Share(NamedTuple):
-    """One node's images, as numbers in the training set. Where it has none for validation, val is train itself."""
+    """One node's images, as numbers in the training set; val is None where all of them are for training."""
 
     cluster: int
     train: Indices
-    val: Indices
+    val: Indices | None
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Plan:
     partition: str = "iid"
     alpha: float | None = None
     samples: int | None = None  # for training; None: all
-    val: int | None = None  # for validation; None: a tenth; 0: those for training
+    val: int | None = None  # for validation; None: a tenth; 0: none of their own
     aside: int = 0  # images that no node trains on
 
     def __post_init__(self) -> None:
@@ -115,8 +115,7 @@ def _held_out(data: Dataset, plan: Plan, cluster: int, mine: Indices) -> Share:
         held = plan.val
     if held >= len(mine):
         raise ConfigError(f"task.val = {held}, but a node has only {len(mine)} images of {data.name} in all")
-    train = mine[held:]
-    return Share(cluster, train, mine[:held] if held else train)
+    return Share(cluster, mine[held:], mine[:held] if held else None)
 
 
 @lru_cache(maxsize=16)

@@ -25,10 +25,26 @@ class BuiltIn:
     description: str
 
 
+IMAGES = "pfl_node.learning.images"
+
 TASKS: dict[str, BuiltIn] = {
     "digits": BuiltIn(
         "pfl_node.learning.digits:digits",
         "1,797 real handwritten digits (8x8), clusters by rotation; nothing to download",
+    ),
+    "cifar10": BuiltIn(
+        f"{IMAGES}:cifar10", "60,000 colour photos (32x32) of 10 kinds of things, as FACADE uses them"
+    ),
+    "fashion_mnist": BuiltIn(
+        f"{IMAGES}:fashion_mnist", "70,000 grey clothes (28x28) of 10 kinds, as PENS uses them"
+    ),
+    "mnist": BuiltIn(f"{IMAGES}:mnist", "70,000 handwritten digits (28x28), as FedAvg uses them"),
+    "emnist": BuiltIn(f"{IMAGES}:emnist", "145,600 handwritten letters (28x28), as FedED uses them"),
+    "imagenette": BuiltIn(
+        f"{IMAGES}:imagenette", "13,394 photos of 10 easy classes of ImageNet, as FACADE uses them"
+    ),
+    "images": BuiltIn(
+        f"{IMAGES}:images", "pictures of your own: train/CLASS/IMAGE and test/CLASS/IMAGE under task.root"
     ),
 }
 

@@ -129,6 +129,13 @@ def test_a_learner_takes_no_copy_of_the_images(root: Path) -> None:
     assert me._splits["train"].x.data_ptr() == task.train.x.data_ptr()
     assert me._splits["test"].x.data_ptr() == task.test.x.data_ptr()
     assert me._splits["val"].x.data_ptr() == task.train.x.data_ptr()  # FACADE keeps none for validation
+    assert me._splits["val"].n == 100
+
+
+def test_validation_looks_at_200_of_the_training_images_where_there_are_none_for_it(root: Path) -> None:
+    task = place(root, 0, 1)
+    assert task.val is not None
+    assert (len(task.train.y), len(task.val.y)) == (400, 200)
 
 
 def test_bytes_are_scaled_as_torchvision_scales_them() -> None:

@@ -134,7 +134,8 @@ def test_nodes_share_their_modules_even_when_each_gets_a_factory_of_its_own(tmp_
     ("name", "text"),
     [
         ("digts", "no task 'digts'; did you mean 'digits'?"),
-        ("cifar", "no task 'cifar'; known: digits"),
+        ("cifar", "no task 'cifar'; did you mean 'cifar10'?"),
+        ("words", "no task 'words'; known: cifar10, digits, emnist, fashion_mnist, imagenette, images, mnist"),
         ("mine.py", "mine.py:FUNCTION"),
     ],
 )
