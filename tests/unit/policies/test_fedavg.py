@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from pfl_node.contract.subject import IDS, ROUNDS, Subject
 from pfl_node.model import Model
 from pfl_node.policies.fedavg import ASKED, NEAR, FedAvg
+from pfl_node.sim.faults import Crash, Join, Restart
 from pfl_node.steps import Fetch, Fresh, Gather, Report, Send, Train
 from pfl_node.types import Offer, PeerId
 from tests.byhand import A, B, C, Hand, Run, make, model, offer
@@ -163,3 +165,17 @@ def after_some_rounds(start: float) -> Model:
     hand.run(policy.main())
     assert hand.all(Report)[0].model == model(start)
     return policy.model
+
+
+# -- in swarms ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+@pytest.mark.parametrize("how", ["joins", "restarts"])
+def test_one_who_comes_late_or_back_ends_with_the_model_of_all(fraction: float, how: str) -> None:
+    subject = Subject(FedAvg, C=fraction)
+    late, at = IDS[2], subject.midway
+    ran = subject.run(faults=[Join(at, late)] if how == "joins" else [Crash(at, late), Restart(at + 1.0, late)])
+    models = [node.policy.model for node in ran.nodes.values()]
+    assert all(other == models[0] for other in models)
+    assert ran.rounds(late)[-1] == ROUNDS - 1

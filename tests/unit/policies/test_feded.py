@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from pfl_node import predictions
+from pfl_node.contract.subject import IDS, ROUNDS, Subject
 from pfl_node.policies.feded import FedEd
+from pfl_node.sim.faults import Join
 from pfl_node.steps import Distill, Fetch, Gather, Linger, Predict, Publish, Report, Send, Train
 from pfl_node.types import Offer, PeerId
 from tests.byhand import A, B, C, Hand, Run, make, model, said
@@ -126,3 +128,12 @@ def test_without_anything_that_can_be_used_the_local_model_stays() -> None:
     hand.run(policy.main())
     assert hand.all(Distill) == []
     assert policy.model == model(1)
+
+
+@pytest.mark.parametrize("moment", [0.2, 0.5, 0.8, 0.95])
+def test_in_a_swarm_a_latecomers_last_teacher_is_everybody(moment: float) -> None:
+    subject = Subject(FedEd)
+    ran = subject.run(faults=[Join(moment * subject.end, IDS[2])])
+    rows = ran.of("round", IDS[2])
+    assert rows[-1]["round"] == ROUNDS - 1
+    assert rows[-1]["from"] == [node for node in IDS if node != IDS[2]]
