@@ -13,7 +13,7 @@ from typing import Any
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
-from pfl_node.settings import EvalSettings, PolicySettings, Settings
+from pfl_node.settings import PolicySettings, Settings
 from pfl_node.sim.crew import Said, cores, run_all
 from pfl_node.sim.fit import Fit, fit
 from pfl_node.sim.worker import Order
@@ -208,9 +208,11 @@ def compare(
 def _settings(settings: Settings, entrant: Entrant, seed: int) -> Settings:
     """Models are measured at the end only, unless the user says how often: what a policy costs is not that."""
     rounds = entrant.fit.rounds or settings.rounds
-    often = settings.eval if "every" in settings.eval.model_fields_set else EvalSettings(every=rounds or 1)
+    measured = settings.eval
+    if "every" not in measured.model_fields_set:
+        measured = measured.model_copy(update={"every": rounds or 1})
     policy = PolicySettings.model_validate({"name": entrant.name, **entrant.knobs})
-    return settings.model_copy(update={"policy": policy, "seed": seed, "rounds": rounds, "eval": often})
+    return settings.model_copy(update={"policy": policy, "seed": seed, "rounds": rounds, "eval": measured})
 
 
 def _row(entrant: Entrant, ends: Sequence[Said], seeds: Sequence[int]) -> Row:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pfl_node.errors import ConfigError
-from pfl_node.settings import Settings, TaskSettings, TrainSettings
+from pfl_node.settings import EvalSettings, Settings, TaskSettings, TrainSettings
 from pfl_node.sim import crew, simulate, table
 from pfl_node.sim.compare import Comparison, Entrant, Heard, Row, Spread, compare, enter
 from pfl_node.sim.crew import Said, run_all
@@ -96,6 +97,23 @@ def test_each_run_is_what_a_simulation_alone_is(tmp_path: Path) -> None:
         *(("el", seed, "done") for seed in (0, 1)),
         *(("feded", seed, "failed") for seed in (0, 1)),
         *(("local", seed, "done") for seed in (0, 1)),
+    ]
+
+
+def test_how_often_and_on_what_models_are_measured_is_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Order] = []
+
+    def note(orders: Sequence[Order], workers: int, heard: object) -> list[Said]:
+        seen.extend(orders)
+        return [{"event": "failed", "why": "it was not meant to run"} for _ in orders]
+
+    monkeypatch.setattr("pfl_node.sim.compare.run_all", note)
+    for asked in (EvalSettings(), EvalSettings(on=("test",)), EvalSettings(every=3)):
+        compare(QUICK.model_copy(update={"eval": asked}), enter(["el"], {}, {}, nodes=4, rounds=2), nodes=4)
+    assert [(o.settings.eval.every, o.settings.eval.on) for o in seen] == [
+        (2, ("val", "test")),
+        (2, ("test",)),
+        (3, ("val", "test")),
     ]
 
 
