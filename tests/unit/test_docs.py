@@ -45,7 +45,15 @@ def test_every_policy_is_in_the_readme() -> None:
     assert [name for name in POLICIES if f"| `{name}` |" not in page] == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/cli.md", "docs/configure.md", "docs/write-a-task.md"])
+def test_every_policy_has_a_row_of_the_algorithms() -> None:
+    page = text("docs/algorithms.md")
+    assert [name for name in POLICIES if f"| `{name}` |" not in page] == []
+
+
+PAGES = ["README.md", "ARCHITECTURE.md", *(f"docs/{page.name}" for page in sorted(DOCS.glob("*.md")))]
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_links_between_the_documents_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text(name))
     assert [link for link in links if not ((ROOT / name).parent / link).exists()] == []
