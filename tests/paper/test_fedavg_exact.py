@@ -20,9 +20,9 @@ from pfl_node.sampling import sample
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
 from pfl_node.sim.faults import node_ids
+from pfl_node.sim.held import Plan
 from pfl_node.sim.journal import Journal
 from pfl_node.sim.learns import learners_of
-from pfl_node.sim.held import Plan
 from pfl_node.sim.swarm import SimSwarm
 from pfl_node.types import PeerId
 from tests.e2e.living import Town, play
