@@ -214,7 +214,8 @@ class SimNode:
         due = (step.round + 1) % settings.eval.every == 0
         if due:
             self._measure(step.model)
-        self._write("round", **{**step.data, "round": step.round, **(self._figures() if due else {})})
+        figures = {**self._figures(), "bytes_sent": self.traffic.bytes_sent} if due else {}
+        self._write("round", **{**step.data, "round": step.round, **figures})
         self._catch_up(step.round)
         self.at_work = settings.rounds is None or self.policy.round + 1 < settings.rounds
         self._keep()
