@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from pfl_node.contract.hostile import ME, Hostile
-from pfl_node.contract.subject import ROUNDS, Broken, Subject, through_disk
+from pfl_node.contract.subject import HINT, ROUNDS, Broken, Subject, through_disk
 from pfl_node.contract.toy import ToyLearner
 from pfl_node.policies.base import Policy
 from pfl_node.sim.journal import exact
@@ -113,7 +113,7 @@ def a_restored_policy_does_what_it_would_have_done(subject: Subject) -> None:
     for round, (whole, place, state) in enumerate(zip(wholes, places, states, strict=True)):
         again = played(subject, "some", 0, state, calm_after=round)
         if [_told(r) for r in again.reports] != [_told(r) for r in whole.reports[place + 1 :]]:
-            raise Broken(f"restored after round {round} it goes on otherwise than it would have: keep more state")
+            raise Broken(f"restored after round {round} it goes on otherwise than it would have: {HINT}")
 
 
 def _told(report: Report) -> tuple[Any, ...]:

@@ -28,6 +28,7 @@ from pfl_node.types import PeerId
 ROUNDS = 8
 SWARM = 6  # nodes where something goes wrong
 STOPPED = "stopped"  # the event of a policy that ends before its last round because it has learnt enough
+HINT = "it keeps too little, or does again what it had done"  # to one who is not the same after a restart
 COSTS = Costs(batch=0.5)  # a round takes a second or more, so that faults hit in the middle of it
 
 

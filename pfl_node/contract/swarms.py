@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import pairwise
 
-from pfl_node.contract.subject import IDS, ROUNDS, STOPPED, Broken, Ran, Subject
+from pfl_node.contract.subject import HINT, IDS, ROUNDS, STOPPED, Broken, Ran, Subject
 from pfl_node.sim.faults import Crash, Fault, Join, Loss, Partition, Restart, Slow, node_ids
 from pfl_node.types import PeerId
 
@@ -70,9 +70,7 @@ def a_restart_changes_nothing_for_a_node_alone(subject: Subject) -> None:
         if not ran.of("restarted"):
             raise Broken(f"it did nothing after its Report of round {row['round']}")
         if ran.nodes[node].policy.model != whole.nodes[node].policy.model:
-            raise Broken(
-                f"a node that restarts after round {row['round']} ends with another model: keep more state"
-            )
+            raise Broken(f"a node that restarts after round {row['round']} ends with another model: {HINT}")
 
 
 def messages_may_be_lost(subject: Subject) -> None:

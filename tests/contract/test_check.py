@@ -57,7 +57,6 @@ BAD: list[tuple[type[Policy], str, type[Exception], str]] = [
 
 
 def test_a_policy_of_anybody_is_checked_with_one_call() -> None:
-    check(Good)
     check(Good, m=1)
     assert [rule for rule, error in findings(Good) if not error] == list(RULES)
 
