@@ -19,6 +19,10 @@ class Company:
         """Those that are believed alive, and where they are."""
         return {PeerId(m.id): m.address for m in self._membership.alive(role="node", run=self._run)}
 
+    def rounds(self) -> dict[PeerId, int]:
+        """In which rounds those are that are believed alive."""
+        return {PeerId(m.id): m.round for m in self._membership.alive(role="node", run=self._run)}
+
     def finished(self) -> list[PeerId]:
         """Those that did their last round and left."""
         rounds = self._rounds
@@ -36,6 +40,10 @@ class Company:
     def i_am_in(self, round: int) -> None:
         """Told to the others with the next probes."""
         self._membership.set_round(round)
+
+    def i_have_come(self, round: int) -> None:
+        """Whatever the round: until I have looked around, the others shall not think that I am done."""
+        self.i_am_in(round if self._rounds is None else min(round, self._rounds - 1))
 
     def i_am_done(self) -> None:
         if self._rounds is not None:

@@ -59,6 +59,7 @@ class Others(Protocol):
     """The other nodes of the run (`company.py`)."""
 
     def __call__(self) -> Mapping[PeerId, str]: ...
+    def rounds(self) -> Mapping[PeerId, int]: ...
     def finished(self) -> Iterable[PeerId]: ...
     def at_work(self) -> bool: ...
     def i_am_done(self) -> None: ...
@@ -241,15 +242,23 @@ class Driver:
             return None
 
     async def _gather(self, step: Gather) -> tuple[Offer, ...]:
-        loop, box, company = asyncio.get_running_loop(), self.desk.mailbox, self.desk.company
+        loop, box = asyncio.get_running_loop(), self.desk.mailbox
         box.advance(step.round)
         end = loop.time() + self._patience(step)
-        while missing := [p for p in box.missing(step.peers, step.round) if p in company()]:
-            self.waiting_for = tuple(missing)
-            if not await self.desk.bell.wait(max(0.0, end - loop.time())):
-                break
+        while (missing := self._missing(step)) and (left := end - loop.time()) > 0:
+            self.waiting_for = missing
+            await self.desk.bell.wait(min(LOOK, left))
         self.waiting_for = ()
         return box.collect(step.peers, step.round, others=step.others)
+
+    def _missing(self, step: Gather) -> tuple[PeerId, ...]:
+        """Whose models can still come. One that is in a later round, as the membership tells, has sent already:
+        not to me if it did not know of me, or drew others."""
+        box, rounds = self.desk.mailbox, self.desk.company.rounds()
+        alive = [p for p in box.missing(step.peers, step.round) if p in rounds]
+        for peer in alive:
+            box.began(peer, rounds[peer])
+        return tuple(box.missing(alive, step.round))
 
     async def _receive(self, step: Receive) -> tuple[Offer, ...]:
         loop, box = asyncio.get_running_loop(), self.desk.mailbox

@@ -94,7 +94,7 @@ class Mailbox:
 
     def overtaken(self, peer: PeerId) -> None:
         """The peer called a model of my round stale: it went on without me."""
-        self._began(peer, self.round + 1)
+        self.began(peer, self.round + 1)
         self._stale_for.add(peer)
 
     def left_behind(self, round: int, alive: Iterable[PeerId]) -> int | None:
@@ -119,7 +119,7 @@ class Mailbox:
         """Models waiting anywhere."""
         return len(self._inbox) + sum(len(s) for s in self._shelves.values())
 
-    def _began(self, peer: PeerId, round: int) -> None:
+    def began(self, peer: PeerId, round: int) -> None:
         """A peer may claim any round; it is believed only as far as its models would be taken."""
         believed = min(round, self.round + self.limits.ahead)
         self._latest[peer] = max(self._latest.pop(peer, 0), believed)
@@ -148,7 +148,7 @@ class Mailbox:
             raise Refused(Reason.FLOOD, f"the shelves are full ({self.limits.shelves} models)", sender)
 
     def _check_round(self, sender: PeerId, round: int) -> None:
-        self._began(sender, round)
+        self.began(sender, round)
         if round < self.round:
             raise Refused(Reason.STALE_ROUND, f"round {round} is over here, now is {self.round}", sender)
         if round > self.round + self.limits.ahead:

@@ -238,7 +238,7 @@ class Node:
         if policy.lockstep and swarm > policy.round + HEAD_START:
             policy.round = swarm
         self.mailbox.advance(policy.round)
-        self.company.i_am_in(policy.round)
+        self.company.i_have_come(policy.round)
 
     def _publish(self, step: Publish) -> None:
         self.reception.publish(step.model, step.round, step.tag, step.notes)
@@ -274,4 +274,6 @@ class Node:
                 await self.chronicle.finish(how)
                 self.chronicle.close()
         finally:
+            if how == "done":
+                self.company.i_am_done()
             await self.membership.leave()

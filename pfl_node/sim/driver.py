@@ -168,7 +168,21 @@ class SimDriver:
         waits = Gathering(step, awaited, fiber.reply())
         self._gatherings.append(waits)
         self.clock.after(self._patience(step), partial(self._gathered, waits))
+        self.clock.after(LOOK, partial(self._look, waits))
         return WAIT
+
+    def _look(self, waits: Gathering) -> None:
+        """Who is in a later round has sent already, as the membership tells a real node."""
+        if waits not in self._gatherings:
+            return
+        rounds = {p: self.world.nodes[p].policy.round for p in sorted(waits.awaited)}
+        for peer, round in rounds.items():
+            self.node.mailbox.began(peer, round)
+        waits.awaited.intersection_update(self.node.mailbox.missing(rounds, waits.step.round))
+        if waits.awaited:
+            self.clock.after(LOOK, partial(self._look, waits))
+        else:
+            self._gathered(waits)
 
     def _gathered(self, waits: Gathering) -> None:
         """All is there that will come, or the patience is over."""

@@ -220,6 +220,26 @@ def test_a_round_that_is_over_is_not_waited_for(tmp_path: Path) -> None:
     assert ran(tmp_path, Waiter, nodes=2).of("got")[0]["now"] == 0.0
 
 
+def test_a_peer_that_went_on_without_a_word_is_not_waited_for(tmp_path: Path) -> None:
+    """In fedavg only some send: one that is in a later round sends nothing more for an earlier one."""
+
+    class Silent(Policy):
+        lockstep = True
+
+        async def main(self) -> None:
+            if self.me == A:
+                await Gather([B], 0, patience=1000.0)
+                await Record("waited")
+                return
+            for t in self.remaining():
+                await Sleep(5.0)
+                await Report(t, self.model)
+            await Sleep(500.0)
+
+    (row,) = ran(tmp_path, Silent, nodes=2).of("waited")
+    assert 5.0 < row["time"] < 8.0
+
+
 def test_receive_waits_for_n_models_or_its_patience(tmp_path: Path) -> None:
     class Receiver(Scripted):
         async def leader(self) -> None:

@@ -64,3 +64,9 @@ def test_who_is_done_says_so_with_the_last_round() -> None:
     others.i_am_in(2)
     others.i_am_done()
     assert table.told == [2, 5]
+
+
+def test_who_comes_when_all_is_done_is_waited_for() -> None:
+    others, table = company(member("a", 5))
+    others.i_have_come(5)
+    assert table.told == [4]

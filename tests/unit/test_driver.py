@@ -55,6 +55,7 @@ class Switchboard:
         self.down: set[PeerId] = set()
         self.alive = set(ids)
         self.finished: list[PeerId] = []
+        self.rounds: dict[PeerId, int] = {}
         self.done: set[PeerId] = set()
 
 
@@ -67,6 +68,9 @@ class Company:
 
     def __call__(self) -> Mapping[PeerId, str]:
         return {p: p for p in self.board.alive if p != self.me}
+
+    def rounds(self) -> Mapping[PeerId, int]:
+        return {p: self.board.rounds.get(p, 0) for p in self()}
 
     def finished(self) -> list[PeerId]:
         return self.board.finished
@@ -388,6 +392,30 @@ def test_answers_are_partial_when_a_peer_is_down_or_unknown() -> None:
     assert [(o.sender, o.model.layout.part) for o in fetched] == [(C, "head")]
     assert asked == {C: Eval(1.0, 0.5, 10)}
     assert [e.peer for e in notes.failures] == [B, B, B]
+
+
+def test_a_peer_that_the_membership_says_is_in_a_later_round_is_not_waited_for() -> None:
+    """It has sent to whom it knew of, and says nothing more."""
+    board = Switchboard(A, B)
+    board.rounds = {B: 4}
+
+    async def script(me: Policy) -> None:
+        assert await Gather([B], round=3, patience=3600.0) == ()
+
+    run(script, nothing, board=board)
+
+
+def test_while_a_node_waits_it_looks_how_far_the_others_are() -> None:
+    board = Switchboard(A, B)
+
+    async def waiter(me: Policy) -> None:
+        assert await Gather([B], round=0, patience=3600.0) == ()
+
+    async def goes_on(me: Policy) -> None:
+        await Sleep(0.01)
+        board.rounds[B] = 1  # no bell rings
+
+    run(waiter, goes_on, board=board)
 
 
 def test_those_who_finished_stay_in_a_lockstep_policys_graph_but_are_not_waited_for() -> None:
