@@ -21,7 +21,7 @@ def as_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     # A pipe has no width; rich would take 80 columns and break lines that grep should find whole.
-    Console(width=None if sys.stdout.isatty() else 240, highlight=False).print(table)
+    Console(width=None if sys.stdout.isatty() else 1000, highlight=False).print(table)
 
 
 def as_facts(facts: Mapping[str, Any]) -> None:

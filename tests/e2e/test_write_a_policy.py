@@ -60,13 +60,13 @@ def test_the_commands_of_the_page_work(folder: Path, command: str, said: str) ->
     [
         ("", "pfl-node sim --policy fomo.py:Nobody", "Nobody"),
         ("", "pfl-node sim --policy fomo.py:Fomo --set policy.n=3", "policy.n is not a knob of Fomo"),
-        ("weights, own=max", "pfl-node sim --policy fomo.py:Fomo -n 3 --rounds 1", "failed (fomo.py, line "),
+        ("weights, own)", "pfl-node sim --policy fomo.py:Fomo -n 3 --rounds 1", "failed (fomo.py, line "),
     ],
 )
 def test_a_mistake_in_the_file_is_one_line(
     folder: Path, tmp_path: Path, change: str, command: str, says: str
 ) -> None:
-    text = FILES["fomo.py"].replace(change, "weights[1:] + [-1], own=max") if change else FILES["fomo.py"]
+    text = FILES["fomo.py"].replace(change, "weights[1:] + [-1], own)") if change else FILES["fomo.py"]
     (tmp_path / "fomo.py").write_text(text, encoding="utf-8")
     done = typed(tmp_path, command)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
