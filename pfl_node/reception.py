@@ -164,7 +164,8 @@ class Reception:
             self.bytes_in += nbytes
         elif call in SERVED:
             self.bytes_out += nbytes
-            self.served[PeerId(peer)] += outcome == "ok"
+            if outcome == "ok":  # a refused caller may have invented its name, as many and as long as it likes
+                self.served[PeerId(peer)] += 1
 
     @property
     def refused(self) -> dict[str, int]:

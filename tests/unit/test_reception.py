@@ -171,6 +171,13 @@ def test_refusals_are_counted_by_reason() -> None:
     assert (host.bytes_in, host.bytes_out, dict(host.served)) == (100, 70, {YOU: 1})
 
 
+def test_the_names_of_callers_that_were_refused_are_not_kept() -> None:
+    host = opened()
+    for n in range(100):
+        host.count("GetModel", "unknown_run", f"invented {n}", 0)
+    assert not host.served
+
+
 def test_a_rate_is_per_peer_and_recovers() -> None:
     rate = Rate(2, window=60.0)
     rate.take(YOU, 0.0)
