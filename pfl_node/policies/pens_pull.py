@@ -40,11 +40,14 @@ class PensPull(FindsNeighbours, Greedy):
         for _ in range(self.cfg.n_samplings):  # 7
             selected, sampled = await self.greedily()  # 8
             self.count(sampled, selected)  # 9-10
+        return selected  # 11: of the samplings the last, as section 3.3.2 has one averaging a round
+
+    async def train(self) -> Model:
+        if self.neighbours is not None:
+            return await super().train()
+        model = await Train(self.model, epochs=self.cfg.selection_epochs)  # 5, 12
         # paper: T = |history| / |distinct sampled| for all; here: what is expected of each peer (see `count`),
         # because peers come and go and are not sampled equally often
         if self.selections >= self.cfg.selection_rounds * self.cfg.n_samplings:
             await self.choose_neighbours(at_least=self.cfg.m_selected)  # 13
-        return selected  # 11: of the samplings the last, as section 3.3.2 has one averaging a round
-
-    async def train(self) -> Model:  # 5, 12
-        return await Train(self.model, epochs=self.cfg.selection_epochs if self.neighbours is None else None)
+        return model
