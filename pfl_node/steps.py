@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from pfl_node.model import Model
-from pfl_node.types import Eval, Offer, Part, PeerId, Split
+from pfl_node.types import Eval, Offer, Part, PeerId
 
 A = TypeVar("A", covariant=True)
 
@@ -144,12 +144,16 @@ class Train(Lesson[Model]):
 @dataclass(frozen=True, slots=True)
 class Score(Lesson[tuple[Eval, ...]]):
     """Score models on my own data: all of it, or a random sample. `own_sample_each` draws a new sample for each
-    model instead of one for all."""
+    model instead of one for all. Test data is for measuring only."""
 
     models: Sequence[Model]
-    split: Split = "train"
+    split: Literal["train", "val"] = "train"
     samples: int | None = None
     own_sample_each: bool = False
+
+    def __post_init__(self) -> None:
+        if self.split not in ("train", "val"):
+            raise ValueError(f"a policy scores on train or val, not on {self.split!r}")
 
 
 @dataclass(frozen=True, slots=True)

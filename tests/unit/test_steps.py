@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pfl_node import steps
-from pfl_node.steps import Peers, Record, Sleep, Step
+from pfl_node.steps import Peers, Record, Score, Sleep, Step
 from pfl_node.types import PeerId
 
 KINDS = [kind for kind in vars(steps).values() if isinstance(kind, type) and issubclass(kind, Step)]
@@ -71,3 +71,8 @@ def test_the_vocabulary_is_known_to_this_test() -> None:
 def test_an_event_of_a_policy_cannot_take_a_word_of_the_journal() -> None:
     with pytest.raises(ValueError, match="'round' is a word of the node's own journal"):
         Record("round")
+
+
+def test_a_policy_never_sees_the_test_data() -> None:
+    with pytest.raises(ValueError, match="on train or val, not on 'test'"):
+        Score([], split="test")  # type: ignore[arg-type]
