@@ -75,4 +75,5 @@ class FedEd(Policy):
         names = ("loss", "temperature", "lr", "batch", "held")
         knobs = {name: getattr(self.cfg, name) for name in names}
         # theta_S <- theta_S - eta grad L_S(z_S, z_T), for each distillation step
-        return await Distill(student, z, epochs=self.cfg.student_epochs, **knobs)
+        learned = await Distill(student, z, epochs=self.cfg.student_epochs, **knobs)
+        return self.model if learned is student else learned  # it diverged: better my own than a new one

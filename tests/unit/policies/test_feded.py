@@ -130,6 +130,13 @@ def test_without_anything_that_can_be_used_the_local_model_stays() -> None:
     assert policy.model == model(1)
 
 
+def test_when_the_students_training_diverges_the_local_model_stays() -> None:
+    policy, hand = make(FedEd, rounds=1), ready(A)
+    hand.answers[Distill] = lambda s: s.model  # thrown away: the new student as it was
+    hand.run(policy.main())
+    assert policy.model == model(1)
+
+
 @pytest.mark.parametrize("moment", [0.2, 0.5, 0.8, 0.95])
 def test_in_a_swarm_a_latecomers_last_teacher_is_everybody(moment: float) -> None:
     subject = Subject(FedEd)
