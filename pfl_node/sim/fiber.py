@@ -60,6 +60,9 @@ class Fiber:
                 self._end()
                 return
             failure = None
+            if not isinstance(self.step, Step):
+                failure = TypeError(f"a policy awaits steps only, not {self.step!r}")
+                continue
             try:
                 answer = self._answer(self, self.step)
             except Exception as error:  # it fails in the policy, at the line that asked

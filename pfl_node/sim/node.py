@@ -135,13 +135,16 @@ class SimNode:
 
     def take(self, offer: Offer, *, finite: bool) -> None:
         """A model was pushed; raises Refused."""
-        self._check_layout(offer.model, offer.sender)
+        mine = self.mine(offer)
         if not finite:
             raise Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity", offer.sender)
-        part = offer.model.layout.part
-        self.mailbox.admit(offer.sender, offer.round, part)
-        mine = Model(self._layout(part), offer.model.vector)  # as the codec does: it is of my layout now
-        self.mailbox.put(replace(offer, model=mine))
+        self.mailbox.admit(offer.sender, offer.round, offer.model.layout.part)
+        self.mailbox.put(mine)
+
+    def mine(self, offer: Offer) -> Offer:
+        """As the codec does it: of my layout; raises Refused where it is of another."""
+        self._check_layout(offer.model, offer.sender)
+        return replace(offer, model=Model(self._layout(offer.model.layout.part), offer.model.vector))
 
     def serve(self, part: Part) -> Offer:
         """What a Fetch gets; raises Refused."""

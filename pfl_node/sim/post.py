@@ -89,7 +89,7 @@ class Post:
 
     def fetch(self, sender: SimNode, step: Fetch, done: Callable[[Answers], None]) -> None:
         def visit(receiver: SimNode) -> Result:
-            offer = receiver.serve(step.part)
+            offer = sender.mine(receiver.serve(step.part))
             return Result(offer, nbytes=offer.model.nbytes)
 
         self._deliver(sender, step.peers, Parcel("fetch", 0, visit), done)

@@ -291,6 +291,24 @@ def test_who_has_told_nothing_yet_gives_nothing(tmp_path: Path) -> None:
     assert run.swarm.refused() == {"not_ready": 1}
 
 
+def test_a_model_of_another_layout_is_missing_whoever_sends_fetches_or_asks(tmp_path: Path) -> None:
+    other = Model(Layout((Entry("core", (4,)),), ()), np.zeros(4, np.float32))
+
+    class Stranger(Scripted):
+        async def leader(self) -> None:
+            await Sleep(5.0)
+            got = [len(await Fetch([B])), len(await Send([B], other)), len(await Ask([B], other))]
+            await Record("got", {"n": got})
+
+        async def follower(self) -> None:
+            await Publish(other, round=0)
+            await Sleep(60.0)
+
+    run = ran(tmp_path, Stranger)
+    assert run.of("got")[0]["n"] == [0, 0, 0]
+    assert run.swarm.refused() == {"layout": 3}
+
+
 def test_what_is_published_is_fetched_with_its_tag_and_notes(tmp_path: Path) -> None:
     class Puller(Scripted):
         async def leader(self) -> None:

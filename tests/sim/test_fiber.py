@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+
+import pytest
 
 from pfl_node.sim.fiber import WAIT, Fiber
 from pfl_node.steps import Peers, Sleep, Step
@@ -65,3 +68,11 @@ def test_a_stopped_fiber_hears_nothing_more_and_cleans_up() -> None:
     reply(())
     assert closed == [True]
     assert not reply.open
+
+
+def test_a_policy_that_awaits_something_of_asyncio_is_told_so_at_its_line() -> None:
+    async def impatient() -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(TypeError, match="a policy awaits steps only, not None"):
+        Fiber("main", impatient(), later, lambda: None).run()
