@@ -120,6 +120,8 @@ class Shelf:
             facts = json.loads((folder / "swarm.json").read_text())
             if facts["told"] == self.told:
                 return Mark(**facts["mark"])
+        for old in (self.out / "segments").glob("*.jsonl"):
+            old.unlink()  # or its rounds would be in my journal
         return Mark()
 
     def keep(self, swarm: SimSwarm, mark: Mark) -> None:

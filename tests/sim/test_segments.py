@@ -77,6 +77,14 @@ def test_what_is_left_of_other_settings_is_not_gone_on_from(tmp_path: Path) -> N
     assert facts(tmp_path / "one") == facts(tmp_path / "other")
 
 
+def test_the_journal_of_a_shorter_run_has_nothing_of_a_longer_one_before(tmp_path: Path) -> None:
+    with pytest.raises(Cut):
+        run("local", tmp_path, cut_after=NODES * 2 * EVERY + 1)
+    run("local", tmp_path, rounds=EVERY)
+    rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert {r["round"] for r in rows if r["event"] == "round"} == set(range(EVERY))
+
+
 def test_nothing_is_left_but_the_journal_and_the_summary(tmp_path: Path) -> None:
     run("local", tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["journal.jsonl", "summary.json"]
