@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Protocol
 
 from pfl_node.errors import ConfigError, TaskError
@@ -10,6 +11,8 @@ from pfl_node.model import Layout, Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
 from pfl_node.types import PeerId
+
+HEAD_START = 3  # rounds; a swarm that is further than this began without me, a nearer one may be waiting for me
 
 
 class Knows(Protocol):
@@ -55,3 +58,13 @@ def appoint(
         samples=learner.samples,
         truth=learner.cluster if cls.oracular else None,
     )
+
+
+def entry_round(policy: Policy, others: Iterable[int]) -> int:
+    """Where a policy begins that comes when others are in these rounds: a lockstep one in the round that half of
+    them have begun, so that no single one decides."""
+    rounds = sorted(others)
+    swarm = rounds[(len(rounds) - 1) // 2] if rounds else 0
+    if policy.rounds is not None:
+        swarm = min(swarm, policy.rounds)
+    return swarm if policy.lockstep and swarm > policy.round + HEAD_START else policy.round

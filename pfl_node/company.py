@@ -32,10 +32,9 @@ class Company:
             if m.state is State.LEFT and m.run == self._run and rounds is not None and m.round >= rounds
         ]
 
-    def at_work(self) -> bool:
-        """Has anybody rounds to do? Without an end everybody always has."""
-        others = self._membership.alive(role="node", run=self._run)
-        return any(self._rounds is None or m.round < self._rounds for m in others)
+    def at_work(self) -> list[PeerId]:
+        """Who still has rounds to do. Without an end everybody always has."""
+        return [p for p, round in self.rounds().items() if self._rounds is None or round < self._rounds]
 
     def i_am_in(self, round: int) -> None:
         """Told to the others with the next probes."""

@@ -61,7 +61,7 @@ class Others(Protocol):
     def __call__(self) -> Mapping[PeerId, str]: ...
     def rounds(self) -> Mapping[PeerId, int]: ...
     def finished(self) -> Iterable[PeerId]: ...
-    def at_work(self) -> bool: ...
+    def at_work(self) -> Sequence[PeerId]: ...
     def i_am_done(self) -> None: ...
 
 
@@ -192,12 +192,14 @@ class Driver:
         clock = asyncio.get_running_loop().time
         end = None if step.seconds is None else clock() + step.seconds
         self.desk.company.i_am_done()
-        while self.desk.company.at_work():
+        while busy := self.desk.company.at_work():
+            self.waiting_for = tuple(busy)
             left = LOOK if end is None else min(LOOK, end - clock())
             if left <= 0:
-                return False
+                break
             await self.desk.bell.wait(left)
-        return True
+        self.waiting_for = ()
+        return not busy
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -249,7 +251,9 @@ class Driver:
             self.waiting_for = missing
             await self.desk.bell.wait(min(LOOK, left))
         self.waiting_for = ()
-        return box.collect(step.peers, step.round, others=step.others)
+        known = {*step.peers, *self.desk.company()}  # nobody else has a voice, whatever name it gives itself
+        found = box.collect(step.peers, step.round, others=step.others)
+        return tuple(o for o in found if o.sender in known)
 
     def _missing(self, step: Gather) -> tuple[PeerId, ...]:
         """Whose models can still come. One that is in a later round, as the membership tells, has sent already:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from pfl_node.appoint import appoint, check_lab
+from pfl_node.appoint import appoint, check_lab, entry_round
 from pfl_node.bell import Bell
 from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
 from pfl_node.company import Company
@@ -32,10 +32,10 @@ from pfl_node.reception import Reception
 from pfl_node.seeds import fresh_seed
 from pfl_node.settings import Settings
 from pfl_node.status import status_of
-from pfl_node.steps import Publish
 from pfl_node.store.checkpoint import load_checkpoint
 from pfl_node.store.home import Home
 from pfl_node.types import PeerId
+from pfl_node.window import Window
 from pfl_node.wire.client import PeerClient
 from pfl_node.wire.endpoint import Endpoint, join_address, parse_address
 from pfl_node.wire.server import PeerService
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner
 
 log = structlog.get_logger(__name__)
-
-HEAD_START = 3  # rounds; a swarm that is further than this began without me, a nearer one may be waiting for me
 
 
 class Node:
@@ -82,7 +80,13 @@ class Node:
         serve = settings.serve
         self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox), self.policy_class.takes)
         self.reception = Reception(
-            self.id, settings.run, serve, self.mailbox, self._bell, status=lambda: status_of(self)
+            self.id,
+            settings.run,
+            serve,
+            self.mailbox,
+            self._bell,
+            status=lambda: status_of(self),
+            window=Window(self.id, serve, self.policy_class.serves),
         )
         self.client = PeerClient(self.id, settings.run, settings.wire)
         self.endpoint = Endpoint()
@@ -169,7 +173,7 @@ class Node:
             learner,
             self.trainer,
             work=self.work,
-            publish=self._publish,
+            publish=self.reception.publish,
             ended=self._ended,
             observe=self._observe,
         )
@@ -232,16 +236,9 @@ class Node:
             log.warning(
                 f"{len(self.company())} other nodes after {start.wait:g} s; going on, others may still come"
             )
-        swarm = self.membership.swarm_round(self.settings.run)
-        if self.settings.rounds is not None:
-            swarm = min(swarm, self.settings.rounds)
-        if policy.lockstep and swarm > policy.round + HEAD_START:
-            policy.round = swarm
+        policy.round = entry_round(policy, self.company.rounds().values())
         self.mailbox.advance(policy.round)
         self.company.i_have_come(policy.round)
-
-    def _publish(self, step: Publish) -> None:
-        self.reception.publish(step.model, step.round, step.tag, step.notes)
 
     def _ended(self, round: int) -> None:
         """A round is done. A node of a lockstep policy that fell behind goes on where the others are."""

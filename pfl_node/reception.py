@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pfl_node.bell import Bell
 from pfl_node.errors import Reason, Refused
 from pfl_node.mailbox import Mailbox
-from pfl_node.model import Layout, Model
+from pfl_node.model import Layout
 from pfl_node.settings import ServeSettings
+from pfl_node.steps import Publish
 from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.window import Window
 from pfl_node.wire.codec import Envelope
 from pfl_node.wire.peer_pb2 import Status
 
@@ -69,6 +70,7 @@ class Reception:
         mailbox: Mailbox,
         bell: Bell,
         status: Callable[[], Status],
+        window: Window,
     ) -> None:
         self.me = me
         self.run = run
@@ -81,10 +83,11 @@ class Reception:
         self.served: Counter[PeerId] = Counter()  # models and parts of them that were fetched from me
         self.bytes_in = 0
         self.bytes_out = 0
-        self._rate = Rate(settings.calls_per_minute)
+        self._scoring = Rate(settings.scores_per_minute)
+        self._fetching = Rate(settings.fetches_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
         self._learning: tuple[Learner, Trainer] | None = None
-        self._published: dict[Part, Offer] = {}
+        self._window = window
 
     def open(self, learner: Learner, trainer: Trainer) -> None:
         """From now on models are taken."""
@@ -94,10 +97,9 @@ class Reception:
         """From now on they are not."""
         self._learning = None
 
-    def publish(self, model: Model, round: int, tag: int = 0, notes: Mapping[str, float] | None = None) -> None:
+    def publish(self, step: Publish) -> None:
         """What GetModel and GetHead answer with, or, for predictions, GetPredictions."""
-        samples = self._learning[0].samples if self._learning else 0
-        self._published[model.layout.part] = Offer(self.me, model, round, tag, samples, notes or {})
+        self._window.show(step, self._learning[0].samples if self._learning else 0)
 
     # -- what the server asks ------------------------------------------------------------------------------
 
@@ -119,7 +121,8 @@ class Reception:
             self.bell.ring()  # even a refused header tells how far its sender is
             self.mailbox.admit(sender, envelope.round, envelope.part)
             return
-        self._rate.take(sender, asyncio.get_running_loop().time())
+        rate = self._scoring if call == "EvaluateModel" else self._fetching
+        rate.take(sender, asyncio.get_running_loop().time())
         if call == "EvaluateModel":
             if self._busy[sender] >= self.settings.per_peer:
                 raise Refused(
@@ -153,10 +156,9 @@ class Reception:
             self._release(offer.sender)
 
     def serve(self, part: Part) -> Offer:
-        offer = self._published.get("predictions" if part == "predictions" else "model")
-        if offer is None or self._learning is None:
-            raise Refused(Reason.NOT_READY, f"this node has no {part} to give yet; try again later")
-        return replace(offer, model=offer.model.of(part))
+        if self._learning is None:
+            raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
+        return self._window.give(part)
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         self.calls[call, outcome] += 1
@@ -185,13 +187,9 @@ class Reception:
             raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender[:MAX_ID]!r} cannot be the sender")
         if call == "EvaluateModel" and envelope.part != "model":
             raise Refused(Reason.LAYOUT, f"of a {envelope.part} alone there is no score", envelope.sender)
-        served = {
-            "EvaluateModel": self.settings.evaluate,
-            "GetHead": self.settings.head,
-            "GetModel": self.settings.model,
-            "GetPredictions": self.settings.predictions,
-        }
-        if not served.get(call, True):
+        if call in SERVED:
+            self._window.check(envelope.part)
+        if call == "EvaluateModel" and not self.settings.evaluate:
             raise Refused(Reason.NOT_SERVED, f"this node does not serve {call}")
 
     def _release(self, peer: PeerId) -> None:

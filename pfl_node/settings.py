@@ -138,8 +138,10 @@ class ServeSettings(Section):
     """Models of one peer that may wait in the inbox; also its evaluations under way."""
     inbox: PositiveInt = 64
     """Models that may wait in the inbox in all."""
-    calls_per_minute: PositiveInt = 600
-    """EvaluateModel, GetHead, GetModel and GetPredictions calls of one peer."""
+    scores_per_minute: PositiveInt = 600
+    """EvaluateModel calls of one peer."""
+    fetches_per_minute: PositiveInt = 6000
+    """GetHead, GetModel and GetPredictions calls of one peer."""
 
 
 class MembershipSettings(Section):

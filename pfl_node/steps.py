@@ -215,12 +215,17 @@ class Record(Step[None]):
 
 @dataclass(frozen=True, slots=True)
 class Publish(Step[None]):
-    """From now on this is what a peer gets that Fetches this part. A Report does it too, for the model."""
+    """From now on this is what a peer gets that Fetches: of a model all of it, its core or its head; or the
+    predictions. A Report does it too."""
 
     model: Model
     round: int
     tag: int = 0
     notes: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.model.layout.part in ("core", "head"):
+            raise ValueError(f"a {self.model.layout.part} alone cannot be published: publish the model it is of")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Study:
         self._jobs = 0
 
     def _seed(self, kind: str) -> int:
-        """A new one for every job; it goes on where it was after a restart, because the round is part of it."""
+        """A new one for every job, also after a restart, when jobs are counted anew: the round is part of it."""
         self._jobs += 1
         return seed_from(self.policy.seed, self.policy.me, self.policy.round, kind, self._jobs)
 

@@ -39,6 +39,7 @@ class Policy(ABC):
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes that survive a restart, besides model, round and rng
     solitary: ClassVar[bool] = False  # needs no peers and does not wait for them
     takes: ClassVar[tuple[Part, ...]] = ("model",)  # what peers may push to it; anything else is refused
+    serves: ClassVar[tuple[Part, ...]] = ("model", "core", "head", "predictions")  # what peers may fetch of mine
     oracular: ClassVar[bool] = False  # it is told its true cluster, so only a lab can run it
     lockstep: ClassVar[bool] = False  # rounds are the swarm's, not my own: a late node starts at the current one
 

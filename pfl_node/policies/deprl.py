@@ -16,7 +16,7 @@ class Deprl(El):
         head_steps: int = Field(0, ge=0, description="batches for the head; 0: as the training settings say")
         core_steps: int = Field(1, ge=0, description="batches for the core; 0: as the training settings say")
 
-    takes = ("core",)
+    takes = serves = ("core",)
 
     async def learn(self) -> None:
         self.model = await Train(self.model, only="head", steps=self.cfg.head_steps or None)  # b

@@ -45,7 +45,7 @@ class Facade(El):
     async def all_reduce(self, t: int, everybody: Near) -> None:  # section 4.1.3
         await self.have_heads(t)
         await self.merge(await self.exchange(t, everybody, self.model, tag=self.j))
-        self.j = await self.choose(None)
+        self.j = await self.choose(None) if t > self.cfg.warmup else 0
         self.model = self.whole(self.j)
         await Report(t, self.model, {"head": self.j}, tag=self.j)
 

@@ -1,8 +1,8 @@
-"""`fedavg`: federated averaging without a server: every node does what the server would do. The words in the
-comments are those of the paper's Algorithm 1."""
+"""`fedavg`: federated averaging, every node its own server. The words are those of the paper's Algorithm 1."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +23,7 @@ class FedAvg(Policy):
 
     class Config(PolicyConfig):
         C: float = Field(0.1, gt=0, le=1, description="fraction of the nodes that train in a round; at least one")
-        patience: float = Field(600.0, gt=0, description="seconds to wait for those, who train meanwhile")
+        wait: float = Field(600.0, gt=0, description="seconds to wait for those, who train meanwhile")
 
     lockstep = True
     keeps = ("begun",)
@@ -32,7 +32,6 @@ class FedAvg(Policy):
         super().__init__(**given)
         self.begun = False
         self.next = 0  # the round that my model is the common one of; after a restart nobody knows
-        self.late = False  # they may have sent before I was there
 
     async def main(self) -> None:
         if not self.begun:
@@ -43,11 +42,8 @@ class FedAvg(Policy):
                 # paper: a server takes the sum; here: each node, in one order, because all must get the same bits
                 n = [float(o.samples) for o in came]
                 self.model = await Average(self.model, [o.model for o in came], n, own=0)  # sum n_k / n w_k
-                await self.done(t, came)
-
-    async def done(self, t: int, came: Sequence[Offer]) -> None:
-        self.next = t + 1
-        await Report(t, self.model, {"from": [o.sender for o in came]})
+                self.next = t + 1 if came else self.next
+                await Report(t, self.model, {"from": [o.sender for o in came]})
 
     async def updates(self, t: int) -> Sequence[Offer]:
         """The models of S_t, sorted by id; mine is one of them if I am in it."""
@@ -58,8 +54,7 @@ class FedAvg(Policy):
             w = await self.client_update(self.model)
             mine = [Offer(self.me, w, t, samples=self.samples)]
             await Send(peers, w, round=t)
-        patience, self.late = None if self.late else self.cfg.patience, False
-        offers = await Gather([k for k in clients if k != self.me], t, patience)
+        offers = await Gather([k for k in clients if k != self.me], t, self.cfg.wait)
         return sorted([*mine, *offers], key=lambda o: o.sender)
 
     async def client_update(self, w: Model) -> Model:
@@ -67,14 +62,19 @@ class FedAvg(Policy):
         return await Train(w)
 
     async def catch_up(self, t: int) -> bool:
-        """I was not in round t - 1, as one who comes late or back: take the model that others made in it."""
+        """I was not in round t - 1: take the model that most others have. True: it is that of round t or later."""
         peers = await Peers()
         order = self.rng.sample(peers, len(peers))
         offers = await Fetch(order[:ASKED]) or await Fetch(order[ASKED:])
-        if not offers:
+        votes = Counter(o.round for o in offers if o.round is not None)
+        if not votes:
             return False
-        newest = max(offers, key=lambda o: o.round or 0)
-        self.model, self.late = newest.model, True
-        self.round = max(t - 1, min(newest.round or 0, t + NEAR))
-        await self.done(self.round, [newest])
+        newest = max(votes, key=lambda r: (votes[r], r))
+        agreed = [o for o in offers if o.round == newest]
+        self.model = await Average(self.model, [o.model for o in agreed], own=0)
+        if newest < t:
+            return False
+        self.round = min(newest, t + NEAR)
+        self.next = self.round + 1
+        await Report(self.round, self.model, {"from": [o.sender for o in agreed]})
         return True

@@ -31,10 +31,10 @@ class FedEd(Policy):
         lr: float = Field(1e-3, gt=0, description="of the student")
         batch: int = Field(50, ge=1, description="of the student")
         held: float = Field(0.2, ge=0, lt=1, description="share of the samples that choose the student's epoch")
-        patience: float = Field(600.0, gt=0, description="seconds to wait for others, who may train for longer")
+        wait: float = Field(600.0, gt=0, description="seconds to wait for others, who may train for longer")
 
     lockstep = True
-    takes = ("predictions",)
+    takes = serves = ("predictions",)
     keeps = ("taught",)
 
     def __init__(self, **given: Any) -> None:
@@ -63,7 +63,7 @@ class FedEd(Policy):
         await Publish(mine, round=t)
         peers = await Peers()
         await Send(peers, mine, round=t)
-        came = list(await Gather(peers, t, patience=self.cfg.patience, others=True))
+        came = list(await Gather(peers, t, patience=self.cfg.wait, others=True))
         senders = {o.sender for o in came}
         await Send(sorted(senders - set(peers)), mine, round=t)  # they came when I had sent, and wait for mine
         missing = sorted(set(peers) - senders)  # they may have sent before I came

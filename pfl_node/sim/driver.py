@@ -192,7 +192,9 @@ class SimDriver:
                 waits.reply(self._collect(waits.step))
 
     def _collect(self, step: Gather) -> tuple[Offer, ...]:
-        return self.node.mailbox.collect(step.peers, step.round, others=step.others)
+        known = {*step.peers, *self.world.views.alive(self.node.id)}
+        found = self.node.mailbox.collect(step.peers, step.round, others=step.others)
+        return tuple(o for o in found if o.sender in known)
 
     def _receive(self, fiber: Fiber, step: Receive) -> Any:
         box = self.node.mailbox

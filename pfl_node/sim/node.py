@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from pfl_node.appoint import appoint
+from pfl_node.appoint import appoint, entry_round
 from pfl_node.errors import Reason, Refused
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.metrics import NodeRecord
@@ -20,6 +20,7 @@ from pfl_node.sim.post import Post
 from pfl_node.sim.world import Traffic, World
 from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import Eval, Offer, Part, PeerId, Split
+from pfl_node.window import Window
 
 
 class SimNode:
@@ -63,7 +64,7 @@ class SimNode:
         self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox), self._plan.policy.takes)
         model = self.learner.fresh(fresh_seed(settings, self.id, 0), "model")
         self.policy = appoint(self._plan.policy, self._plan.cfg, settings, self.id, self.learner, model)
-        self._published: dict[Part, Offer] = {}
+        self._window = Window(self.id, serve, self._plan.policy.serves)
         if self._checkpoint:
             self.policy.restore(self._checkpoint)
         self.at_work = self.policy.more  # the others linger as long as somebody is
@@ -83,10 +84,9 @@ class SimNode:
 
     def start_late(self) -> None:
         """Begin it when others have begun; with a lockstep policy that is in their round."""
-        if self.policy.lockstep:
-            others = (self.world.nodes[p].policy.round for p in self.world.views.alive(self.id))
-            self.policy.round = max((self.policy.round, *others))
-            self.mailbox.advance(self.policy.round)
+        others = [self.world.nodes[p].policy.round for p in self.world.views.alive(self.id)]
+        self.policy.round = entry_round(self.policy, others)
+        self.mailbox.advance(self.policy.round)
         self.start()
 
     def crash(self) -> None:
@@ -148,13 +148,7 @@ class SimNode:
 
     def serve(self, part: Part) -> Offer:
         """What a Fetch gets; raises Refused."""
-        gates = self.world.settings.serve
-        if not {"head": gates.head, "predictions": gates.predictions}.get(part, gates.model):
-            raise Refused(Reason.NOT_SERVED, f"this node does not serve its {part}")
-        offer = self._published.get("predictions" if part == "predictions" else "model")
-        if offer is None:
-            raise Refused(Reason.NOT_READY, f"this node has no {part} to give yet")
-        return replace(offer, model=offer.model.of(part))
+        return self._window.give(part)
 
     def evaluate(self, model: Model, asker: PeerId) -> Eval:
         """What an Ask gets; raises Refused. It runs beside the node's own training, which it does not hold up."""
@@ -205,8 +199,7 @@ class SimNode:
         self._write(step.event, **step.data)
 
     def publish(self, step: Publish) -> None:
-        offer = Offer(self.id, step.model, step.round, step.tag, self.learner.samples, step.notes)
-        self._published[step.model.layout.part] = offer
+        self._window.show(step, self.learner.samples)
 
     def report(self, step: Report) -> float:
         """A round is done: publish, measure if due, keep the state. Returns the seconds that measuring takes."""

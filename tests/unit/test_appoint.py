@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.appoint import appoint
+from pfl_node.appoint import appoint, entry_round
 from pfl_node.errors import TaskError
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
@@ -57,3 +57,21 @@ def test_who_learns_from_predictions_needs_auxiliary_samples() -> None:
     learner.predictions = None  # type: ignore[assignment]
     with pytest.raises(TaskError, match="policy mine needs auxiliary samples, and task ward gives none"):
         made(Pupil, learner)
+
+
+class InStep(Plain):
+    lockstep = True
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "begins"),
+    [(0, [], 0), (0, [3, 3, 3], 0), (0, [5, 5, 6], 5), (0, [9], 7), (5, [2, 2], 5), (0, [0, 0, 6], 0)],
+)
+def test_a_late_node_begins_where_half_of_the_others_are(mine: int, others: list[int], begins: int) -> None:
+    policy = made(InStep, ToyLearner())
+    policy.round = mine
+    assert entry_round(policy, others) == begins
+
+
+def test_rounds_that_are_a_nodes_own_begin_where_it_was() -> None:
+    assert entry_round(made(Plain, ToyLearner()), [6, 6, 6]) == 0

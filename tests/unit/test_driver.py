@@ -75,8 +75,8 @@ class Company:
     def finished(self) -> list[PeerId]:
         return self.board.finished
 
-    def at_work(self) -> bool:
-        return bool(self.board.alive - self.board.done - {self.me})
+    def at_work(self) -> list[PeerId]:
+        return sorted(self.board.alive - self.board.done - {self.me})
 
     def i_am_done(self) -> None:
         self.board.done.add(self.me)

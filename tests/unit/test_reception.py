@@ -11,9 +11,12 @@ from pfl_node.bell import Bell
 from pfl_node.errors import Reason, Refused
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
+from pfl_node.policies.base import Policy
 from pfl_node.reception import Rate, Reception
 from pfl_node.settings import ServeSettings
+from pfl_node.steps import Publish
 from pfl_node.types import Offer, Part, PeerId
+from pfl_node.window import Window
 from pfl_node.wire.codec import Envelope
 from pfl_node.wire.peer_pb2 import Status
 from tests.toy import ToyLearner, constant
@@ -24,7 +27,8 @@ ME, YOU = PeerId("me"), PeerId("you")
 def reception(**serve: Any) -> Reception:
     settings = ServeSettings.model_validate(serve)
     box = Mailbox(Limits(per_peer=settings.per_peer, inbox=settings.inbox))
-    return Reception(ME, "run", settings, box, Bell(), status=Status)
+    window = Window(ME, settings, Policy.serves)
+    return Reception(ME, "run", settings, box, Bell(), status=Status, window=window)
 
 
 def opened(**serve: Any) -> Reception:
@@ -128,7 +132,7 @@ def test_what_is_published_is_served_in_parts() -> None:
         host = opened()
         with pytest.raises(Refused, match="no model to give yet"):
             host.serve("model")
-        host.publish(constant(4.0), 7, tag=1, notes={"a": 0.5})
+        host.publish(Publish(constant(4.0), 7, tag=1, notes={"a": 0.5}))
         offer = host.serve("head")
         assert (offer.sender, offer.round, offer.samples, offer.tag, dict(offer.notes)) == (
             ME,
@@ -141,7 +145,7 @@ def test_what_is_published_is_served_in_parts() -> None:
         with pytest.raises(Refused, match="no predictions to give yet"):
             host.serve("predictions")
         said = ToyLearner().predict(constant(1.0), seed=0)
-        host.publish(said, 8)
+        host.publish(Publish(said, 8))
         assert (host.serve("predictions").model, host.serve("model").round) == (said, 7)
 
     asyncio.run(go())

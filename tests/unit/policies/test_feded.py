@@ -41,7 +41,7 @@ def test_when_nobody_answers_i_am_my_own_teacher() -> None:
 
 
 def test_it_waits_for_those_who_train_for_longer() -> None:
-    policy, hand = make(FedEd, rounds=1, patience=7), ready(A)
+    policy, hand = make(FedEd, rounds=1, wait=7), ready(A)
     hand.run(policy.main())
     assert hand.all(Gather) == [Gather((A,), 0, patience=7, others=True)]
 
