@@ -15,7 +15,6 @@ from pfl_node.steps import Average, Fetch, Fresh, Gather, Peers, Report, Send, T
 from pfl_node.types import Offer
 
 ASKED = 3  # peers that a node asks for the common model
-NEAR = 3  # rounds; further ahead than this no peer's word takes me
 
 
 class FedAvg(Policy):
@@ -74,7 +73,6 @@ class FedAvg(Policy):
         self.model = await Average(self.model, [o.model for o in agreed], own=0)
         if newest < t:
             return False
-        self.round = min(newest, t + NEAR)
-        self.next = self.round + 1
-        await Report(self.round, self.model, {"from": [o.sender for o in agreed]})
+        self.next = newest + 1  # until then I follow
+        await Report(t, self.model, {"from": [o.sender for o in agreed]})
         return True
