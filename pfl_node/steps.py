@@ -70,8 +70,8 @@ class Send(Step[tuple[PeerId, ...]]):
 @dataclass(frozen=True, slots=True)
 class Gather(Step[tuple[Offer, ...]]):
     """What these peers sent for this round, in the order asked. Ends when all are there, when those missing are
-    known to be dead or in a later round, or when the patience (seconds; None: the node's own) is over. `others` adds what else came
-    for the round, from peers that were not waited for."""
+    known to be dead or in a later round, or when the patience (seconds; None: the node's own) is over. `others`
+    adds what else came for the round, from peers that were not waited for."""
 
     peers: Sequence[PeerId]
     round: int
