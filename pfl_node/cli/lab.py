@@ -28,6 +28,11 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting, for all runs; may be repeated."),
 ]
+Result = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `pfl-node lab run` made.")]
+Side = Annotated[Path, typer.Argument(metavar="DIR[/RUN]", help="A result's folder, or one run of it.")]
+Tensorboard = Annotated[
+    Path | None, typer.Option(metavar="LOGDIR", help="Write the curves for TensorBoard there, too.")
+]
 
 
 @app.command("list")
@@ -101,9 +106,12 @@ def run(
     format: Format = "table",
 ) -> int:
     """Run an experiment, or what is left of it; then its table, plots and report."""
-    from pfl_node.cli.labbed import table, watching
+    from pfl_node.cli.labbed import show as show_result
+    from pfl_node.cli.labbed import watching
     from pfl_node.lab import results, runner
     from pfl_node.lab.folder import Folder
+    from pfl_node.lab.report.record import Record
+    from pfl_node.lab.report.write import write
     from pfl_node.lab.spec import Wishes, load
     from pfl_node.sim.crew import cores
 
@@ -118,5 +126,42 @@ def run(
         raise PflError(f"no run succeeded: {failures[0].why}")
     for failure in failures:
         typer.echo(f"{failure.cell.folder} failed: {failure.why}", err=True)
-    table(found, folder, json=format == "json")
+    record = Record(folder, found)
+    _say(write(record))
+    show_result(record, json=format == "json")
     return 1 if failures else 0
+
+
+@app.command()
+def report(result: Result, tensorboard: Tensorboard = None, format: Format = "table") -> int:
+    """Write the table, the plots and the page of a result anew, from its folder alone."""
+    from pfl_node.cli.labbed import show as show_result
+    from pfl_node.lab.report.record import reopen
+    from pfl_node.lab.report.write import write
+
+    record = reopen(result)
+    if not record.results.found:
+        raise PflError(f"{result}: no run is finished yet, so there is nothing to report")
+    _say(write(record))
+    if tensorboard:
+        from pfl_node.lab.tensorboard import export
+
+        _say(f"{export(record, tensorboard)} runs for TensorBoard: tensorboard --logdir {tensorboard}")
+    show_result(record, json=format == "json")
+    return 0
+
+
+@app.command()
+def compare(a: Side, b: Side, format: Format = "table") -> int:
+    """Two results side by side, or two runs: the same cells, their difference, and what else differs."""
+    from pfl_node.cli.labbed import show_comparison
+    from pfl_node.lab.compare import compare as compared
+    from pfl_node.lab.compare import side
+
+    show_comparison(compared(side(a), side(b)), json=format == "json")
+    return 0
+
+
+def _say(line: str | None) -> None:
+    if line:
+        typer.echo(line, err=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pfl_node.cli.show import as_json, as_table
 
 if TYPE_CHECKING:
+    from pfl_node.lab.compare import Comparison
     from pfl_node.lab.experiment import Cell, Experiment
-    from pfl_node.lab.folder import Folder
-    from pfl_node.lab.results import Estimate, Results
+    from pfl_node.lab.report.record import Record
     from pfl_node.lab.runner import Watch
 
 
@@ -23,6 +23,8 @@ def watching(experiment: "Experiment") -> "Iterator[Watch]":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+    from pfl_node.lab.report.words import cell_title
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     under_way: dict[str, TaskID] = {}
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
@@ -33,7 +35,7 @@ def watching(experiment: "Experiment") -> "Iterator[Watch]":
         def watch(cell: "Cell", said: dict[str, Any]) -> None:
             if said["event"] == "progress":
                 if cell.folder not in under_way:
-                    under_way[cell.folder] = shown.add_task(title_of(cell), total=said["total"])
+                    under_way[cell.folder] = shown.add_task(cell_title(cell), total=said["total"])
                 shown.update(under_way[cell.folder], completed=said["done"])
                 done[cell.folder] = min(said["done"], work_of(cell))
             else:
@@ -49,11 +51,9 @@ def work_of(cell: "Cell") -> int:
     return cell.nodes * (cell.settings.rounds or 1)
 
 
-def title_of(cell: "Cell") -> str:
-    return ", ".join(filter(None, (cell.run, cell.point, f"seed {cell.seed}")))
-
-
 def _lines(runs: int) -> "Watch":
+    from pfl_node.lab.report.words import cell_title
+
     ended = 0
 
     def watch(cell: "Cell", said: dict[str, Any]) -> None:
@@ -62,80 +62,41 @@ def _lines(runs: int) -> "Watch":
             return
         ended += 1
         word = {"kept": "was done before", "done": "done", "failed": "failed"}[said["event"]]
-        print(f"{ended}/{runs} {title_of(cell)}: {word}", file=sys.stderr, flush=True)
+        print(f"{ended}/{runs} {cell_title(cell)}: {word}", file=sys.stderr, flush=True)
 
     return watch
 
 
-def table(found: "Results", folder: "Folder", *, json: bool) -> None:
-    """Our figure, its confidence interval, and the paper's in brackets."""
-    experiment = found.experiment
+def show(record: "Record", *, json: bool) -> None:
+    """Our figure, its confidence interval, and the paper's in brackets; then the claims, and where the page is."""
+    from pfl_node.lab.report import table, words
+    from pfl_node.lab.report.write import PAGE
+
+    found = record.results
     if json:
-        as_json(as_dict(found))
+        as_json(table.as_dict(found))
         return
-    from pfl_node.lab.measures import MEASURES
-
-    rows = []
-    for run in experiment.runs:
-        for point in experiment.points:
-            cells = [_shown(found, run, point, metric) for metric in experiment.metrics]
-            rows.append([run, *([point] if point else []), *cells])
-    titles = [_title(MEASURES[m].title, MEASURES[m].unit) for m in experiment.metrics]
-    as_table(["run", *(["at"] if experiment.points != ("",) else []), *titles], rows)
-    print(f"\nour mean ± half the 95 % interval over {len(experiment.seeds)} seeds (the paper's figure)")
+    metrics = record.experiment.metrics
+    as_table(table.columns(record.experiment), [table.texts(line) for line in table.lines(found, metrics)])
+    print(f"\n{words.legend(record.experiment)}")
+    if absent := table.missing(found):
+        print(f"not finished: {'; '.join(map(words.cell_title, absent))}")
     for verdict in found.verdicts():
-        claim = verdict.claim
-        told = "not measured" if verdict.difference is None else in_unit(claim.metric, verdict.difference)
-        where = f" at {verdict.point}" if verdict.point else ""
-        word = "holds" if verdict.holds else "DOES NOT HOLD"
-        wanted = f"{claim.metric} of {claim.higher} above {claim.lower}{where}"
-        print(f"{word}: {wanted} by {in_unit(claim.metric, claim.by)} or more: {told}")
-    print(f"\n{folder.path}")
+        judgement = words.judgement(verdict)
+        print(f"{judgement if verdict.holds else judgement.upper()}: {words.verdict(verdict)}")
+    print(f"\n{record.folder.path / PAGE}")
 
 
-def as_dict(found: "Results") -> dict[str, Any]:
-    experiment = found.experiment
-    rows = []
-    for run in experiment.runs:
-        for point in experiment.points:
-            row: dict[str, Any] = {"run": run, "point": point}
-            for metric in experiment.metrics:
-                estimate = found.estimate(run, point, metric)
-                row[metric] = {
-                    "mean": estimate.mean if estimate else None,
-                    "half_width": estimate.half_width if estimate else None,
-                    "values": list(estimate.values) if estimate else [],
-                    "paper": found.figure(run, point, metric),
-                }
-            rows.append(row)
-    claims = [
-        {"metric": v.claim.metric, "higher": v.claim.higher, "lower": v.claim.lower, "by": v.claim.by}
-        | {"point": v.point, "difference": v.difference, "holds": v.holds}
-        for v in found.verdicts()
-    ]
-    return {"name": experiment.name, "scale": experiment.scale, "rows": rows, "claims": claims}
+def show_comparison(found: "Comparison", *, json: bool) -> None:
+    """The figures side by side, then what else differs."""
+    from pfl_node.lab import compare
 
-
-def _shown(found: "Results", run: str, point: str, metric: str) -> str:
-    estimate, figure = found.estimate(run, point, metric), found.figure(run, point, metric)
-    paper = "" if figure is None else f" ({in_unit(metric, figure)})"
-    return ("-" if estimate is None else _spread(metric, estimate)) + paper
-
-
-def _spread(metric: str, estimate: "Estimate") -> str:
-    half = estimate.half_width
-    return in_unit(metric, estimate.mean) + ("" if half is None else f" ± {in_unit(metric, half)}")
-
-
-def in_unit(metric: str, value: float) -> str:
-    from pfl_node.lab.measures import MEASURES, to_paper
-
-    digits = {"%": 1, "rounds": 0, "s": 0, "MB": 1}.get(MEASURES[metric].unit)
-    shown = to_paper(metric, value)
-    return (
-        f"{shown:,.{digits}f}" if digits is not None else f"{shown:.4g}" if abs(shown) < 1000 else f"{shown:,.0f}"
-    )
-
-
-def _title(title: str, unit: str) -> str:
-    return f"{title}, {unit}" if unit and unit != "rounds" else title
+    if json:
+        as_json(compare.as_dict(found))
+        return
+    print(f"A  {found.a.name}\nB  {found.b.name}\n")
+    as_table(compare.columns(found), compare.texts(found))
+    print("\nmeans over the seeds that both have; B - A with half of its 95 % interval, seed by seed")
+    if found.unlike:
+        print()
+        as_table(("what differs", "A", "B"), [(what, a, b) for what, a, b in found.unlike])

@@ -1,0 +1,221 @@
+"""The report as one page that needs nothing else: its style and its plots are in it. Knows HTML, no plotting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from pfl_node.lab.experiment import Experiment
+from pfl_node.lab.report import table, words
+from pfl_node.lab.report.drawing import Drawn
+from pfl_node.lab.report.plots import PLOTS
+from pfl_node.lab.report.record import Record, not_default
+from pfl_node.lab.report.style import COLOURS, DARK, looks
+
+Drawings = Mapping[str, Sequence[Drawn]]
+
+
+def page(record: Record, drawings: Drawings | None) -> str:
+    """None: nothing can be drawn here."""
+    experiment = record.experiment
+    style = (files(__package__) / "page.css").read_text(encoding="utf-8")
+    sections = [
+        _header(record),
+        _results(record),
+        _plots(drawings),
+        _runs(record),
+        _settings(record),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(experiment.title)}</title>\n<style>\n{_colours()}{style}</style>\n</head>\n<body>\n"
+        + "\n".join(filter(None, sections))
+        + f"\n<footer>pfl-node {escape(str(record.facts.get('pfl-node', '')))}</footer>\n</body>\n</html>\n"
+    )
+
+
+def _colours() -> str:
+    """Those of the runs, once for paper and once for a dark screen."""
+    light, dark = (" ".join(f"--c{i}: {c};" for i, c in enumerate(shades)) for shades in (COLOURS, DARK))
+    return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+
+
+# -- what it is ------------------------------------------------------------------------------------------------
+
+
+def _header(record: Record) -> str:
+    experiment = record.experiment
+    facts = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in _facts(record))
+    about = f"<p>{escape(experiment.about)}</p>" if experiment.about else ""
+    return (
+        f'<header><h1>{escape(experiment.title)}</h1><p class="paper">{escape(experiment.paper)}</p>{about}'
+        f"<dl>{facts}</dl>{_missing(record)}</header>"
+    )
+
+
+def _facts(record: Record) -> Iterator[tuple[str, str]]:
+    experiment, facts = record.experiment, record.facts
+    done, planned = len(record.results.found), len(experiment.cells)
+    machine = facts.get("machine", {})
+    versions = {"Python": facts.get("python"), **facts.get("packages", {})}
+    sizes = ", ".join(_several(f"{c.nodes} nodes, {c.settings.rounds} rounds" for c in experiment.cells))
+    yield "Repeat it", f"<code>{escape(record.command)}</code>"
+    yield "Scale", escape(f"{experiment.scale}: {sizes}")
+    yield "Seeds", escape(", ".join(map(str, experiment.seeds)))
+    yield "Runs", f"{done} of {planned} done"
+    yield "pfl-node", escape(f"{facts.get('pfl-node', 'unknown')}, commit {_commit(facts.get('commit'))}")
+    yield "Versions", escape(", ".join(f"{name} {version}" for name, version in versions.items() if version))
+    cpu = f"{machine.get('cpu') or 'unknown CPU'}, {machine.get('cores', '?')} cores, {machine.get('system', '')}"
+    yield "Machine", escape(cpu)
+    wall, spent = record.seconds("wall"), record.seconds("cpu")
+    yield "Time", f"{words.duration(wall)} of wall time, {words.duration(spent)} of CPU time, all runs added up"
+
+
+def _commit(commit: str | None) -> str:
+    if not commit:
+        return "unknown"
+    return f"{commit[:-1]} with changes that are not committed" if commit.endswith("+") else commit
+
+
+def _missing(record: Record) -> str:
+    absent = table.missing(record.results)
+    if not absent:
+        return ""
+    names = "; ".join(escape(words.cell_title(cell)) for cell in absent)
+    return f'<p class="missing"><b>{words.plural(len(absent), "run")} not finished:</b> {names}.</p>'
+
+
+# -- what came out ---------------------------------------------------------------------------------------------
+
+
+def _results(record: Record) -> str:
+    experiment = record.experiment
+    heads = "".join(_head(head) for head in table.columns(experiment))
+    rows = "".join(_row(line, experiment) for line in table.lines(record.results, experiment.metrics))
+    note = f"{words.legend(experiment)}."
+    if experiment.scale == "quick" and experiment.figures:
+        note += " At the quick scale the paper's order should show; its figures belong to its own scale."
+    return (
+        f'<section><h2>Results</h2><div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>'
+        f'</table></div><p class="note">{escape(words.capital(note))}</p>{_claims(record)}</section>'
+    )
+
+
+def _head(title: str) -> str:
+    """A unit stays with its word."""
+    word = ' class="word"' if title in ("run", "at") else ""
+    return f'<th scope="col"{word}>{escape(title).replace(", ", ",&nbsp;")}</th>'
+
+
+def _row(line: table.Line, experiment: Experiment) -> str:
+    at = f'<td class="word">{escape(line.point)}</td>' if line.point else ""
+    cells = "".join(_cell(entry) for entry in line.entries)
+    return f'<tr><th scope="row">{_swatch(line.run, experiment)}{escape(line.run)}</th>{at}{cells}</tr>'
+
+
+def _cell(entry: table.Entry) -> str:
+    beside = f"<small>{escape(entry.beside)}</small>" if entry.beside else ""
+    return f"<td>{escape(words.spread(entry.metric, entry.ours))}{beside}</td>"
+
+
+def _swatch(run: str, experiment: Experiment) -> str:
+    place = COLOURS.index(looks(experiment.runs)[run].colour)
+    return f'<span class="swatch" style="background: var(--c{place})"></span>'
+
+
+def _claims(record: Record) -> str:
+    rows = []
+    for found in record.results.verdicts():
+        kind, mark = ("holds", "✓") if found.holds else ("fails", "✗")
+        judged = f"{mark} <b>{words.judgement(found)}</b>"
+        rows.append(f'<li class="{kind}">{judged}: {escape(words.verdict(found))}</li>')
+    return f'<h3>Claims</h3><ul class="claims">{"".join(rows)}</ul>' if rows else ""
+
+
+def _plots(drawings: Drawings | None) -> str:
+    if drawings is None:
+        told = "<p>matplotlib is not installed where this report was made, so it has no plots.</p>"
+        return f"<section><h2>Plots</h2>{told}</section>"
+    parts = []
+    for name, panels in drawings.items():
+        told = f"<h3>{escape(PLOTS[name].title)}</h3><p>{escape(PLOTS[name].says)}</p>"
+        figures = "".join(_figure(panel) for panel in panels)
+        nothing = '<p class="note">The journals hold nothing that it could show.</p>'
+        shown = f'<div class="panels">{figures}</div>' if figures else nothing
+        parts.append(f'<div class="plot">{told}{shown}</div>')
+    return f"<section><h2>Plots</h2>{''.join(parts)}</section>" if parts else ""
+
+
+def _figure(panel: Drawn) -> str:
+    links = " ".join(f'<a href="plots/{panel.name}.{kind}">{kind.upper()}</a>' for kind in ("png", "svg"))
+    return f"<figure>{panel.svg}<figcaption>{links}</figcaption></figure>"
+
+
+# -- what was run ----------------------------------------------------------------------------------------------
+
+
+def _runs(record: Record) -> str:
+    rows = []
+    for cell in record.experiment.cells:
+        found = record.results.found.get(cell)
+        name = f'<th scope="row">{_swatch(cell.run, record.experiment)}{escape(words.cell_title(cell))}</th>'
+        if found is None:
+            rows.append(f'<tr>{name}<td class="word" colspan="4">not finished</td></tr>')
+            continue
+        accuracy = found.summary.get("accuracy")
+        spent = [words.duration(found.summary.get(f"{what}_seconds") or 0.0) for what in ("wall", "cpu")]
+        shown = ["–" if accuracy is None else words.number("accuracy", accuracy), *spent]
+        links = " ".join(_link(cell.folder, file) for file in ("summary.json", "journal.jsonl", "settings.json"))
+        cells = "".join(f"<td>{text}</td>" for text in shown)
+        rows.append(f'<tr>{name}{cells}<td class="word">{links}</td></tr>')
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("run", "accuracy, %", "wall", "CPU"))
+    return (
+        f'<section><h2>Runs</h2><div class="wide"><table><thead><tr>{heads}<th scope="col" class="word">files</th>'
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
+    )
+
+
+def _link(folder: str, file: str) -> str:
+    return f'<a href="{escape(folder)}/{file}">{file.partition(".")[0]}</a>'
+
+
+def _settings(record: Record) -> str:
+    """A column for each run; what all have in common stands in one list before."""
+    experiment = record.experiment
+    told: dict[str, dict[str, str]] = {}  # key -> run -> values
+    for run in experiment.runs:
+        cells = [not_default(record.told(cell)) for cell in experiment.cells if cell.run == run]
+        for key in sorted({key for cell in cells for key in cell}):
+            told.setdefault(key, {})[run] = ", ".join(_several(_text(cell.get(key)) for cell in cells))
+    shared = {k: v for k, v in told.items() if len(v) == len(experiment.runs) and len(set(v.values())) == 1}
+    same = "".join(
+        f"<dt><code>{escape(k)}</code></dt><dd>{escape(next(iter(v.values())))}</dd>" for k, v in shared.items()
+    )
+    own = {k: v for k, v in sorted(told.items()) if k not in shared}
+    heads = "".join(f'<th scope="col">{escape(run)}</th>' for run in experiment.runs)
+    rows = "".join(
+        f'<tr><th scope="row"><code>{escape(key)}</code></th>'
+        + "".join(f"<td>{escape(values.get(run, ''))}</td>" for run in experiment.runs)
+        + "</tr>"
+        for key, values in own.items()
+    )
+    differ = (
+        '<h3>Each run its own</h3><div class="wide settings"><table><thead><tr><th scope="col">setting</th>'
+        f"{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+    return (
+        "<section><h2>Settings</h2><p>What is not listed has its default value.</p><h3>All runs</h3>"
+        f"<dl>{same}</dl>{differ if rows else ''}</section>"
+    )
+
+
+def _several(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

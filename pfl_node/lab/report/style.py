@@ -1,0 +1,165 @@
+"""How plots look: sizes, colours, where legends go. The only file that loads matplotlib, and only when asked to.
+
+A run has the same colour, marker and dash in every plot. The colours are Okabe and Ito's, which colour-blind
+people can tell apart; markers and dashes say the same again.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from importlib.util import find_spec
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+COLUMN, HEIGHT = 3.5, 2.7  # inches: one column of a paper, and a phone held upright
+LETTER = 0.055  # inches, the width of one in a label
+DPI = 220
+INK, FAINT, GRID, BACK = "#1f2328", "#59636e", "#d9dee3", "#fffffe"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6b6b6b")
+DARK = (
+    "#4aa8e8",
+    "#ff8a3d",
+    "#2fc99b",
+    "#e09ac2",
+    "#f0b73f",
+    "#8fd0f5",
+    "#b493d6",
+    "#a8adb3",
+)  # the same, on black
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+DASHES = ("-", "--", ":")
+LINK = r'(?<=href="|..url\()#([\w-]+)'  # to a part of the same SVG
+THEME = {INK: "var(--ink)", FAINT: "var(--faint)", GRID: "var(--line)", BACK: "none"} | {
+    colour: f"var(--c{i})" for i, colour in enumerate(COLOURS)
+}
+RC: Any = {
+    "font.size": 8,
+    "figure.titlesize": 8.5,
+    "figure.titleweight": "bold",
+    "axes.labelsize": 8,
+    "legend.fontsize": 7.5,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.facecolor": BACK,
+    "figure.facecolor": BACK,
+    "savefig.facecolor": BACK,
+    "axes.edgecolor": FAINT,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "axes.linewidth": 0.7,
+    "xtick.major.width": 0.7,
+    "ytick.major.width": 0.7,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 3.5,
+    "legend.frameon": False,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), FAINT),
+    "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's own font
+    "svg.hashsalt": "pfl-node",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Of one run, in all plots."""
+
+    colour: str
+    marker: str
+    dash: str
+
+
+def looks(runs: Sequence[str]) -> dict[str, Look]:
+    return {
+        run: Look(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], DASHES[i // len(COLOURS) % len(DASHES)])
+        for i, run in enumerate(runs)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One drawing, with the name of its files and what it is."""
+
+    name: str
+    title: str
+    figure: Figure
+
+
+def is_there() -> bool:
+    """Can anything be drawn here?"""
+    return find_spec("matplotlib") is not None
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    with matplotlib.rc_context(RC):
+        yield
+
+
+def canvas(title: str, height: float = HEIGHT, width: float = COLUMN) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.suptitle(fill(title, 46), x=0.012, ha="left")  # a long one gets a second line
+    return figure, figure.add_subplot()
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """Outside of the data, in as many columns as the words allow; more rows make the figure higher."""
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:
+        columns = max(1, min(len(labels), int(COLUMN / (LETTER * max(map(len, labels)) + 0.45))))
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=columns, handlelength=2, columnspacing=1.2
+        )
+        rows = -(-len(labels) // columns)
+        figure.set_figheight(figure.get_figheight() + 0.16 * (rows - 1))
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Nobody is in round 2.5."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
+
+
+def png(panel: Panel) -> bytes:
+    held = io.BytesIO()
+    panel.figure.savefig(held, format="png", dpi=DPI, metadata={"Title": panel.title})
+    return held.getvalue()
+
+
+def svg(panel: Panel) -> str:
+    """The same text for the same results: no date, no chance."""
+    held = io.StringIO()
+    panel.figure.savefig(held, format="svg", metadata={"Title": panel.title, "Date": None})
+    return "\n".join(line.rstrip() for line in held.getvalue().splitlines()) + "\n"
+
+
+def inline(text: str, name: str, title: str) -> str:
+    """An SVG as part of a page: its colours are the page's, its ids its own."""
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    used = set(re.findall(LINK, body))
+    body = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", body)
+    body = re.sub(LINK, lambda m: m[0].replace("#", f"#{name}-"), body)
+    for colour, variable in THEME.items():
+        body = body.replace(colour, variable)
+    head, rest = body.split(">", 1)
+    head = re.sub(r' (width|height)="[^"]*"', "", head)
+    return f'{head} role="img" aria-label="{escape(title)}">{rest}'

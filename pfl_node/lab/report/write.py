@@ -1,0 +1,35 @@
+"""Writes the report of a result into its folder: results.json, table.md, plots/, report.html."""
+
+from __future__ import annotations
+
+import json
+
+from pfl_node.lab.experiment import Experiment
+from pfl_node.lab.report import style, table
+from pfl_node.lab.report.drawing import DRAW, draw
+from pfl_node.lab.report.page import page
+from pfl_node.lab.report.record import Record
+from pfl_node.plain import plain
+from pfl_node.store.files import write_atomic
+
+RESULTS, TABLE, PAGE = "results.json", "table.md", "report.html"
+NO_PLOTS = "there are no plots, as matplotlib is not installed: pip install 'pfl-node[lab]'"
+
+
+def write(record: Record) -> str | None:
+    """All of it; what could not be made, in one line."""
+    place = record.folder.path
+    facts = {"command": record.command, "environment": dict(record.facts)}
+    times = {f"{what}_seconds": record.seconds(what) for what in ("wall", "cpu")}
+    found = plain({**table.as_dict(record.results), **facts, **times})
+    write_atomic(place / RESULTS, json.dumps(found, indent=1, ensure_ascii=False).encode() + b"\n")
+    write_atomic(place / TABLE, table.markdown(record.results, record.command).encode())
+    drawings = draw(record, wanted(record.experiment)) if style.is_there() else None
+    write_atomic(place / PAGE, page(record, drawings).encode())
+    return NO_PLOTS if drawings is None else None
+
+
+def wanted(experiment: Experiment) -> list[str]:
+    """The spec's plots, or all that there are; a sweep is always shown."""
+    swept = ["sweep"] if len(experiment.points) > 1 else []
+    return list(dict.fromkeys([*swept, *(experiment.plots or DRAW)]))
