@@ -65,6 +65,17 @@ def _cluster(place: int) -> Callable[[Found], float | None]:
     return of
 
 
+def _middle(found: Found) -> float | None:
+    """Between the two, where there are three clusters."""
+    return _cluster(1)(found) if len(found.sizes) == 3 else None
+
+
+def _communication(found: Found) -> float | None:
+    """As Karlsson & Onoszko 2021, section 3.5, count it."""
+    nodes = found.nodes
+    return fmean(n["models_sent"] + n["models_received"] for n in nodes) if nodes else None
+
+
 def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[Found], float | None]:
     """Over the clusters, each with the confusions of its nodes added up."""
 
@@ -113,6 +124,7 @@ def _settled_after(found: Found) -> float | None:
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure("accuracy", "%", "higher", _key("accuracy")),
     "majority": Measure("majority", "%", "higher", _cluster(0)),
+    "middle": Measure("middle cluster", "%", "higher", _middle),
     "minority": Measure("minority", "%", "higher", _cluster(-1)),
     "fair_accuracy": Measure("fair accuracy", "%", "higher", _key("fair_accuracy")),
     "demographic_parity": Measure("demographic parity", "", "lower", _fair(fairness.demographic_parity)),
@@ -121,8 +133,10 @@ MEASURES: dict[str, Measure] = {
     "precision": Measure("precision", "%", "higher", _key("neighbours", "precision")),
     "recall": Measure("recall", "%", "higher", _key("neighbours", "recall")),
     "models_sent": Measure("models sent", "", "lower", _key("models_sent")),
+    "communication": Measure("models sent and received per node", "", "lower", _communication),
     "megabytes": Measure("sent", "MB", "lower", lambda f: f.summary["bytes_sent"] / 1e6),
     "rounds_to_target": Measure("rounds to target", "rounds", "lower", _rounds_to_target),
+    "settled": Measure("settled", "%", "higher", _key("settled")),
     "settled_after": Measure("settled after", "rounds", "lower", _settled_after),
     "cpu": Measure("CPU", "s", "lower", _key("cpu_seconds")),
 }

@@ -1,93 +1,35 @@
-"""Experiments as TOML: the shipped ones and a user's own. A mistake is one line that says where it is.
+"""Experiments by name: the shipped ones and a user's own, as what is run at a scale. Runs nothing.
 
-Knows how a spec is written and what it means at a scale; runs nothing.
+How a file is written is `written.py`'s business.
 """
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
-
-from pfl_node.config import check_names, load_settings
+from pfl_node.config import check_names, flag, load_settings
 from pfl_node.errors import ConfigError, PflError, nearest
+from pfl_node.keys import NAMED, sections
 from pfl_node.lab.experiment import Cell, Claim, Experiment, Figure, Scale
-from pfl_node.lab.measures import MEASURES, from_paper
+from pfl_node.lab.measures import from_paper
+from pfl_node.lab.written import UNKNOWN, Point, Row, Spec, given, slug
+from pfl_node.lab.written import parse as parse
 from pfl_node.settings import Settings
 
-Tree = dict[str, Any]
 SHIPPED = files("pfl_node.lab") / "specs"
-SECTIONS = ("policy", "task", "train", "aggregate", "eval", "round", "start", "wire", "serve", "store")
+OURS = ("nodes",)  # what a spec may say beside the settings
 
 
-class Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What wins over the spec, for all runs: settings by dotted key, and KEY=VALUE as on a command line."""
 
-
-class Size(Strict):
-    """How much is run at a scale."""
-
-    nodes: PositiveInt
-    rounds: PositiveInt
-    seeds: PositiveInt = 1
-    settings: Tree = Field(default_factory=dict)
-
-
-class Sweep(Strict):
-    """The same runs at several values of one setting."""
-
-    setting: str  # a dotted key
-    values: list[Any] = Field(min_length=1)
-    label: str = "{}"
-    quick: list[Any] | None = None  # the values at the quick scale; None: all
-
-
-class Row(Strict):
-    """One run of the experiment: a row of its table. A figure is a number, or one for each value of the sweep."""
-
-    label: str
-    settings: Tree = Field(default_factory=dict)
-    quick: Tree = Field(default_factory=dict)  # settings at the quick scale only
-    nodes: PositiveInt | None = None
-    rounds: PositiveInt | None = None
-    figures: dict[str, float | list[float | None]] = Field(default_factory=dict)
-
-
-class Order(Strict):
-    """A claim; `by` is in the unit that the paper prints, such as points of per cent."""
-
-    metric: str
-    higher: str
-    lower: str
-    by: float = 0.0
-    point: str | None = None
-
-
-class Spec(Strict):
-    """A whole file."""
-
-    title: str
-    paper: str
-    about: str = ""
-    clusters: list[str] = Field(default_factory=list)
-    metrics: list[str] = Field(min_length=1)
-    plots: list[str] = Field(default_factory=list)
-    target: float | None = Field(None, gt=0, lt=1)
-    settings: Tree = Field(default_factory=dict)
-    paper_scale: Size
-    quick_scale: Size
-    sweep: Sweep | None = None
-    run: list[Row] = Field(min_length=1)
-    claim: list[Order] = Field(default_factory=list)
-
-
-# -- finding and reading ---------------------------------------------------------------------------------------
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sets: Sequence[str] = ()
 
 
 def shipped() -> list[str]:
@@ -108,33 +50,19 @@ def read(name: str) -> tuple[str, str]:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def parse(name: str, text: str) -> Spec:
-    try:
-        spec = Spec.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"experiment {name} is not valid TOML: {error}") from error
-    except ValidationError as error:
-        raise ConfigError(f"experiment {name}: {_complaint(error)}") from None
-    _check_words(name, spec)
-    return spec
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What wins over the spec, for all runs: settings by dotted key, and KEY=VALUE as on a command line."""
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    sets: Sequence[str] = ()
-
-
 def load(
     name: str, scale: Scale = "quick", *, seeds: int | None = None, wishes: Wishes | None = None
 ) -> Experiment:
     """An experiment at a scale."""
     name, text = read(name)
     spec = parse(name, text)
-    size = spec.quick_scale if scale == "quick" else spec.paper_scale
+    size, wishes = spec.size(scale), wishes or Wishes()
     numbers = tuple(range(seeds or size.seeds))
+    try:
+        _check_wishes(spec, wishes)
+        cells = tuple(_cells(spec, scale, numbers, wishes))
+    except PflError as error:
+        raise ConfigError(f"experiment {name}: {error}") from None
     return Experiment(
         name=name,
         title=spec.title,
@@ -142,111 +70,105 @@ def load(
         about=spec.about.strip(),
         scale=scale,
         seeds=numbers,
-        cells=tuple(_cells(name, spec, scale, numbers, wishes or Wishes())),
+        cells=cells,
         metrics=tuple(spec.metrics),
-        target=spec.target,
+        target=size.target or spec.target,
         plots=tuple(spec.plots),
         figures=tuple(_figures(spec, scale)),
-        claims=tuple(_claims(spec)),
+        claims=tuple(_claims(spec, scale)),
         clusters=dict(enumerate(spec.clusters)),
         text=text,
     )
 
 
-# -- what it means ---------------------------------------------------------------------------------------------
+# -- what it means at a scale ----------------------------------------------------------------------------------
 
 
-def _cells(name: str, spec: Spec, scale: Scale, seeds: tuple[int, ...], wishes: Wishes) -> Iterator[Cell]:
-    size = spec.quick_scale if scale == "quick" else spec.paper_scale
-    for row in spec.run:
-        for point, value in _points(spec, scale):
-            flat = _flat(spec.settings) | _flat(size.settings) | _flat(row.settings)
-            flat |= _flat(row.quick) if scale == "quick" else {}
-            flat |= {} if spec.sweep is None else {spec.sweep.setting: value}
-            flat |= {"rounds": (scale == "paper" and row.rounds) or size.rounds, **wishes.settings}
-            nodes = (scale == "paper" and row.nodes) or size.nodes
+def _rows(spec: Spec, scale: Scale) -> list[Row]:
+    return [row for row in spec.run if row.only in (None, scale)]
+
+
+def _points(spec: Spec, scale: Scale) -> list[Point]:
+    return [point for point in spec.points() if point.only in (None, scale)]
+
+
+def _cells(spec: Spec, scale: Scale, seeds: Sequence[int], wishes: Wishes) -> Iterator[Cell]:
+    for row in _rows(spec, scale):
+        for point in _points(spec, scale):
+            flat = {**_merged(spec, scale, row, point), **wishes.settings}
+            nodes = flat.pop("nodes")
             for seed in seeds:
-                settings = _settings(f"experiment {name}, {row.label}", {**flat, "seed": seed}, wishes.sets)
-                place = "/".join(filter(None, (slug(row.label), slug(point), f"seed-{seed}")))
-                yield Cell(row.label, point, seed, nodes, settings, place)
+                settings = _settings(row.label, {**flat, "seed": seed}, wishes.sets)
+                place = "/".join(filter(None, (slug(row.label), slug(point.label), f"seed-{seed}")))
+                yield Cell(row.label, point.label, seed, nodes, settings, place)
 
 
-def _settings(where: str, flat: Mapping[str, Any], sets: Sequence[str]) -> Settings:
-    try:
-        settings = load_settings(overrides=flat, sets=sets)
-        check_names(settings)
-    except PflError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    return settings
-
-
-def _points(spec: Spec, scale: Scale) -> list[tuple[str, Any]]:
-    sweep = spec.sweep
-    if sweep is None:
-        return [("", None)]
-    values = sweep.quick if scale == "quick" and sweep.quick is not None else sweep.values
-    return [(sweep.label.format(value), value) for value in values]
-
-
-def _figures(spec: Spec, scale: Scale) -> Iterator[Figure]:
-    """Those of the points that are run."""
-    run = dict(_points(spec, scale))
-    for row in spec.run:
-        for metric, given in row.figures.items():
-            values = given if isinstance(given, list) else [given]
-            for (point, _), value in zip(_points(spec, "paper"), values, strict=True):
-                if value is not None and point in run:
-                    yield Figure(row.label, point, metric, from_paper(metric, value))
-
-
-def _claims(spec: Spec) -> Iterator[Claim]:
-    for claim in spec.claim:
-        yield Claim(claim.metric, claim.higher, claim.lower, from_paper(claim.metric, claim.by), claim.point)
+def _merged(spec: Spec, scale: Scale, row: Row, point: Point) -> dict[str, Any]:
+    """By dotted key; the special wins over the general, what is said of one scale over what is said of both."""
+    size = spec.size(scale)
+    flat: dict[str, Any] = {"nodes": size.nodes, "rounds": size.rounds}
+    for tree in (spec.settings, size.settings, row.settings, point.settings, row.at(scale), point.at(scale)):
+        flat |= _flat(tree)
+    if isinstance(flat["nodes"], bool) or not isinstance(flat["nodes"], int) or flat["nodes"] < 1:
+        raise ConfigError(f"{row.label}: nodes = {flat['nodes']!r} is not a whole number above zero")
+    return flat
 
 
 def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys; what a section holds is a value, a list or a table of the task's or policy's own."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        if key in SECTIONS and isinstance(value, Mapping):
+        if key in sections() and isinstance(value, Mapping):
             flat |= {f"{key}.{leaf}": v for leaf, v in value.items()}
         else:
-            flat[key] = value
+            flat[f"{key}.name" if key in NAMED else key] = value
     return flat
 
 
-def slug(text: str) -> str:
-    """A name for a folder."""
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+def _settings(run: str, flat: Mapping[str, Any], sets: Sequence[str]) -> Settings:
+    try:
+        settings = load_settings(overrides=flat, sets=sets)
+        check_names(settings)
+    except PflError as error:
+        said = str(error)
+        for key in flat:  # they were not given as flags
+            said = said.replace(f" in {flag(key)}:", ":")
+        raise ConfigError(f"{run}: {said}") from None
+    return settings
+
+
+def _figures(spec: Spec, scale: Scale) -> Iterator[Figure]:
+    """Those of the points that are run."""
+    run = {point.label for point in _points(spec, scale)}
+    points = _points(spec, "paper")
+    for row in _rows(spec, scale):
+        for metric, values in row.figures.items():
+            for point, value in zip(points, given(values), strict=True):
+                if value != UNKNOWN and point.label in run:
+                    yield Figure(row.label, point.label, metric, from_paper(metric, value))
+
+
+def _claims(spec: Spec, scale: Scale) -> Iterator[Claim]:
+    """Those about what is run."""
+    runs = {row.label for row in _rows(spec, scale)}
+    points = {None, *(point.label for point in _points(spec, scale))}
+    for claim in spec.claim:
+        if claim.only in (None, scale) and {claim.higher, claim.lower} <= runs and claim.point in points:
+            yield Claim(claim.metric, claim.higher, claim.lower, from_paper(claim.metric, claim.by), claim.point)
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------
 
 
-def _check_words(name: str, spec: Spec) -> None:
-    labels = [row.label for row in spec.run]
-    if len(set(map(slug, labels))) < len(labels):
-        raise ConfigError(f"experiment {name}: two runs have the same label")
-    points = len(spec.sweep.values) if spec.sweep else 1
-    for row in spec.run:
-        for metric, given in row.figures.items():
-            _known(name, "metric", metric, MEASURES)
-            if len(given if isinstance(given, list) else [given]) != points:
-                raise ConfigError(f"experiment {name}, {row.label}: {metric} needs {points} figures, one a point")
-    for metric in (*spec.metrics, *(claim.metric for claim in spec.claim)):
-        _known(name, "metric", metric, MEASURES)
-    for claim in spec.claim:
-        for label in (claim.higher, claim.lower):
-            _known(name, "run", label, labels)
-
-
-def _known(name: str, what: str, word: str, known: Any) -> None:
-    if word not in known:
-        raise ConfigError(f"experiment {name}: there is no {what} {word!r}; {nearest(word, list(known))}")
-
-
-def _complaint(error: ValidationError) -> str:
-    row = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(str(part) for part in row["loc"])
-    said = "is not a key here" if row["type"] == "extra_forbidden" else row["msg"]
-    return f"{place}: {said[:1].lower()}{said[1:]}"
+def _check_wishes(spec: Spec, wishes: Wishes) -> None:
+    """What is the same for all runs must not be what they differ in."""
+    varied = {key for point in spec.points() for key in _flat(point.settings) if key not in OURS}
+    for text in wishes.sets:
+        key = text.partition("=")[0].strip()
+        key = f"{key}.name" if key in NAMED else key
+        if key == "seed":
+            raise ConfigError("--set seed would make all seeds the same: say how many with --seeds N")
+        if key == "policy.name" or key in varied:
+            raise ConfigError(f"--set {key} would make runs the same that differ in it: write a FILE.toml")
+        if key in OURS:
+            raise ConfigError(f"--set {key}: that is no setting but the spec's: write a FILE.toml")
