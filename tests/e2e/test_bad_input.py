@@ -154,7 +154,8 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     async def begin() -> dict[str, Siege]:
         sieges = {}
         for name, policy in POLICIES.items():
-            common = {"policy": policy, "run": name, "serve": {"scores_per_minute": CALLS, "fetches_per_minute": CALLS}, "start": {"wait": 30}}
+            serve = {"scores_per_minute": CALLS, "fetches_per_minute": CALLS}
+            common = {"policy": policy, "run": name, "serve": serve, "start": {"wait": 30}}
             bob = await town.runs(f"bob-{name}", **common)
             ann = await town.runs(f"ann-{name}", peer_seed=[bob.address], **common)
             sieges[name] = siege = Siege(ann, bob)
