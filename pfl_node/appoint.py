@@ -60,6 +60,15 @@ def appoint(
     )
 
 
+def check_reports(name: str, reports: int, *, had_rounds: bool) -> None:
+    """Its main has returned. One that told nothing has learnt nothing, as far as anybody can see."""
+    if had_rounds and not reports:
+        raise ConfigError(
+            f"policy {name}: its main() returned and has reported no round: "
+            "end each round with `await Report(t, self.model)`"
+        )
+
+
 def entry_round(policy: Policy, others: Iterable[int]) -> int:
     """Where a policy begins that comes when others are in these rounds: a lockstep one in the round that half of
     them have begun, so that no single one decides."""

@@ -75,6 +75,7 @@ class Chronicle:
         self._journal = Journal(home.journal)
         self._last_measured: tuple[Model, int] | None = None
         self._snapshot: dict[str, Any] | None = None
+        self.reports = 0
         self._unsaved = 0
         self._logged = 0.0  # when a round was last told on the log
         self._misfits: set[tuple[str, str]] = set()  # peers that do not fit me, told once each
@@ -102,6 +103,7 @@ class Chronicle:
 
     async def report(self, step: Report) -> None:
         """A round is done: publish, measure if due, write it down, keep the state."""
+        self.reports += 1
         self.publish(Publish(step.model, step.round, step.tag, step.notes))
         self.ended(step.round)
         self.told["round"] = dict(step.data)

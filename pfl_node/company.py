@@ -32,6 +32,10 @@ class Company:
             if m.state is State.LEFT and m.run == self._run and rounds is not None and m.round >= rounds
         ]
 
+    def seen(self) -> int:
+        """How many there are or were to the end: who has left early is not waited for again."""
+        return len({*self(), *self.finished()})
+
     def at_work(self) -> list[PeerId]:
         """Who still has rounds to do. Without an end everybody always has."""
         return [p for p, round in self.rounds().items() if self._rounds is None or round < self._rounds]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from pfl_node.appoint import appoint, check_lab, entry_round
+from pfl_node.appoint import appoint, check_lab, check_reports, entry_round
 from pfl_node.bell import Bell
 from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
 from pfl_node.company import Company
@@ -196,7 +196,9 @@ class Node:
             work=self.work,
         )
         self.driver = Driver(policy, desk)
+        had_rounds = policy.more
         await self.driver.run()
+        check_reports(self.settings.policy.name, self.chronicle.reports, had_rounds=had_rounds)
 
     def _load(self) -> Learner:
         """In the trainer's thread: this is where torch is imported."""
@@ -230,9 +232,9 @@ class Node:
         start, loop = self.settings.start, asyncio.get_running_loop()
         wanted = start.peers if policy.more and not policy.solitary else 0
         end = loop.time() + start.wait
-        while len(self.company()) < wanted and await self._bell.wait(max(0.0, end - loop.time())):
+        while self.company.seen() < wanted and await self._bell.wait(max(0.0, end - loop.time())):
             pass
-        if len(self.company()) < wanted:
+        if self.company.seen() < wanted:
             log.warning(
                 f"{len(self.company())} other nodes after {start.wait:g} s; going on, others may still come"
             )

@@ -63,8 +63,11 @@ def load_policy(name: str) -> type[Policy]:
         raise ConfigError(f"policy {name}: not a subclass of pfl_node.policies.base.Policy")
     if inspect.isabstract(cls):
         raise ConfigError(f"policy {name}: has no main()")
-    if not inspect.iscoroutinefunction(cls.main):
-        raise ConfigError(f"policy {name}: its main() is not a coroutine; write async def main(self)")
+    for method, given in (("main", ""), ("on_model", ", offer"), ("on_quiet", "")):
+        if not inspect.iscoroutinefunction(getattr(cls, method)):
+            raise ConfigError(
+                f"policy {name}: its {method}() is not a coroutine; write async def {method}(self{given})"
+            )
     return cls
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pfl_node.appoint import check_reports
 from pfl_node.errors import ConfigError, StoreError
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
@@ -64,12 +65,15 @@ def simulate(
 
 
 def summary_of(settings: Settings, swarm: SimSwarm, *, wall: float, cpu: float) -> Summary:
+    records = swarm.records()
+    ended = any(n.state == "left" for n in records)
+    check_reports(settings.policy.name, sum(n.rounds for n in records), had_rounds=ended)
     return Summary(
         policy=settings.policy.name,
         task=settings.task.name,
         seed=settings.seed,
         rounds=settings.rounds,
-        nodes=swarm.records(),
+        nodes=records,
         refused=swarm.refused(),
         models_lost=swarm.models_lost(),
         virtual_seconds=swarm.virtual_seconds,

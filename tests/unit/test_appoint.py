@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pfl_node.appoint import appoint, entry_round
-from pfl_node.errors import TaskError
+from pfl_node.appoint import appoint, check_reports, entry_round
+from pfl_node.errors import ConfigError, TaskError
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
 from pfl_node.types import PeerId
@@ -75,3 +75,10 @@ def test_a_late_node_begins_where_half_of_the_others_are(mine: int, others: list
 
 def test_rounds_that_are_a_nodes_own_begin_where_it_was() -> None:
     assert entry_round(made(Plain, ToyLearner()), [6, 6, 6]) == 0
+
+
+def test_a_main_that_reports_nothing_is_a_mistake_that_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"policy mine.py:M: its main\(\) returned and has reported no round"):
+        check_reports("mine.py:M", 0, had_rounds=True)
+    check_reports("mine.py:M", 1, had_rounds=True)
+    check_reports("mine.py:M", 0, had_rounds=False)

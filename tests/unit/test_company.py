@@ -70,3 +70,8 @@ def test_who_comes_when_all_is_done_is_waited_for() -> None:
     others, table = company(member("a", 5))
     others.i_have_come(5)
     assert table.told == [4]
+
+
+def test_those_who_are_done_and_gone_count_as_seen() -> None:
+    others, _ = company(member("a", 5, state=State.LEFT), member("b", 2, state=State.LEFT), member("c", 1))
+    assert others.seen() == 2
