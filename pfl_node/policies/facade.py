@@ -21,7 +21,8 @@ class Facade(El):
     class Config(El.Config):
         k: int = Field(2, ge=1, description="heads; about as many as there are clusters")
         warmup: int = Field(10, ge=0, description="first rounds, of plain EL; 0: each head has a start of its own")
-        samples: int = Field(80, ge=1, description="own samples that each head is scored on")
+        samples: int = Field(80, ge=1, description="own samples that heads are scored on")
+        own_samples: bool = Field(False, description="draw them anew for each head, as the thesis' code does")
         all_reduce: bool = Field(True, description="after the last round, one exchange with everybody")
 
     keeps = ("heads", "j")
@@ -36,7 +37,7 @@ class Facade(El):
             await super().step(t)
             return
         await self.have_heads(t)
-        self.j = await self.choose(self.cfg.samples)  # 3
+        self.j = await self.choose(self.cfg.samples, self.cfg.own_samples)  # 3
         self.model = await Train(self.whole(self.j))  # 4
         self.heads[self.j] = self.model.of(self.part)
         await self.merge(await self.exchange(t, await self.near(t), self.model, tag=self.j))  # 5-7
@@ -45,7 +46,7 @@ class Facade(El):
     async def all_reduce(self, t: int, everybody: Near) -> None:  # section 4.1.3
         await self.have_heads(t)
         await self.merge(await self.exchange(t, everybody, self.model, tag=self.j))
-        self.j = await self.choose(None) if t > self.cfg.warmup else 0
+        self.j = await self.choose(None, False) if t > self.cfg.warmup else 0
         self.model = self.whole(self.j)
         await Report(t, self.model, {"head": self.j}, tag=self.j)
 
@@ -60,10 +61,9 @@ class Facade(El):
             theirs = [o.model for o in came if o.tag == i] or [o.model for o in came]
             self.heads.append(await Average(start, theirs, own=0.0) if theirs else start)
 
-    async def choose(self, samples: int | None) -> int:
-        # paper: one data set for all; here: a sample for each, and lots for a tie, because equal heads must part
-        order = self.rng.sample(range(self.cfg.k), self.cfg.k)
-        scores = await Score([self.whole(j) for j in order], samples=samples, own_sample_each=samples is not None)
+    async def choose(self, samples: int | None, each: bool) -> int:
+        order = self.rng.sample(range(self.cfg.k), self.cfg.k)  # equal heads must part: by lot
+        scores = await Score([self.whole(j) for j in order], samples=samples, own_sample_each=each)
         return order[by_loss(scores)[0]]
 
     async def merge(self, offers: Sequence[Offer]) -> None:

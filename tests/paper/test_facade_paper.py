@@ -31,10 +31,15 @@ def test_the_model_with_the_lowest_loss_on_the_training_data_is_trained() -> Non
     assert hand.all(Report)[0].data == {"head": 1}
 
 
-def test_each_head_is_scored_on_a_sample_of_its_own() -> None:
+def test_heads_are_scored_on_a_part_of_the_training_data_the_same_for_all() -> None:
     """3.1: "evaluating each model on a subset of the dataset [...] was enough"; in the code 10 batches of 8."""
     _, hand = played(rounds=1, heads=[9, 4])
-    assert (hand.all(Score)[0].samples, hand.all(Score)[0].own_sample_each) == (80, True)
+    assert (hand.all(Score)[0].samples, hand.all(Score)[0].own_sample_each) == (80, False)
+
+
+def test_each_head_may_be_scored_on_a_sample_of_its_own_as_in_the_code() -> None:
+    _, hand = played(rounds=1, heads=[9, 4], own_samples=True)
+    assert hand.all(Score)[0].own_sample_each
 
 
 def test_the_other_heads_are_kept() -> None:
@@ -109,7 +114,7 @@ def test_after_the_warm_up_all_heads_are_equal() -> None:
 
 
 def test_equal_heads_part_because_a_tie_is_broken_by_lot() -> None:
-    """A node with fewer than 80 samples scores equal heads on the same data."""
+    """After the warm-up they are equal, and equally good on one sample."""
     chosen = set()
     for name in "abcdefgh":
         policy = make(Facade, rounds=1, warmup=0, me=PeerId(name), all_reduce=False)
