@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from pfl_node.learning.models.blocks import ChannelsLast, halved, named
+from pfl_node.learning.models.blocks import halved, named
 
 GROUPS = 2
 
@@ -14,7 +14,6 @@ def lenet(classes: int, channels: int, size: int) -> nn.Module:
     these are the numbers for the 41 classes of Flickr-Mammals."""
     side = halved(size, 3)
     return named(
-        order=ChannelsLast(),
         block1=_block(channels, 32),
         block2=_block(32, 32),
         block3=_block(32, 64),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pfl_node.learning.models.blocks import ChannelsLast, halved, named
+from pfl_node.learning.models.blocks import halved, named
 
 
 def two_layers(classes: int, channels: int, size: int) -> nn.Module:
@@ -23,7 +23,6 @@ def cnn(classes: int, channels: int, size: int) -> nn.Module:
     """1,663,370 parameters for MNIST."""
     side = halved(size, 2)
     return named(
-        order=ChannelsLast(),
         block1=_block(channels, 32),
         block2=_block(32, 64),
         flat=nn.Flatten(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pfl_node.learning.models.blocks import ChannelsLast, halved, named
+from pfl_node.learning.models.blocks import halved, named
 
 UNITS = 64
 
@@ -22,7 +22,6 @@ def cnn_linear(classes: int, channels: int, size: int) -> nn.Module:
 def _cnn(classes: int, channels: int, size: int, between: nn.Module) -> nn.Module:
     side = halved(size, 3, loses=2)
     return named(
-        order=ChannelsLast(),
         block1=_block(channels, 32),
         block2=_block(32, 64),
         block3=_block(64, 64),
