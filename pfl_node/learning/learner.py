@@ -127,8 +127,7 @@ class Learner:
                 if n and own_sample_each:
                     draw = draw_samples(data.n, samples, own_sample_each, chance)
                 self._check(model)
-                space.load(model)
-                results.append(self._evaluate(space.module, data, draw, between or nothing))
+                results.append(self._measure(space, model, data, draw, between or nothing))
         return tuple(results)
 
     def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None:
@@ -214,6 +213,20 @@ class Learner:
         seed_layers(seed, self._device)
         chosen = batches(self.samples, options, seed, single=not space.batch_norms)
         descent.run(chosen, lambda index: loss(module(x[index]), y[index]), between)
+
+    def _measure(
+        self, space: Workspace, model: Model, data: Samples, draw: Tensor | None, between: Between
+    ) -> Eval:
+        """Test data is shared by the nodes of a process, so a model that several of them have is measured once."""
+        memory, shared = self._pool.memory, draw is None and data is self._splits["test"]
+        key = memory.key(model, data, self._given_loss) if shared else None
+        if key is not None and (known := memory.get(key)) is not None:
+            return known
+        space.load(model)
+        found = self._evaluate(space.module, data, draw, between)
+        if key is not None:
+            memory.put(key, found, data, self._given_loss)
+        return found
 
     def _evaluate(self, module: nn.Module, data: Samples, draw: Tensor | None, between: Between) -> Eval:
         n = data.n if draw is None else len(draw)

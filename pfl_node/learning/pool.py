@@ -13,6 +13,7 @@ from weakref import ReferenceType, WeakSet
 import torch
 from torch import nn
 
+from pfl_node.learning.memory import Memory
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Layout
 
@@ -26,6 +27,7 @@ class Pool:
         self.module = module  # as the factory made it, never run
         self.layout = layout
         self.device = device
+        self.memory = Memory()
         self._free: list[Workspace] = []
 
     @contextmanager

@@ -1,0 +1,49 @@
+"""What was measured a moment ago: equal models on the same data, as at all nodes of FedAvg, are measured once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+import xxhash
+from torch import Tensor
+
+from pfl_node.learning.data import Samples
+from pfl_node.model import Model
+from pfl_node.types import Eval
+
+KEPT = 8  # figures; nodes measure one after the other, so the last of each cluster are enough
+
+
+class Key(NamedTuple):
+    """Which model on which data; nodes share the tensors of a test set, so their place in memory names them."""
+
+    model: bytes
+    x: int
+    y: int
+    samples: int
+    loss: int
+
+
+class Memory:
+    """The last figures. It keeps the data that they are of, so that no other data can lie at the same place."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._known: OrderedDict[Key, tuple[Eval, Tensor, Tensor, object]] = OrderedDict()
+
+    def key(self, model: Model, data: Samples, loss: object) -> Key:
+        digest = xxhash.xxh3_128_digest(model.vector.data)
+        return Key(digest, data.x.data_ptr(), data.y.data_ptr(), data.n, id(loss))
+
+    def get(self, key: Key) -> Eval | None:
+        found = self._known.get(key)
+        if found is None:
+            return None
+        self._known.move_to_end(key)
+        return found[0]
+
+    def put(self, key: Key, figures: Eval, data: Samples, loss: object) -> None:
+        self._known[key] = (figures, data.x, data.y, loss)
+        if len(self._known) > self._kept:
+            self._known.popitem(last=False)
