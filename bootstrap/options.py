@@ -59,7 +59,7 @@ def check(options: Options) -> None:
         address = options.listen if not is_loopback(host) else options.advertise
         hint = "connections are not encrypted; add --insecure if you trust this network"
         raise ConfigError(f"{address!r} is not loopback: {hint}")
-    if is_wildcard(dialled):
+    if is_wildcard(dialled) and (options.advertise or not options.peer_seed):
         what = f"advertise {options.advertise!r}" if options.advertise else f"listen {options.listen!r}"
         raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
 

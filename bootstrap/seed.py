@@ -11,11 +11,11 @@ from random import Random
 from typing import Any
 
 from bootstrap.options import Options
-from pfl_node.address import parse_address
 from pfl_node.membership.config import SwimConfig
 from pfl_node.membership.events import Changed, Event
 from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
+from pfl_node.route import dialled
 from pfl_node.store.home import Home
 from pfl_node.wire.endpoint import Endpoint, join_address
 from pfl_node.wire.peer_pb2 import Status, StatusRequest
@@ -29,6 +29,7 @@ class Seed(PeerServicer):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self.address = ""  # what others dial
         self._started = time.monotonic()
         self._home = Home.open(options.data_dir) if options.data_dir else None
         identity = self._home.identity if self._home else None
@@ -46,17 +47,11 @@ class Seed(PeerServicer):
         self.membership.attach(self.endpoint)
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
 
-    @property
-    def address(self) -> str:
-        """What others dial."""
-        if self._options.advertise is None:
-            return self.endpoint.address
-        host, port = parse_address(self._options.advertise, what="advertise", any_port=True)
-        return join_address(host, port or self.endpoint.port)
-
     async def start(self) -> None:
         await self.endpoint.bind(self._options.listen, self.membership.bind)
         await self.endpoint.start()
+        mine, bound = self._options, self.endpoint
+        self.address = join_address(*await dialled(mine.advertise, bound.host, bound.port, mine.peer_seed))
         await self.membership.start(self._options.peer_seed, advertise=self.address)
         await self.endpoint.serving(True)
 

@@ -227,7 +227,8 @@ def check_names(settings: Settings) -> None:
     task = settings.task
     check_name(task.name)
     if ":" not in task.name:
-        arguments(find(task.name), task, Place(task.index, task.nodes, settings.seed, node_id=""))
+        index = 0 if task.index == "slot" else task.index
+        arguments(find(task.name), task, Place(index, task.nodes, settings.seed, node_id=""))
 
 
 def check_addresses(settings: Settings) -> None:
@@ -236,7 +237,7 @@ def check_addresses(settings: Settings) -> None:
     dialled, _ = parse_address(advertise, what="advertise", any_port=True) if advertise else (host, 0)
     for seed in settings.peer_seed:
         parse_address(seed, what="peer_seed")
-    if is_wildcard(dialled):
+    if is_wildcard(dialled) and (advertise or not settings.peer_seed):
         what = f"advertise {advertise!r}" if advertise else f"listen {listen!r}"
         raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
     for what, address, name in (("listen", listen, host), ("advertise", advertise, dialled)):

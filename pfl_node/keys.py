@@ -47,7 +47,12 @@ def allowed(key: str) -> str:
 
 def in_words(schema: Mapping[str, Any]) -> str:
     """A JSON schema of one value, in words."""
-    kind = next((s for s in schema.get("anyOf", ()) if s.get("type") != "null"), schema)
+    kinds = [s for s in schema.get("anyOf", ()) if s.get("type") != "null"]
+    if len(kinds) > 1:
+        return " or ".join(map(in_words, kinds))
+    kind = kinds[0] if kinds else schema
+    if "const" in kind:
+        return str(kind["const"])
     if "enum" in kind:
         return "one of " + ", ".join(map(str, kind["enum"]))
     if "pattern" in kind and "description" in schema:

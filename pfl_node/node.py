@@ -29,6 +29,7 @@ from pfl_node.membership.service import Membership
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.reception import Reception
+from pfl_node.route import dialled
 from pfl_node.seeds import fresh_seed
 from pfl_node.settings import Settings
 from pfl_node.status import status_of
@@ -37,7 +38,7 @@ from pfl_node.store.home import Home
 from pfl_node.types import PeerId
 from pfl_node.window import Window
 from pfl_node.wire.client import PeerClient
-from pfl_node.wire.endpoint import Endpoint, join_address, parse_address
+from pfl_node.wire.endpoint import Endpoint, join_address
 from pfl_node.wire.server import PeerService
 from pfl_node.work import Work
 
@@ -64,6 +65,7 @@ class Node:
         self.trainer = trainer
         self.id = home.identity.id
         self.name = settings.name or f"node-{self.id[:6]}"
+        self.address = ""  # what others dial
         self.state = "starting"
         self.started = time.monotonic()
         self.work = Work()
@@ -113,14 +115,8 @@ class Node:
         self.membership.attach(self.endpoint)
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
         await self.endpoint.start()
-
-    @property
-    def address(self) -> str:
-        """What others dial."""
-        if self.settings.advertise:
-            host, port = parse_address(self.settings.advertise, what="advertise", any_port=True)
-            return join_address(host, port or self.endpoint.port)
-        return self.endpoint.address
+        mine, bound = self.settings, self.endpoint
+        self.address = join_address(*await dialled(mine.advertise, bound.host, bound.port, mine.peer_seed))
 
     async def run(self) -> str:
         """Load, join, learn, leave. Returns "done", or "stopped" after `stop()`."""
@@ -206,7 +202,8 @@ class Node:
         from pfl_node.learning.tasks import load_task
 
         task = self.settings.task
-        place = Place(index=task.index, nodes=task.nodes, seed=self.settings.seed, node_id=self.id)
+        index = self.home.slot if task.index == "slot" else task.index
+        place = Place(index=index, nodes=task.nodes, seed=self.settings.seed, node_id=self.id)
         return Learner(load_task(task, place), self.settings.train, self.settings.device)
 
     async def _make_policy(self, learner: Learner) -> Policy:

@@ -37,8 +37,9 @@ class TaskSettings(BaseModel):
 
     name: str = "digits"
     """A name of `pfl-node tasks`, `file.py:function` or `package.module:function`."""
-    index: NonNegativeInt | None = None
-    """Which place this is, of `nodes`; None: the task decides from the node's id."""
+    index: NonNegativeInt | Literal["slot"] | None = None
+    """Which place this is, of `nodes`; slot: N-1 where the data directory's name ends in -N; None: the task
+    decides from the node's id."""
     nodes: PositiveInt | None = None
     """How many places there are; None: unknown."""
 
@@ -189,7 +190,7 @@ class Settings(Section):
     listen: str = "127.0.0.1:0"
     """HOST:PORT to bind; port 0: any free one."""
     advertise: str | None = None
-    """HOST:PORT that others dial; None: the bound one."""
+    """HOST:PORT that others dial; None: the bound one, for 0.0.0.0 this machine's on the way to a seed."""
     peer_seed: tuple[str, ...] = ()
     """HOST:PORT of any member, a bootstrap or a node."""
     name: str | None = None

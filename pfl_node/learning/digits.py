@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pfl_node.errors import ConfigError, TaskError, nearest
-from pfl_node.learning.partition import EVEN, Indices, dirichlet
+from pfl_node.learning.models.digits import MODELS
+from pfl_node.learning.partition import EVEN, Indices, dirichlet, in_turn
 from pfl_node.learning.task import Data, Task
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def digits(
     first nodes are the first cluster. `samples` are for training; a quarter as many more are for validation.
 
     No image is at two nodes, and no test image at any, as long as there are enough images; with too many nodes
-    their shares overlap. Without an index, cluster and samples are drawn with the node's id (and may overlap).
+    their shares overlap. Without an index, cluster and samples are drawn with the node's id (and may overlap);
+    with an index but without `nodes` the samples are, and the clusters have their places in turn.
     The test data of a node is all of its cluster's.
 
     `auxiliary` is the share of the images for training that is set aside: the same unlabelled samples at all
@@ -67,14 +68,12 @@ def digits(
     makers = _models(model)
     if samples is not None and (not isinstance(samples, int) or samples < 1):
         raise ConfigError(f"task digits: samples = {samples!r} is not a whole number above zero")
-    if index is not None and nodes is None:
-        raise ConfigError("task digits: with task.index comes task.nodes, the number of places")
     counts = _counts(len(turns), weights, nodes if index is not None else None)
     aside = _aside(auxiliary, counts)
     if alpha is not None:
-        mine = skewed_share(counts, _alpha(alpha, samples), seed, index, aside)
-    elif index is None:
-        mine = drawn_share(counts, samples, seed, node_id, aside)
+        mine = skewed_share(counts, _alpha(alpha, samples), seed, None if nodes is None else index, aside)
+    elif index is None or nodes is None:
+        mine = drawn_share(counts, samples, seed, node_id, aside, index)
     else:
         mine = indexed_share(counts, samples, seed, index, aside)
     turn = turns[mine.cluster]
@@ -106,10 +105,19 @@ def indexed_share(counts: tuple[int, ...], samples: int | None, seed: int, index
     return Share(cluster, mine[:n], mine[n:], test)
 
 
-def drawn_share(counts: tuple[int, ...], samples: int | None, seed: int, node_id: str, aside: int = 0) -> Share:
-    """The share of a node that has only its id; `counts` are the weights of the clusters."""
+def drawn_share(
+    counts: tuple[int, ...],
+    samples: int | None,
+    seed: int,
+    node_id: str,
+    aside: int = 0,
+    index: int | None = None,
+) -> Share:
+    """The share of a node that has only its id, or its place among nobody knows how many; `counts` are the weights
+    of the clusters."""
     chance = np.random.default_rng((seed, _word(node_id, 0)))
     cluster = int(chance.choice(len(counts), p=np.array(counts) / sum(counts)))
+    cluster = cluster if index is None else in_turn(index, counts)
     pool, test = pools(seed, counts, aside)[cluster]
     n, _ = _samples(0, len(pool), samples or SAMPLES)
     mine = chance.choice(pool, n + _val(n), replace=False)
@@ -119,7 +127,10 @@ def drawn_share(counts: tuple[int, ...], samples: int | None, seed: int, node_id
 def skewed_share(counts: tuple[int, ...], alpha: float, seed: int, index: int | None, aside: int = 0) -> Share:
     """The share of node `index`, when its cluster's images are split by Dirichlet(alpha)."""
     if index is None:
-        raise ConfigError("task digits: alpha splits the images over all places: say which one, task.index")
+        raise ConfigError(
+            "task digits: alpha splits the images over all places: say which one, task.index, and how many, "
+            "task.nodes"
+        )
     cluster, place = _seat(counts, index)
     mine = _skewed(counts, alpha, seed, cluster, aside)[place]
     held = len(mine) // (TRAIN_PER_VAL + 1)
@@ -274,26 +285,3 @@ def _data(which: Indices, turn: int) -> Data:
     import torch
 
     return Data(torch.from_numpy(rotated(turn)[which]), torch.from_numpy(images()[1][which]))
-
-
-# -- the models --------------------------------------------------------------------------------------------------
-
-
-def mlp() -> nn.Module:
-    from torch import nn
-
-    layers = {"flat": nn.Flatten(), "hidden": nn.Linear(64, 32), "relu": nn.ReLU(), "head": nn.Linear(32, 10)}
-    return nn.Sequential(OrderedDict(layers))
-
-
-def cnn() -> nn.Module:
-    from torch import nn
-
-    def block(channels_in: int, channels: int) -> nn.Module:
-        return nn.Sequential(nn.Conv2d(channels_in, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
-
-    layers = {"near": block(1, 16), "far": block(16, 32), "flat": nn.Flatten(), "head": nn.Linear(128, 10)}
-    return nn.Sequential(OrderedDict(layers))
-
-
-MODELS: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "cnn": cnn}

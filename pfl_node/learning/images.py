@@ -52,7 +52,7 @@ def images(
     as possible), and the first nodes are the first cluster. The training images are parted between the clusters
     by their sizes, and within each by `partition`: iid, shards (two per node), dirichlet or quantity (both with
     `alpha`). No image is at two nodes. Without an index, cluster and images are drawn with the node's id (and may
-    overlap).
+    overlap); with an index but without `nodes` the images are, and the clusters have their places in turn.
 
     `samples` are for training and `val` more for validation; None: all, and a tenth of them (val = 0: validation
     looks at 200 of the training images). `tests` are the cluster's part of the test images, so many of it, or all;
@@ -62,8 +62,6 @@ def images(
     """
     data = load(dataset, root, size=size, download=download)
     turns = wishes.angles(angles)
-    if index is not None and nodes is None:
-        raise ConfigError("with task.index comes task.nodes, the number of places")
     plan = Plan(
         counts=wishes.counts(len(turns), sizes, nodes if index is not None else None),
         seed=seed,
@@ -74,7 +72,10 @@ def images(
         aside=wishes.amount("auxiliary", auxiliary, of=len(data.train.y)),
     )
     name, network = _network(data, model, shares.number(node_id, 1) if index is None else index)
-    mine = shares.drawn(data, plan, node_id, nodes) if index is None else shares.indexed(data, plan, index)
+    if index is None or nodes is None:
+        mine = shares.drawn(data, plan, node_id, nodes, index)
+    else:
+        mine = shares.indexed(data, plan, index)
     angle = turns[mine.cluster]
     train = _data(data.train, mine.train, angle)
     return Task(

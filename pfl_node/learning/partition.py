@@ -26,6 +26,16 @@ def clusters(samples: int, sizes: Sequence[int], seed: Seed) -> list[Indices]:
     return np.split(np.random.default_rng(seed).permutation(samples), ends[:-1])
 
 
+def in_turn(index: int, weights: Sequence[int]) -> int:
+    """The cluster of place `index` where nobody knows how many places there will be: however many, each cluster
+    has about as large a part of them as its weight says."""
+    given = [0] * len(weights)
+    for seat in range(index + 1):
+        owed = [(seat + 1) * weight - sum(weights) * had for weight, had in zip(weights, given, strict=True)]
+        given[mine := owed.index(max(owed))] += 1
+    return mine
+
+
 def iid(labels: npt.NDArray[Any], nodes: int, seed: Seed) -> list[Indices]:
     """Shares of equal size (one more or less), drawn without a look at the labels."""
     _check(len(labels), nodes)

@@ -80,9 +80,9 @@ def indexed(data: Dataset, plan: Plan, index: int) -> Share:
     return _held_out(data, plan, cluster, shares[place])
 
 
-def drawn(data: Dataset, plan: Plan, node_id: str, nodes: int | None) -> Share:
-    """The share of a node that has only its id: its cluster and its images are drawn with it, and others may have
-    some of them too."""
+def drawn(data: Dataset, plan: Plan, node_id: str, nodes: int | None, index: int | None = None) -> Share:
+    """The share of a node that has only its id: its images are drawn with it, and others may have some of them,
+    too. So is its cluster, unless it has a place among nobody knows how many: clusters have those in turn."""
     if plan.partition != "iid":
         raise ConfigError(
             f"task.partition = {plan.partition!r} is for all places at once: say which one this is, "
@@ -90,6 +90,7 @@ def drawn(data: Dataset, plan: Plan, node_id: str, nodes: int | None) -> Share:
         )
     chance = np.random.default_rng((plan.seed, number(node_id, 0)))
     cluster = int(chance.choice(len(plan.counts), p=np.array(plan.counts) / sum(plan.counts)))
+    cluster = cluster if index is None else partition.in_turn(index, plan.counts)
     pool = pools(data, plan)[cluster]
     if plan.samples is None:
         n = max(1, min(DRAWN, len(pool), len(data.train.y) // (nodes or 1)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,6 +55,13 @@ class Home:
             if lock := _lock(candidate):
                 return cls(candidate, lock)
         raise ConfigError(f"no free directory under {DEFAULT_ROOT}; give one with --data-dir")
+
+    @property
+    def slot(self) -> int:
+        """Which of the directories `…-1`, `…-2` and so on this is, from 0 on."""
+        if found := re.search(r"-([1-9]\d*)$", self.path.resolve().name):
+            return int(found[1]) - 1
+        raise ConfigError(f"task.index = slot, but data directory {self.path} has no number: name it like node-1")
 
     @property
     def checkpoint(self) -> Path:

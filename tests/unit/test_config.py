@@ -235,6 +235,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
         Settings(listen="[::1]:7000", peer_seed=("node-1.example:7000", "10.0.0.1:7000")),
         Settings(listen="0.0.0.0:7000", advertise="node1:7000", insecure=True),
         Settings(listen="192.168.0.3:0", insecure=True),
+        Settings(listen="0.0.0.0:7000", peer_seed=("seed:7000",), insecure=True),
     ],
 )
 def test_good_addresses_pass(settings: Settings) -> None:

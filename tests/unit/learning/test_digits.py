@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pfl_node.errors import ConfigError
 from pfl_node.learning.digits import (
     IMAGES,
-    MODELS,
     Share,
     digits,
     drawn_share,
@@ -23,6 +22,7 @@ from pfl_node.learning.digits import (
     skewed_share,
 )
 from pfl_node.learning.learner import Learner
+from pfl_node.learning.models.digits import MODELS
 from pfl_node.learning.task import Task
 from pfl_node.settings import TrainSettings
 
@@ -199,9 +199,18 @@ def test_a_mistake_in_an_option_is_one_line(options: dict[str, Any], text: str) 
     assert "\n" not in str(error.value)
 
 
-def test_an_index_without_the_number_of_nodes_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match="comes task"):
-        place(3, None)
+def test_places_of_an_unknown_number_have_clusters_in_turn_and_samples_of_their_own_id() -> None:
+    tasks = [place(i, None, node_id=f"n{i}") for i in range(50)]
+    assert [task.cluster for task in tasks[:4]] == [0, 1, 0, 1]
+    assert sum(task.cluster or 0 for task in tasks) == 25
+    assert place(3, None, node_id="n3").train.x.equal(tasks[3].train.x)
+    assert not place(3, None, node_id="other").train.x.equal(tasks[3].train.x)
+    assert [place(i, None, sizes=[3, 1]).cluster for i in range(8)].count(1) == 2
+
+
+def test_a_split_over_all_places_needs_their_number() -> None:
+    with pytest.raises(ConfigError, match=r"and how many, task\.nodes"):
+        place(3, None, alpha=1.0)
 
 
 def test_lists_may_come_as_text_from_a_command_line() -> None:

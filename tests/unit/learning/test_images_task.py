@@ -248,11 +248,13 @@ def test_a_mistake_in_an_option_is_one_line(root: Path, options: dict[str, Any],
     assert "\n" not in str(error.value)
 
 
-def test_more_nodes_than_images_and_an_index_without_nodes_are_one_line(root: Path) -> None:
+def test_places_of_an_unknown_number_have_clusters_in_turn(root: Path) -> None:
+    assert [place(root, index, None, samples=8).cluster for index in range(4)] == [0, 1, 0, 1]
+
+
+def test_more_nodes_than_images_are_one_line(root: Path) -> None:
     with pytest.raises(ConfigError, match="400 samples are too few for 500 nodes"):
         place(root, 0, 500)
-    with pytest.raises(ConfigError, match=r"with task.index comes task.nodes"):
-        place(root, 0, None)
     with pytest.raises(ConfigError, match="needs images of 22 pixels or more"):
         place(root / "imagenette2-160", name="images", size=16, model="pens_cnn")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.errors import ConfigError
-from pfl_node.learning.partition import Indices, clusters, dirichlet, iid, quantity, shards
+from pfl_node.learning.partition import Indices, clusters, dirichlet, iid, in_turn, quantity, shards
 
 Split = Callable[[Any, int, int], list[Indices]]
 
@@ -26,6 +26,15 @@ every = pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
 labels = st.lists(st.integers(0, 9), min_size=24, max_size=200).map(np.array)
 nodes = st.integers(1, 12)
 seeds = st.integers(0, 2**31)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any), st.integers(1, 3))
+def test_clusters_have_their_places_in_turn_by_their_weights(weights: list[int], times: int) -> None:
+    places = [in_turn(index, weights) for index in range(sum(weights) * times)]
+    assert [places.count(cluster) for cluster in range(len(weights))] == [times * weight for weight in weights]
+    for n in range(len(places)):
+        for cluster, weight in enumerate(weights):
+            assert abs(places[:n].count(cluster) - n * weight / sum(weights)) < 2
 
 
 @every

@@ -47,6 +47,19 @@ def test_without_a_directory_the_first_free_one_is_taken(tmp_path: Path, monkeyp
     two.close()
 
 
+def test_a_directory_with_a_number_is_a_slot(tmp_path: Path) -> None:
+    home = Home.open(tmp_path / "node-12")
+    assert home.slot == 11
+    home.close()
+
+
+def test_a_slot_needs_a_number(tmp_path: Path) -> None:
+    home = Home.open(tmp_path / "mine")
+    with pytest.raises(ConfigError, match="mine has no number: name it like node-1"):
+        _ = home.slot
+    home.close()
+
+
 def test_a_damaged_identity_is_an_error_and_not_a_new_identity(tmp_path: Path) -> None:
     Home.open(tmp_path).close()
     (tmp_path / "identity.json").write_text("{")
