@@ -18,6 +18,7 @@ import structlog
 from pfl_node import __version__
 from pfl_node.errors import PeerError, Reason, Refused, StoreError
 from pfl_node.model import Model
+from pfl_node.ops.events import Tell, nobody
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import DIVERGED, Publish, Record, Report
@@ -59,6 +60,7 @@ class Chronicle:
         publish: Callable[[Publish], None],
         ended: Callable[[int], None],
         observe: Observer | None = None,
+        tell: Tell = nobody,
     ) -> None:
         self.settings = settings
         self.home = home
@@ -69,6 +71,7 @@ class Chronicle:
         self.publish = publish
         self.ended = ended  # told of every round that is done
         self.observe = observe
+        self.tell = tell  # what an operator may want to see
         self.measured: dict[str, Eval] = {}  # val and test of the personal model
         self.told: dict[str, Any] = {}  # the data of the last Report, and the last of each Record
         self.failures: Counter[tuple[str, str]] = Counter()  # calls of ours that failed: (call, why)
@@ -87,6 +90,7 @@ class Chronicle:
             self._journal.write(event, data, time=time.time())
         except StoreError as error:
             log.error("a line of the journal was not written; training goes on", lost=event, error=str(error))
+            self.tell("warning", {"text": "a line of the journal was not written", "error": str(error)})
         if self.observe:
             self.observe(event, data)
 
@@ -94,6 +98,7 @@ class Chronicle:
 
     def record(self, step: Record) -> None:
         self.told[step.event] = dict(step.data)
+        self.tell("told", {**step.data, "what": step.event})
         if step.event == DIVERGED:
             log.warning("the training diverged and was thrown away", **step.data)
         self.write(step.event, step.data)
@@ -113,15 +118,17 @@ class Chronicle:
             row |= await self.measure(step.model, step.round)
         row["learning_seconds"] = round(self.work.seconds, 4)
         self.write("round", row)
+        self.tell("round", row)
         self._log(row)
         self._snapshot = self.policy.snapshot()
         self._unsaved += 1
         if self._unsaved >= self.settings.store.checkpoint_every:
-            await asyncio.to_thread(self._save_checkpoint)
+            self._tell_saved(await asyncio.to_thread(self._save_checkpoint))
 
     def failed(self, call: str, error: PeerError) -> None:
         why = error.reason.value if isinstance(error, Refused) else "gone"
         self.failures[call, why] += 1
+        self.tell("failed", {"call": call, "peer": error.peer, "reason": why, "text": error.text})
         news = why in MISFIT and (error.peer, why) not in self._misfits
         self._misfits.add((error.peer, why))
         (log.warning if news else log.debug)("call failed", call=call, peer=error.peer, why=why, text=error.text)
@@ -153,23 +160,30 @@ class Chronicle:
             if self._last_measured is None or self._last_measured[0] is not model:
                 await self.measure(model, self.policy.round)
             row |= self._figures()
-        await asyncio.to_thread(self._save_all, model)
+        self._tell_saved(await asyncio.to_thread(self._save_all, model))
         self.write("finished", row)
+        self.tell("finished", row)
 
     def close(self) -> None:
         self._journal.close()
 
-    def _save_all(self, model: Model) -> None:
-        self._save_checkpoint()
+    def _tell_saved(self, outcome: dict[str, Any] | None) -> None:
+        if outcome is not None:
+            self.tell("checkpoint_failed" if "error" in outcome else "checkpoint", outcome)
+
+    def _save_all(self, model: Model) -> dict[str, Any] | None:
+        outcome = self._save_checkpoint()
         try:
             save_model(self.home.model, self.learner.tensors(model), **self._facts())
         except StoreError as error:
             log.error("the personal model was not written", error=str(error))
+        return outcome
 
-    def _save_checkpoint(self) -> None:
-        """A full disk costs the checkpoint, not the training."""
+    def _save_checkpoint(self) -> dict[str, Any] | None:
+        """A full disk costs the checkpoint, not the training. What came of it; None: there was nothing to save."""
         if self._snapshot is None:
-            return
+            return None
+        began = time.monotonic()
         facts = checkpoint_facts(self.settings, self.policy)
         with self._saving:
             self._unsaved = 0  # also when it fails: the next try is after as many rounds again
@@ -177,6 +191,8 @@ class Chronicle:
                 save_checkpoint(self.home.checkpoint, self._snapshot, self.learner.layout, **facts)
             except StoreError as error:
                 log.error("the checkpoint was not written; training goes on", error=str(error))
+                return {"error": str(error)}
+        return {"round": self.policy.round, "seconds": round(time.monotonic() - began, 4)}
 
     def _facts(self) -> dict[str, str]:
         """What model.safetensors says about itself."""

@@ -22,6 +22,7 @@ from pfl_node.keys import NAMED, TEXT, TEXTS, allowed, is_known, keys, sections
 from pfl_node.settings import Settings
 
 PREFIX = "PFL_"
+TOKEN_LENGTH = 16  # characters
 OURS_BUT_NOT_SETTINGS = frozenset({"PFL_CONFIG", "PFL_DATA", "PFL_DEBUG"})
 # Kubernetes puts the addresses of every service into the environment of every pod, whatever the service's name.
 SERVICE_LINK = re.compile(r"^PFL_\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)$")
@@ -130,7 +131,7 @@ def _flags(overrides: Mapping[str, Any]) -> Layer:
 
 def flag(key: str) -> str:
     """How the flag for this key is spelled."""
-    return "--" + key.removesuffix(".name").replace(".", "-").replace("_", "-")
+    return "--" + key.removesuffix(".name").removesuffix(".listen").replace(".", "-").replace("_", "-")
 
 
 def _sets(sets: Sequence[str]) -> Layer:
@@ -214,6 +215,7 @@ def _build(merged: Layer) -> Settings:
 def check(settings: Settings) -> None:
     """The rules that need more than the tree: names of policies and tasks, knobs, addresses, open doors."""
     check_addresses(settings)
+    check_page(settings)
     check_names(settings)
 
 
@@ -244,6 +246,19 @@ def check_addresses(settings: Settings) -> None:
         if not is_loopback(name) and not settings.insecure:
             hint = "connections are not encrypted; add --insecure if you trust this network"
             raise ConfigError(f"{what} {address!r} is not loopback: {hint}")
+
+
+def check_page(settings: Settings) -> None:
+    """Who can reach the page can see the swarm."""
+    listen, token = settings.http.listen, settings.http.token
+    if token is not None and len(token) < TOKEN_LENGTH:
+        raise ConfigError(f"http.token is too short: it must have at least {TOKEN_LENGTH} characters")
+    if listen is None:
+        return
+    host, _ = parse_address(listen, what="http", any_port=True)
+    if token is None and not is_loopback(host):
+        hint = "give visitors a token (PFL_HTTP__TOKEN or --http-token), or use 127.0.0.1"
+        raise ConfigError(f"http {listen!r} is not loopback: {hint}")
 
 
 # -- and back to text ------------------------------------------------------------------------------------------

@@ -74,6 +74,8 @@ async def _run(settings: Settings) -> int:
         await node.start()
         print(f"{node.name} ({node.id}) listens on {node.address}, data in {node.home.path}", flush=True)
         print(f"another node joins with: {join_line(settings, node.address)}", flush=True)
+        if node.lookout.page:
+            print(f"its page is at {node.lookout.page.url}", flush=True)
         _on_signals(node)
         how = await node.run()
         log.info("finished", how=how, model=str(node.home.model))

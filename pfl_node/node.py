@@ -23,9 +23,10 @@ from pfl_node.fault import users_fault
 from pfl_node.learning.task import Place
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
-from pfl_node.membership.events import Changed, Died, Event, Joined, JoinRefused, Left
+from pfl_node.membership.events import Changed, Died, Event, JoinRefused, Left
 from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
+from pfl_node.ops.lookout import Lookout
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.reception import Reception
@@ -106,17 +107,19 @@ class Node:
             on_event=self._on_membership,
         )
         self.company = Company(self.membership, settings.run, settings.rounds)
+        self.lookout = Lookout(self)
 
     # -- lifecycle -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the port. Needs no torch."""
-        PeerService(self.reception, self.settings.wire).attach(self.endpoint)
+        PeerService(self.reception, self.settings.wire, seen=self.lookout).attach(self.endpoint)
         self.membership.attach(self.endpoint)
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self.settings, self.endpoint
         self.address = join_address(*await dialled(mine.advertise, bound.host, bound.port, mine.peer_seed))
+        await self.lookout.open()
 
     async def run(self) -> str:
         """Load, join, learn, leave. Returns "done", or "stopped" after `stop()`."""
@@ -139,6 +142,7 @@ class Node:
 
     async def close(self) -> None:
         """Give back the port, the channels and the directory, however far it came."""
+        await self.lookout.close()
         await self.membership.close()
         await self.client.close()
         await self.endpoint.stop()
@@ -172,6 +176,7 @@ class Node:
             publish=self.reception.publish,
             ended=self._ended,
             observe=self._observe,
+            tell=self.lookout.tell,
         )
         self.mailbox.advance(policy.round)
         self.reception.open(learner, self.trainer)
@@ -180,6 +185,7 @@ class Node:
         self.state = "training"
         facts = {"node": self.id, "round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
         self.chronicle.write("started", facts)
+        self.lookout.tell("started", facts)
         desk = Desk(
             settings=self.settings,
             learner=learner,
@@ -216,7 +222,7 @@ class Node:
             policy.restore(state)
             log.info("going on from the checkpoint", round=policy.round)
             if not policy.more:
-                log.warning("all rounds are done already: give more --rounds, or another --data-dir")
+                self.lookout.hub.warn("all rounds are done already: give more --rounds, or another --data-dir")
         return policy
 
     async def _join(self, policy: Policy) -> None:
@@ -225,14 +231,14 @@ class Node:
         self.company.i_am_in(policy.round)
         await self.membership.start(self.settings.peer_seed, advertise=self.address)
         if not self.membership.joined:
-            log.warning("no seed has answered yet; trying again", seeds=list(self.settings.peer_seed))
+            self.lookout.hub.warn("no seed has answered yet; trying again", seeds=list(self.settings.peer_seed))
         start, loop = self.settings.start, asyncio.get_running_loop()
         wanted = start.peers if policy.more and not policy.solitary else 0
         end = loop.time() + start.wait
         while self.company.seen() < wanted and await self._bell.wait(max(0.0, end - loop.time())):
             pass
         if self.company.seen() < wanted:
-            log.warning(
+            self.lookout.hub.warn(
                 f"{len(self.company())} other nodes after {start.wait:g} s; going on, others may still come"
             )
         policy.round = entry_round(policy, self.company.rounds().values())
@@ -249,8 +255,7 @@ class Node:
 
     def _on_membership(self, event: Event) -> None:
         member = event.member
-        if isinstance(event, Joined | Died | Left) and member.role == "node":
-            log.info(type(event).__name__.lower(), peer=member.name, id=member.id, address=member.address)
+        self.lookout.membership(event)
         match event:
             case Died() | Left():
                 self.client.forget(PeerId(member.id))

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pfl_node.bell import Bell
 from pfl_node.errors import Reason, Refused
 from pfl_node.mailbox import Mailbox
 from pfl_node.model import Layout
+from pfl_node.ops.events import Tell, nobody
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Eval, Offer, Part, PeerId
@@ -81,8 +82,10 @@ class Reception:
         self.calls: Counter[tuple[str, str]] = Counter()  # (call, "ok" or the reason)
         self.received: Counter[PeerId] = Counter()  # models
         self.served: Counter[PeerId] = Counter()  # models and parts of them that were fetched from me
+        self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = Counter()  # bytes of calls that went well
         self.bytes_in = 0
         self.bytes_out = 0
+        self.tell: Tell = nobody
         self._scoring = Rate(settings.scores_per_minute)
         self._fetching = Rate(settings.fetches_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
@@ -162,12 +165,20 @@ class Reception:
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         self.calls[call, outcome] += 1
+        facts = {"call": call, "peer": peer[:MAX_ID], "bytes": nbytes}
+        if outcome != "ok":  # a refused caller may have invented its name, as many and as long as it likes
+            self.tell("refused", {**facts, "reason": outcome})
         if call in ("SendModel", "EvaluateModel"):
             self.bytes_in += nbytes
+            if outcome == "ok":
+                self.moved[PeerId(peer), "in"] += nbytes
+                self.tell("received", facts)
         elif call in SERVED:
             self.bytes_out += nbytes
-            if outcome == "ok":  # a refused caller may have invented its name, as many and as long as it likes
+            if outcome == "ok":
+                self.moved[PeerId(peer), "out"] += nbytes
                 self.served[PeerId(peer)] += 1
+                self.tell("sent", facts)
 
     @property
     def refused(self) -> dict[str, int]:

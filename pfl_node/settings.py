@@ -175,6 +175,17 @@ class StoreSettings(Section):
     """Rounds."""
 
 
+class HttpSettings(Section):
+    """The page, its JSON and `/metrics`. None of it is there without `listen`."""
+
+    listen: str | None = None
+    """HOST:PORT; port 0: any free one. In a swarm node i takes port + i."""
+    token: str | None = None
+    """What a visitor must show, at least 16 characters; needed where the address is not loopback."""
+    every: PositiveFloat = 3.0
+    """Seconds between two looks at the other nodes, while somebody watches."""
+
+
 class LogSettings(Section):
     """What a node says on stderr."""
 
@@ -219,4 +230,5 @@ class Settings(Section):
     serve: ServeSettings = ServeSettings()
     membership: MembershipSettings = MembershipSettings()
     store: StoreSettings = StoreSettings()
+    http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()

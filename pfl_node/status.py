@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pfl_node import __version__
 from pfl_node.plain import plain
+from pfl_node.types import PeerId
 from pfl_node.wire.peer_pb2 import Status
 
 if TYPE_CHECKING:
@@ -32,21 +35,44 @@ def status_of(node: Node) -> Status:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What went over the wire so far, whoever called."""
+
+    sent: int  # bytes
+    received: int
+    models_sent: Counter[PeerId]
+    models_received: Counter[PeerId]
+
+    @classmethod
+    def of(cls, node: Node) -> Moved:
+        models, nbytes, reception = node.client.traffic.models, node.client.traffic.bytes, node.reception
+        fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
+        pushed = Counter({peer: n for (peer, way), n in models.items() if way == "out"})
+        return cls(
+            sum(n for (_, way), n in nbytes.items() if way == "out") + reception.bytes_out,
+            sum(n for (_, way), n in nbytes.items() if way == "in") + reception.bytes_in,
+            pushed + reception.served,
+            fetched + reception.received,
+        )
+
+
 def details_of(node: Node) -> dict[str, Any]:
     """Plain values only, as JSON has them."""
-    models, nbytes = node.client.traffic.models, node.client.traffic.bytes
-    fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
-    pushed = Counter({peer: n for (peer, way), n in models.items() if way == "out"})
+    moved = Moved.of(node)
     details: dict[str, Any] = {
         "peers": len(node.company()),
         "waiting_for": list(node.driver.waiting_for) if node.driver else [],
         "models_waiting": node.mailbox.held,
-        "models_sent": pushed + node.reception.served,
-        "models_received": fetched + node.reception.received,
-        "bytes_sent": sum(n for (_, way), n in nbytes.items() if way == "out") + node.reception.bytes_out,
-        "bytes_received": sum(n for (_, way), n in nbytes.items() if way == "in") + node.reception.bytes_in,
+        "models_sent": moved.models_sent,
+        "models_received": moved.models_received,
+        "bytes_sent": moved.sent,
+        "bytes_received": moved.received,
         "refused": node.reception.refused,
         "membership": node.membership.counters,
+        "version": __version__,
+        "learns_with": {peer: round(tie, 3) for peer, tie in node.lookout.ties.lately.items()},
+        "learned_from": node.lookout.ties.total,
     }
     if chronicle := node.chronicle:
         details |= {

@@ -46,6 +46,8 @@ FLAGS = (
     Flag("--name", "name", "WORD", "What people call this node."),
     Flag("--run", "run", "WORD", "Only nodes of the same run exchange models."),
     Flag("--insecure", "insecure", "", "Allow plain connections beyond loopback.", switch=True),
+    Flag("--http", "http.listen", "HOST:PORT", "Serve the page, /api and /metrics here."),
+    Flag("--http-token", "http.token", "TOKEN", "What visitors of the page must show; needed beyond loopback."),
     Flag("--log-level", "log.level", "LEVEL", "debug, info, warning or error."),
     Flag("--log-format", "log.format", "FORMAT", "auto, console or json."),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -35,10 +35,14 @@ class Traffic:
 
     bytes: Counter[tuple[PeerId, Direction]] = field(default_factory=Counter)
     models: Counter[tuple[PeerId, Direction]] = field(default_factory=Counter)
+    tell: Callable[[str, Mapping[str, Any]], None] | None = None  # who wants to know of every model
 
-    def add(self, peer: PeerId, direction: Direction, nbytes: int) -> None:
+    def add(self, peer: PeerId, direction: Direction, nbytes: int, call: str = "SendModel") -> None:
         self.bytes[peer, direction] += nbytes
         self.models[peer, direction] += 1
+        if self.tell:
+            kind = "sent" if direction == "out" else "received"
+            self.tell(kind, {"call": call, "peer": peer, "bytes": nbytes})
 
 
 class Line:
@@ -62,10 +66,17 @@ class Line:
             call: self.channel.stream_unary(METHOD + call, response_deserializer=reply)
             for call, reply in replies.items()
         }
+        self.status = self._ask("GetStatus", pb.StatusRequest, pb.Status)
+        self.history = self._ask("GetHistory", pb.HistoryRequest, pb.History)
         self.get = {
             call: self.channel.unary_stream(METHOD + call, request_serializer=request.SerializeToString)
             for call, request in requests.items()
         }
+
+    def _ask(self, call: str, request: Any, reply: Any) -> Any:
+        return self.channel.unary_unary(
+            METHOD + call, request_serializer=request.SerializeToString, response_deserializer=reply.FromString
+        )
 
 
 class Translation:
@@ -147,7 +158,7 @@ class PeerClient:
             call = line.get[name](request, timeout=timeout)
             offer, moved = await self._take(call, peer, wanted)
         bandwidth.moved(moved, clock() - started)
-        self.traffic.add(peer, "in", moved)
+        self.traffic.add(peer, "in", moved, name)
         return offer
 
     async def status(self, address: str) -> pb.Status:
@@ -161,6 +172,18 @@ class PeerClient:
                 )
                 reply: pb.Status = await call(pb.StatusRequest(), timeout=self.settings.base_timeout)
         return reply
+
+    async def look(
+        self, peer: PeerId, address: str, *, after: int, timeout: float
+    ) -> tuple[pb.Status, pb.History]:
+        """How a peer is, and how it did after that round; on the channel that models take, too."""
+        line = self._line(peer, address)
+        with self._in_our_words(peer):
+            status: pb.Status = await line.status(pb.StatusRequest(), timeout=timeout)
+            if status.round <= after + 1:
+                return status, pb.History()
+            history: pb.History = await line.history(pb.HistoryRequest(after=after), timeout=timeout)
+        return status, history
 
     def forget(self, peer: PeerId) -> None:
         """Close the channel to a peer that is dead or has moved; calls under way end with PeerGone."""
@@ -193,7 +216,7 @@ class PeerClient:
             else:
                 call = line.chunks[name](timeout=timeout)
                 reply, moved = await _stream(call, paced(messages, threaded=threaded))
-        self.traffic.add(peer, "out", moved)
+        self.traffic.add(peer, "out", moved, name)
         return reply, moved
 
     def _request(self, part: Part, digest: str) -> tuple[str, Message]:

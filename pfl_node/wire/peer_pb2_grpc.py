@@ -64,6 +64,16 @@ class PeerStub:
                 request_serializer=pfl__node_dot_wire_dot_peer__pb2.StatusRequest.SerializeToString,
                 response_deserializer=pfl__node_dot_wire_dot_peer__pb2.Status.FromString,
                 _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/pfl.v1.Peer/WatchEvents',
+                request_serializer=pfl__node_dot_wire_dot_peer__pb2.WatchRequest.SerializeToString,
+                response_deserializer=pfl__node_dot_wire_dot_peer__pb2.Event.FromString,
+                _registered_method=True)
+        self.GetHistory = channel.unary_unary(
+                '/pfl.v1.Peer/GetHistory',
+                request_serializer=pfl__node_dot_wire_dot_peer__pb2.HistoryRequest.SerializeToString,
+                response_deserializer=pfl__node_dot_wire_dot_peer__pb2.History.FromString,
+                _registered_method=True)
 
 
 class PeerServicer:
@@ -110,6 +120,20 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchEvents(self, request, context):
+        """What happened in the node, oldest first; with `follow` also what happens from now on, until the caller has enough.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetHistory(self, request, context):
+        """How the node did, round by round.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -142,6 +166,16 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=pfl__node_dot_wire_dot_peer__pb2.StatusRequest.FromString,
                     response_serializer=pfl__node_dot_wire_dot_peer__pb2.Status.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=pfl__node_dot_wire_dot_peer__pb2.WatchRequest.FromString,
+                    response_serializer=pfl__node_dot_wire_dot_peer__pb2.Event.SerializeToString,
+            ),
+            'GetHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHistory,
+                    request_deserializer=pfl__node_dot_wire_dot_peer__pb2.HistoryRequest.FromString,
+                    response_serializer=pfl__node_dot_wire_dot_peer__pb2.History.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -306,6 +340,60 @@ class Peer:
             '/pfl.v1.Peer/GetStatus',
             pfl__node_dot_wire_dot_peer__pb2.StatusRequest.SerializeToString,
             pfl__node_dot_wire_dot_peer__pb2.Status.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/pfl.v1.Peer/WatchEvents',
+            pfl__node_dot_wire_dot_peer__pb2.WatchRequest.SerializeToString,
+            pfl__node_dot_wire_dot_peer__pb2.Event.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pfl.v1.Peer/GetHistory',
+            pfl__node_dot_wire_dot_peer__pb2.HistoryRequest.SerializeToString,
+            pfl__node_dot_wire_dot_peer__pb2.History.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,6 +23,7 @@ from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.heap import keep_memory
 from pfl_node.wire.pace import absorb, paced
 from pfl_node.wire.refusal import REASON_KEY, STATUS
+from pfl_node.wire.watching import Seen, watching
 
 log = structlog.get_logger(__name__)
 
@@ -67,8 +68,16 @@ class Host(Protocol):
 class PeerService:
     """`attach` it to an endpoint before that is bound."""
 
-    def __init__(self, host: Host, settings: WireSettings | None = None, *, quiet: float = QUIET) -> None:
+    def __init__(
+        self,
+        host: Host,
+        settings: WireSettings | None = None,
+        *,
+        seen: Seen | None = None,
+        quiet: float = QUIET,
+    ) -> None:
         self._host = host
+        self._seen = seen  # what WatchEvents and GetHistory show; None: they are not there
         self._settings = settings or WireSettings()
         self._quiet = quiet
 
@@ -92,6 +101,8 @@ class PeerService:
                 self._get_status, response_serializer=pb.Status.SerializeToString
             ),
         }
+        if self._seen:
+            handlers |= watching(self._seen)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     # -- the calls -----------------------------------------------------------------------------------------

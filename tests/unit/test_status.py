@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pfl_node import __version__
 from pfl_node.chronicle import Chronicle
 from pfl_node.errors import PeerGone
 from pfl_node.learning.trainer import Trainer
@@ -87,6 +88,9 @@ def test_before_it_has_learnt_anything_it_says_who_and_where_it_is(tmp_path: Pat
         "bytes_received": 0,
         "refused": {},
         "membership": {},
+        "version": __version__,
+        "learns_with": {},
+        "learned_from": {},
     }
 
 

@@ -1,0 +1,176 @@
+"""What happens in a node, as plain values: the last of every kind are kept, and whoever watches is told.
+
+Knows no network, no clock but the one handed in, and nothing of what the values mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from pfl_node.plain import plain
+
+log = structlog.get_logger(__name__)
+
+# Every kind there is. Each keeps its own last ones, so that a thousand models do not hide the one death.
+KINDS: dict[str, str] = {
+    "opened": "the port is open: version, address, settings without secrets",
+    "started": "the node has joined and begins: round, samples",
+    "round": "a round is done: its figures, and what the policy says of it",
+    "told": "the policy recorded something: `what`, and what it is",
+    "sent": "a model went out to a peer: `call`, `peer`, `bytes`",
+    "received": "a model came from a peer: `call`, `peer`, `bytes`",
+    "refused": "a message of a peer was refused: `call`, `peer`, `reason`, `bytes`",
+    "failed": "a call to a peer failed: `call`, `peer`, `reason`, `text`",
+    "joined": "a member came, or came back",
+    "suspected": "a member does not answer; it may still refute that",
+    "changed": "a member refuted a suspicion, or has another address or name",
+    "died": "a member did not answer for good",
+    "left": "a member said goodbye",
+    "checkpoint": "a checkpoint was written: `round`, `seconds`",
+    "checkpoint_failed": "a checkpoint was not written: `error`",
+    "warning": "something an operator should look at: `text`",
+    "finished": "the run is over: `how`",
+    "lost": "a watcher was too slow: `count` events are missing here",
+}
+KEPT = 256  # of each kind
+QUEUE = 512  # events that wait for one watcher
+WATCHERS = 32
+
+Tell = Callable[[str, Mapping[str, Any]], None]
+
+
+def nobody(kind: str, data: Mapping[str, Any]) -> None:
+    """Who listens when nobody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. Numbers grow by one; time is in seconds since 1970."""
+
+    number: int
+    time: float
+    kind: str
+    data: Mapping[str, Any]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        own = {"number": self.number, "time": round(self.time, 3), "kind": self.kind}
+        return {**own, "data": plain(self.data)}
+
+
+class TooManyWatchers(Exception):
+    """One more would cost the node too much."""
+
+
+class Hub:
+    """Everything that happens goes through here, on the event loop."""
+
+    def __init__(self, kept: int = KEPT, clock: Callable[[], float] = time.time) -> None:
+        self.counts: Counter[str] = Counter()  # by kind, since the start
+        self.closed = False
+        self._kept = {kind: deque[Event](maxlen=kept) for kind in KINDS}
+        self._clock = clock
+        self._number = 0
+        self._watches: set[Watch] = set()
+        self._listeners: list[Callable[[Event], None]] = []
+
+    def tell(self, kind: str, data: Mapping[str, Any]) -> None:
+        """The data belongs to the hub from now on; a kind that is not in the table is a mistake."""
+        self._number += 1
+        event = Event(self._number, self._clock(), kind, data)
+        self._kept[kind].append(event)
+        self.counts[kind] += 1
+        for listener in self._listeners:
+            listener(event)
+        for watch in self._watches:
+            watch.put(event)
+
+    def warn(self, text: str, **data: Any) -> None:
+        """On the log and to those who watch."""
+        log.warning(text, **data)
+        self.tell("warning", {"text": text, **data})
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Called at once with all that follows; must be quick and must not raise."""
+        self._listeners.append(listener)
+
+    def recent(self, *, after: int = 0, kinds: Collection[str] = (), last: int | None = None) -> list[Event]:
+        """What is kept, oldest first. No kinds: all of them."""
+        rings = [ring for kind, ring in self._kept.items() if not kinds or kind in kinds]
+        found = sorted((e for ring in rings for e in ring if e.number > after), key=lambda e: e.number)
+        return found if last is None else found[max(0, len(found) - last) :]
+
+    def watch(self, kinds: Collection[str] = (), limit: int = QUEUE) -> Watch:
+        """What happens from now on, for one watcher: `with hub.watch() as watch: async for event in watch`."""
+        return Watch(self, frozenset(kinds), limit)
+
+    @property
+    def watchers(self) -> int:
+        return len(self._watches)
+
+    def close(self) -> None:
+        """Whoever watches gets what is still waiting, and then the end."""
+        self.closed = True
+        for watch in self._watches:
+            watch.wake()
+
+    def enter(self, watch: Watch) -> None:
+        if len(self._watches) >= WATCHERS:
+            raise TooManyWatchers(f"{WATCHERS} are watching already")
+        self._watches.add(watch)
+
+    def leave(self, watch: Watch) -> None:
+        self._watches.discard(watch)
+
+
+class Watch:
+    """A bounded queue between the hub and one watcher. One that is slow loses the oldest, and is told how many."""
+
+    def __init__(self, hub: Hub, kinds: frozenset[str], limit: int) -> None:
+        self._hub = hub
+        self._kinds = kinds
+        self._queue: deque[Event] = deque(maxlen=limit)
+        self._lost = 0
+        self._news = asyncio.Event()
+
+    def __enter__(self) -> Watch:
+        self._hub.enter(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hub.leave(self)
+
+    def put(self, event: Event) -> None:
+        if self._kinds and event.kind not in self._kinds:
+            return
+        self._lost += len(self._queue) == self._queue.maxlen
+        self._queue.append(event)
+        self._news.set()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def take(self) -> list[Event]:
+        """What waits, without waiting for more."""
+        self._news.clear()
+        found = list(self._queue)
+        self._queue.clear()
+        if self._lost:
+            first = found[0]
+            found.insert(0, Event(first.number - 1, first.time, "lost", {"count": self._lost}))
+            self._lost = 0
+        return found
+
+    async def some(self) -> list[Event]:
+        """What happened since the last call, at least one; nothing: the node has closed."""
+        while not self._queue and not self._hub.closed:
+            self._news.clear()
+            await self._news.wait()
+        return self.take()

@@ -1,0 +1,90 @@
+"""How a node did, round by round, in a bounded number of points: the more rounds there are, the wider apart."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+POINTS = 256
+FIGURES = ("val_loss", "val_accuracy", "test_loss", "test_accuracy", "bytes_sent", "bytes_received")
+TAIL = 8 << 20  # bytes of a journal that are read
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """After a round: what was measured, and what had moved until then. Time is in seconds since 1970."""
+
+    round: int
+    time: float
+    figures: Mapping[str, float]
+
+    def plain(self) -> dict[str, Any]:
+        return {"round": self.round, "time": round(self.time, 3), **self.figures}
+
+
+class History:
+    """The points so far, oldest first."""
+
+    def __init__(self, points: int = POINTS) -> None:
+        self._limit = points
+        self._step = 1  # a point every so many rounds
+        self._points: list[Point] = []
+        self._newest: Point | None = None  # it may lie between two points that are kept
+
+    def add(self, row: Mapping[str, Any], time: float) -> None:
+        """A round of the journal. One without figures is no point."""
+        if (point := _point(row, time)) is None:
+            return
+        self._newest = point
+        if self._points and point.round <= self._points[-1].round:  # a checkpoint brought the node back
+            self._points = [p for p in self._points if p.round < point.round]
+        if self._points and point.round < self._points[-1].round + self._step:
+            return
+        self._points.append(point)
+        if len(self._points) > self._limit:
+            self._points = self._points[::2]
+            self._step *= 2
+
+    def since(self, round: int = -1) -> list[Point]:
+        """The points after this round."""
+        found = [p for p in self._points if p.round > round]
+        last = self._newest
+        return [*found, last] if last and last.round > max(round, self._points[-1].round) else found
+
+    def read(self, journal: Path) -> None:
+        """What an earlier life of the node wrote down. A line that is damaged is left out."""
+        for line in tail(journal, TAIL):
+            row = _row(line)
+            if row.get("event") == "round" and isinstance(row.get("time"), int | float):
+                self.add(row, float(row["time"]))
+
+
+def tail(path: Path, limit: int) -> Iterable[bytes]:
+    """The last whole lines of a file, within so many bytes; nothing when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    return lines[1:] if size > limit else lines
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _point(row: Mapping[str, Any], time: float) -> Point | None:
+    round = row.get("round")
+    known = {name: row[name] for name in FIGURES if isinstance(row.get(name), int | float) and isfinite(row[name])}
+    return Point(round, time, known) if isinstance(round, int) and known else None

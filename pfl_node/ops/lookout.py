@@ -1,0 +1,130 @@
+"""What can be seen of one node: its events, its history, whom it learns with; and the page, if it serves one.
+
+Ties the parts of a node to the hub. What shows them (page, metrics, command line) only reads.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from pfl_node import __version__
+from pfl_node.membership.events import Changed, Clashed, Died, Joined, Left, Suspected
+from pfl_node.membership.events import Event as News
+from pfl_node.ops.events import Event, Hub
+from pfl_node.ops.history import History
+from pfl_node.ops.secrets import without_secrets
+from pfl_node.ops.ties import Ties
+from pfl_node.status import Moved
+
+if TYPE_CHECKING:
+    from pfl_node.node import Node
+    from pfl_node.ops.web.server import Page
+
+log = structlog.get_logger(__name__)
+
+NEWS: dict[type[News], str] = {
+    Joined: "joined",
+    Suspected: "suspected",
+    Changed: "changed",
+    Died: "died",
+    Left: "left",
+}
+LOUD = {"joined": log.info, "suspected": log.info, "died": log.warning, "left": log.info}
+REFUSALS_EVERY = 30.0  # seconds between two lines on the log about one reason
+
+
+class Lookout:
+    """One for each node."""
+
+    def __init__(self, node: Node) -> None:
+        self.hub = Hub()
+        self.history = History()
+        self.ties = Ties()
+        self.rounds = 0  # done in this life
+        self.round_seconds = 0.0  # from the end of one to the end of the next
+        self.checkpoint_at: float | None = None  # seconds since 1970
+        self.page: Page | None = None
+        self._node = node
+        self._round_ended: float | None = None
+        self._refusals: dict[str, tuple[float, int]] = {}  # by reason: told when, and how many since
+        self.tell = self.hub.tell
+        self.hub.listen(self._hear)
+        node.reception.tell = node.client.traffic.tell = self.tell
+
+    async def open(self) -> None:
+        """The node's port is open; the page's opens now."""
+        node = self._node
+        self.history.read(node.home.journal)
+        if node.home.checkpoint.exists():
+            self.checkpoint_at = node.home.checkpoint.stat().st_mtime
+        self.tell(
+            "opened",
+            {
+                "node": node.id,
+                "name": node.name,
+                "address": node.address,
+                "data_dir": str(node.home.path.absolute()),
+                "pid": os.getpid(),
+                "version": __version__,
+                "python": platform.python_version(),
+                "system": platform.platform(),
+                "settings": without_secrets(node.settings),
+            },
+        )
+        if node.settings.http.listen is not None:
+            from pfl_node.ops.web.server import Page
+
+            self.page = Page(node)
+            await self.page.open()
+
+    async def close(self) -> None:
+        self.hub.close()
+        if self.page:
+            await self.page.close()
+
+    def membership(self, event: News) -> None:
+        """The log has what an operator looks for later; the hub has everything."""
+        member = event.member
+        if isinstance(event, Clashed):
+            self.hub.warn("another node uses this node's id", address=member.address, id=member.id)
+        kind = NEWS.get(type(event))
+        if kind is None or member.id == self._node.id:
+            return
+        facts = {"peer": member.id, "name": member.name, "address": member.address, "role": member.role}
+        self.tell(kind, {**facts, "state": str(member.state), "round": member.round})
+        if kind in LOUD and member.role == "node":
+            LOUD[kind](kind, peer=member.name, id=member.id, address=member.address)
+
+    def _hear(self, event: Event) -> None:
+        match event.kind:
+            case "round":
+                self._round(event)
+            case "checkpoint":
+                self.checkpoint_at = event.time
+            case "refused":
+                self._refused(event.data)
+
+    def _round(self, event: Event) -> None:
+        now = time.monotonic()
+        self.rounds += 1
+        if self._round_ended is not None:
+            self.round_seconds += now - self._round_ended
+        self._round_ended = now
+        moved = Moved.of(self._node)
+        self.history.add({**event.data, "bytes_sent": moved.sent, "bytes_received": moved.received}, event.time)
+        self.ties.round(event.data, moved.models_received)
+
+    def _refused(self, data: Any) -> None:
+        """A line on the log for every reason, but not for every message: peers decide how many there are."""
+        reason, now = str(data["reason"]), time.monotonic()
+        told, since = self._refusals.get(reason, (-REFUSALS_EVERY, 0))
+        if now - told < REFUSALS_EVERY:
+            self._refusals[reason] = (told, since + 1)
+            return
+        self._refusals[reason] = (now, 0)
+        log.info("refused", reason=reason, call=data["call"], peer=data["peer"], more_since_the_last_line=since)

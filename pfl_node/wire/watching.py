@@ -1,0 +1,69 @@
+"""WatchEvents and GetHistory: what a node shows of itself to those who look at it. They change nothing in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from pfl_node.ops.events import Event, Hub, TooManyWatchers
+from pfl_node.ops.history import History
+from pfl_node.wire import peer_pb2 as pb
+
+Context = Any  # grpc.aio.ServicerContext; its stubs do not know that write takes what the serializer takes
+
+
+class Seen(Protocol):
+    """What there is to see (`ops/lookout.py`)."""
+
+    @property
+    def hub(self) -> Hub: ...
+    @property
+    def history(self) -> History: ...
+
+
+def watching(seen: Seen) -> dict[str, grpc.RpcMethodHandler]:
+    """The handlers by the names of their calls."""
+
+    async def events(message: bytes, context: Context) -> None:
+        request = await _parsed(pb.WatchRequest, message, context)
+        wanted = {"kinds": frozenset(request.kinds)}
+        try:
+            with seen.hub.watch(**wanted) as watch:  # before the look back, so that nothing falls in between
+                for event in seen.hub.recent(after=request.after, last=request.last or None, **wanted):
+                    await context.write(_event(event))
+                while request.follow and (news := await watch.some()):
+                    for event in news:
+                        await context.write(_event(event))
+        except TooManyWatchers as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    async def history(message: bytes, context: Context) -> pb.History:
+        request = await _parsed(pb.HistoryRequest, message, context)
+        points = seen.history.since(request.after if request.HasField("after") else -1)
+        return pb.History(points=[pb.Point(round=p.round, time=p.time, figures=p.figures) for p in points])
+
+    return {
+        "WatchEvents": grpc.unary_stream_rpc_method_handler(
+            events, response_serializer=pb.Event.SerializeToString
+        ),
+        "GetHistory": grpc.unary_unary_rpc_method_handler(
+            history, response_serializer=pb.History.SerializeToString
+        ),
+    }
+
+
+async def _parsed(kind: Any, message: bytes, context: Context) -> Any:
+    try:
+        return kind.FromString(message)
+    except DecodeError:
+        name = kind.DESCRIPTOR.name
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {name}")
+
+
+def _event(event: Event) -> pb.Event:
+    plain = event.plain()
+    text = json.dumps(plain["data"], allow_nan=False, separators=(",", ":"))
+    return pb.Event(number=event.number, time=event.time, kind=event.kind, json=text)
