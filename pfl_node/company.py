@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
+from pfl_node.bell import Bell
 from pfl_node.membership.member import State
 from pfl_node.membership.service import Membership
 from pfl_node.types import PeerId
+
+if TYPE_CHECKING:
+    from pfl_node.settings import StartSettings
 
 
 class Company:
@@ -35,6 +42,22 @@ class Company:
     def seen(self) -> int:
         """How many there are or were to the end: who has left early is not waited for again."""
         return len({*self(), *self.finished()})
+
+    async def gather(self, start: StartSettings, bell: Bell) -> None:
+        """Until there are enough and no more are coming, or it has taken too long. Where the others have begun,
+        enough is enough. The bell rings when somebody comes."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + start.wait
+        seen, newest = self.seen(), loop.time()
+        while True:
+            now = loop.time()
+            if self.seen() > seen:
+                seen, newest = self.seen(), now
+            begun = any(self.rounds().values())
+            until = end if seen < start.peers else now if begun else min(end, newest + start.calm)
+            if now >= until:
+                return
+            await bell.wait(until - now)
 
     def at_work(self) -> list[PeerId]:
         """Who still has rounds to do. Without an end everybody always has."""

@@ -232,12 +232,11 @@ class Node:
         await self.membership.start(self.settings.peer_seed, advertise=self.address)
         if not self.membership.joined:
             self.lookout.hub.warn("no seed has answered yet; trying again", seeds=list(self.settings.peer_seed))
-        start, loop = self.settings.start, asyncio.get_running_loop()
-        wanted = start.peers if policy.more and not policy.solitary else 0
-        end = loop.time() + start.wait
-        while self.company.seen() < wanted and await self._bell.wait(max(0.0, end - loop.time())):
-            pass
-        if self.company.seen() < wanted:
+        start = self.settings.start
+        if not policy.more or policy.solitary:
+            start = start.model_copy(update={"peers": 0, "calm": 0})
+        await self.company.gather(start, self._bell)
+        if self.company.seen() < start.peers:
             self.lookout.hub.warn(
                 f"{len(self.company())} other nodes after {start.wait:g} s; going on, others may still come"
             )

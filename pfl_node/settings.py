@@ -101,6 +101,8 @@ class StartSettings(Section):
 
     peers: NonNegativeInt = 1
     """Wait for so many other nodes…"""
+    calm: NonNegativeFloat = 0.0
+    """…and until nobody new has come for so many seconds, unless the others have begun…"""
     wait: NonNegativeFloat = 10.0
     """…but no longer than so many seconds."""
 

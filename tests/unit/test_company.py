@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+from pfl_node.bell import Bell
 from pfl_node.company import Company
 from pfl_node.membership.member import Member, State
+from pfl_node.settings import StartSettings
 
 
 def member(id: str, round: int = 0, *, run: str = "r", state: State = State.ALIVE) -> Member:
@@ -75,3 +78,35 @@ def test_who_comes_when_all_is_done_is_waited_for() -> None:
 def test_those_who_are_done_and_gone_count_as_seen() -> None:
     others, _ = company(member("a", 5, state=State.LEFT), member("b", 2, state=State.LEFT), member("c", 1))
     assert others.seen() == 2
+
+
+def test_a_start_is_as_soon_as_there_are_enough_and_at_once_where_nobody_may_wait() -> None:
+    async def scene() -> None:
+        others, _ = company(member("a"))
+        await others.gather(StartSettings(peers=1, wait=1e6), Bell())
+        await others.gather(StartSettings(peers=2, calm=1e6, wait=0), Bell())
+
+    asyncio.run(scene())
+
+
+def test_while_nodes_keep_coming_a_start_waits_unless_they_have_begun() -> None:
+    async def scene() -> None:
+        bell = Bell()
+        others, table = company(member("a"))
+        start = asyncio.create_task(others.gather(StartSettings(peers=1, calm=1e6, wait=1e7), bell))
+        table.rows.append(member("b"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+            bell.ring()
+        assert not start.done()
+        table.rows.append(member("c", 3))
+        await asyncio.sleep(0)
+        bell.ring()
+        await asyncio.wait_for(start, 30)
+
+    asyncio.run(scene())
+
+
+def test_a_start_comes_when_nobody_new_has_come_for_a_while() -> None:
+    others, _ = company(member("a"))
+    asyncio.run(asyncio.wait_for(others.gather(StartSettings(peers=1, calm=0.01, wait=1e6), Bell()), 30))
