@@ -22,7 +22,8 @@ from pfl_node.ops.events import Tell, nobody
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import DIVERGED, Publish, Record, Report
-from pfl_node.store.checkpoint import save_checkpoint, save_model
+from pfl_node.store.checkpoint import save_model
+from pfl_node.store.generations import Generations
 from pfl_node.store.home import Home
 from pfl_node.store.journal import Journal
 from pfl_node.types import Eval
@@ -78,6 +79,7 @@ class Chronicle:
         self._journal = Journal(home.journal)
         self._last_measured: tuple[Model, int] | None = None
         self._snapshot: dict[str, Any] | None = None
+        self._kept: dict[str, Any] | None = None  # the snapshot that is on the disk
         self.reports = 0
         self._unsaved = 0
         self._logged = 0.0  # when a round was last told on the log
@@ -181,18 +183,30 @@ class Chronicle:
 
     def _save_checkpoint(self) -> dict[str, Any] | None:
         """A full disk costs the checkpoint, not the training. What came of it; None: there was nothing to save."""
-        if self._snapshot is None:
-            return None
         began = time.monotonic()
         facts = checkpoint_facts(self.settings, self.policy)
         with self._saving:
+            snapshot = self._snapshot
+            if snapshot is None or snapshot is self._kept:
+                return None
             self._unsaved = 0  # also when it fails: the next try is after as many rounds again
+            who = self.home.identity
+            told = {"node": who.id, "incarnation": str(who.incarnation), "version": __version__}
+            self._sync_journal()
             try:
-                save_checkpoint(self.home.checkpoint, self._snapshot, self.learner.layout, **facts)
+                Generations(self.home.checkpoint).save(snapshot, self.learner.layout, told=told, **facts)
+                self._kept = snapshot
             except StoreError as error:
                 log.error("the checkpoint was not written; training goes on", error=str(error))
                 return {"error": str(error)}
         return {"round": self.policy.round, "seconds": round(time.monotonic() - began, 4)}
+
+    def _sync_journal(self) -> None:
+        """The rounds of a checkpoint are in the journal, also when the power goes."""
+        try:
+            self._journal.sync()
+        except StoreError as error:
+            log.warning("the end of the journal may be lost if the power goes", error=str(error))
 
     def _facts(self) -> dict[str, str]:
         """What model.safetensors says about itself."""

@@ -23,7 +23,7 @@ from pfl_node.settings import Settings
 
 PREFIX = "PFL_"
 TOKEN_LENGTH = 16  # characters
-OURS_BUT_NOT_SETTINGS = frozenset({"PFL_CONFIG", "PFL_DATA", "PFL_DEBUG"})
+OURS_BUT_NOT_SETTINGS = frozenset({"PFL_CONFIG", "PFL_DATA", "PFL_DEBUG", "PFL_FAILPOINTS"})
 # Kubernetes puts the addresses of every service into the environment of every pod, whatever the service's name.
 SERVICE_LINK = re.compile(r"^PFL_\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)$")
 

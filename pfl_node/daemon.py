@@ -12,6 +12,7 @@ import structlog
 
 from pfl_node.appoint import check_lab
 from pfl_node.config import toml
+from pfl_node.failpoints import arm
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node import Node
 from pfl_node.ops.logs import configure_logs
@@ -26,6 +27,8 @@ log = structlog.get_logger(__name__)
 def run_daemon(settings: Settings) -> int:
     """The exit code. A user's mistake is raised as a PflError."""
     configure_logs(settings.log)
+    if points := arm():
+        log.warning("fail points are on", **points)
     check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it has a directory
     return run_loop(_run(settings))
 

@@ -5,6 +5,7 @@ PflError
 ├── TaskError             the user's task: its data or model cannot be used; one line, exit code 2
 ├── LayoutMismatch        two models that cannot be combined
 ├── StoreError            a file of ours that cannot be read or written
+│   └── Unusable          a checkpoint that cannot be gone on from; another may
 ├── SimulationStuck       simulated nodes that wait for what cannot come
 └── PeerError(peer)       somebody else
     ├── PeerGone          did not answer, or not in time
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from pfl_node.types import PeerId
 
@@ -42,6 +44,19 @@ class LayoutMismatch(PflError):
 
 class StoreError(PflError):
     """A file of the node cannot be read or written."""
+
+
+class Unusable(StoreError):
+    """A checkpoint is damaged, or whole and of something else."""
+
+    def __init__(self, path: Path, why: str, *, damaged: bool) -> None:
+        todo = "use another --data-dir or move the file away"
+        if damaged:
+            todo = "restore it from a backup, or move it away to start anew at round 0"
+        super().__init__(f"checkpoint {path} is {why}; {todo}")
+        self.path = path
+        self.why = why
+        self.damaged = damaged
 
 
 class SimulationStuck(PflError):

@@ -18,7 +18,8 @@ from pfl_node.bell import Bell
 from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
 from pfl_node.company import Company
 from pfl_node.driver import Desk, Driver
-from pfl_node.errors import ConfigError, TaskError
+from pfl_node.errors import ConfigError, StoreError, TaskError
+from pfl_node.failpoints import afailpoint
 from pfl_node.fault import users_fault
 from pfl_node.learning.task import Place
 from pfl_node.learning.trainer import Trainer
@@ -34,7 +35,7 @@ from pfl_node.route import dialled
 from pfl_node.seeds import fresh_seed
 from pfl_node.settings import Settings
 from pfl_node.status import status_of
-from pfl_node.store.checkpoint import load_checkpoint
+from pfl_node.store.generations import Generations
 from pfl_node.store.home import Home
 from pfl_node.types import PeerId
 from pfl_node.window import Window
@@ -218,9 +219,9 @@ class Node:
         model = await self.trainer.soon(lambda: learner.fresh(seed))
         policy = appoint(self.policy_class, self.policy_config, self.settings, self.id, learner, model)
         facts = checkpoint_facts(self.settings, policy)
-        if state := load_checkpoint(self.home.checkpoint, learner.layout, **facts):
-            policy.restore(state)
-            log.info("going on from the checkpoint", round=policy.round)
+        if found := Generations(self.home.checkpoint).load(learner.layout, **facts):
+            policy.restore(found.state)
+            log.info("going on from the checkpoint", round=policy.round, file=found.path.name)
             if not policy.more:
                 self.lookout.hub.warn("all rounds are done already: give more --rounds, or another --data-dir")
         return policy
@@ -229,6 +230,7 @@ class Node:
         """Become a member, wait for company, and learn where the swarm is."""
         self.state = "joining"
         self.company.i_am_in(policy.round)
+        await afailpoint("join")
         await self.membership.start(self.settings.peer_seed, advertise=self.address)
         if not self.membership.joined:
             self.lookout.hub.warn("no seed has answered yet; trying again", seeds=list(self.settings.peer_seed))
@@ -259,11 +261,18 @@ class Node:
             case Died() | Left():
                 self.client.forget(PeerId(member.id))
             case Changed() if member.id == self.id:
-                self.home.keep_incarnation(member.incarnation)
+                self._keep_incarnation(member.incarnation)
             case JoinRefused():
                 self._refusal = ConfigError(event.reason)
                 self.stop()
         self._bell.ring()
+
+    def _keep_incarnation(self, incarnation: int) -> None:
+        """A full disk costs nothing here: after a restart the others tell the node again."""
+        try:
+            self.home.keep_incarnation(incarnation)
+        except StoreError as error:
+            log.error("the incarnation was not written; training goes on", error=str(error))
 
     async def _finish(self, how: str) -> None:
         self.state = "done" if how == "done" else "leaving"
@@ -276,4 +285,5 @@ class Node:
         finally:
             if how == "done":
                 self.company.i_am_done()
-            await self.membership.leave()
+            if not await afailpoint("leave"):
+                await self.membership.leave()

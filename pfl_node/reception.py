@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pfl_node.bell import Bell
 from pfl_node.errors import Reason, Refused
+from pfl_node.failpoints import failpoint
 from pfl_node.mailbox import Mailbox
 from pfl_node.model import Layout
 from pfl_node.ops.events import Tell, nobody
@@ -119,6 +120,8 @@ class Reception:
     def admit(self, call: str, envelope: Envelope) -> None:
         """Raises Refused. Whatever is admitted ends in `deliver`, `evaluate`, `serve` or `cancel`."""
         self._check(call, envelope)
+        if failpoint("admit"):
+            raise Refused(Reason.FLOOD, "not admitted: fail point admit", envelope.sender)
         sender = PeerId(envelope.sender)
         if call == "SendModel":
             self.bell.ring()  # even a refused header tells how far its sender is

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pfl_node import aggregate
+from pfl_node.failpoints import afailpoint
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.seeds import fresh_seed, seed_from
@@ -57,6 +58,8 @@ class Study:
     async def _long(self, step: Train | Distill, what: str, work: Callable[..., Model]) -> Model:
         """A training; one that diverged is thrown away."""
         seed = self._seed("train")
+        if await afailpoint("train"):
+            return step.model
         with self.desk.work.of(what):
             model = await self.desk.trainer.do(
                 lambda between: work(step.model, seed=seed, between=between, **step.options)
@@ -79,6 +82,8 @@ class Study:
             return await self.desk.trainer.soon(lambda: learner.score(step.models, seed=seed, **step.options))
 
     async def _average(self, step: Average) -> Model:
+        if await afailpoint("merge"):
+            return step.mine
         work = partial(
             aggregate.combine, self.desk.settings.aggregate, step.mine, step.others, step.weights, step.own
         )

@@ -12,6 +12,7 @@ import typer
 from pfl_node.cli import ask, catalog, daemon, lab, sim, swarm
 from pfl_node.cli.usage import Verbs, in_one_line
 from pfl_node.errors import ConfigError, PflError, TaskError
+from pfl_node.failpoints import arm
 
 app = typer.Typer(
     name="pfl-node",
@@ -36,6 +37,7 @@ app.add_typer(lab.app, rich_help_panel="Run")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb; 0: fine, 1: it failed, 2: the user's mistake, 130: Ctrl-C."""
     try:
+        arm()  # a mistake there is found before anything runs
         code = app(argv, prog_name="pfl-node", standalone_mode=False)
     except typer.TyperException as e:
         return _complain(in_one_line(e), e, code=2)

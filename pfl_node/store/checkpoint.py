@@ -1,53 +1,121 @@
-"""A node's checkpoint and its personal model on disk, as safetensors. Knows no torch and no policy."""
+"""One checkpoint and the personal model on disk, as safetensors. Knows no torch, no policy and no generations.
+
+It holds the policy's state as JSON and vectors, and a checksum over the whole file, in which the checksum itself
+counts as zeros: a changed or missing byte is noticed, wherever it is.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from pfl_node.errors import LayoutMismatch, StoreError
+from pfl_node.errors import LayoutMismatch, StoreError, Unusable
+from pfl_node.failpoints import failpoint
 from pfl_node.model import Layout
 from pfl_node.store.files import write_atomic
 from pfl_node.store.state import freeze, thaw
 
-FORMAT = "pfl-node checkpoint 1"
+FORMAT = "pfl-node checkpoint 2"
+WITHOUT_CHECKSUM = "pfl-node checkpoint 1"  # still read
+BLANK = "0" * 32
+SEAL = re.compile(
+    rb'"checksum":"([0-9a-f]{32})"'
+)  # of text inside the JSON the quotes are escaped, so it is no seal
+BLOCK = 1 << 20
 
 
-def save_checkpoint(path: Path, state: Mapping[str, Any], layout: Layout, **facts: str) -> None:
-    """Write a policy's snapshot; the file is whole or the old one stays."""
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was read: the policy's snapshot, and what the file says about itself."""
+
+    path: Path
+    state: dict[str, Any]
+    facts: Mapping[str, str]
+
+
+def save_checkpoint(
+    path: Path, state: Mapping[str, Any], layout: Layout, *, told: Mapping[str, str] | None = None, **facts: str
+) -> None:
+    """Write a policy's snapshot; the file is whole or the old one stays. What is `told` is not compared later."""
     frozen, vectors = freeze(dict(state))
-    facts |= {"format": FORMAT, "layout": layout.digest, "state": json.dumps(frozen)}
-    write_atomic(path, save(vectors, metadata=facts))
+    own = {"format": FORMAT, "layout": layout.digest, "state": json.dumps(frozen), "checksum": BLANK}
+    data = save(vectors, metadata={**(told or {}), **facts, **own})
+    end = 8 + int.from_bytes(data[:8], "little")
+    head, body = data[:end], memoryview(data)[end:]
+    hasher = xxhash.xxh3_128(head)
+    hasher.update(body)
+    seal = f'"checksum":"{hasher.hexdigest()}"'.encode()
+    write_atomic(path, SEAL.sub(seal, head, count=1), body, what="checkpoint")
 
 
 def load_checkpoint(path: Path, layout: Layout, **facts: str) -> dict[str, Any] | None:
     """The snapshot, or None if there is none. A file for another model, run or policy is an error that says so."""
-    if not path.exists():
-        return None
+    found = read_checkpoint(path, layout, **facts)
+    return found.state if found else None
+
+
+def read_checkpoint(path: Path, layout: Layout, **facts: str) -> Checkpoint | None:
+    """None if there is none; raises Unusable, or StoreError when nobody can know whether it is."""
     try:
+        failpoint("checkpoint.read")
+        sealed = _verified(path)
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
+            _compare(path, metadata, {"layout": layout.digest, **facts}, sealed=sealed)
             vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        expected = {"format": FORMAT, "layout": layout.digest, **facts}
-        for key, value in expected.items():
-            if metadata.get(key) != value:
-                raise StoreError(
-                    f"checkpoint {path} is of another {key} ({metadata.get(key)!r}, now {value!r}); "
-                    "use another --data-dir or move the file away"
-                )
         state: dict[str, Any] = thaw(json.loads(metadata["state"]), vectors, layout)
-    except (SafetensorError, OSError, KeyError, ValueError, LayoutMismatch) as error:
-        raise StoreError(f"checkpoint {path} is damaged: {error}; move it away to start anew") from error
-    return state
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        raise StoreError(f"cannot read checkpoint {path}: {error.strerror}; see who owns it") from error
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, LayoutMismatch) as error:
+        raise Unusable(path, f"damaged: {error}", damaged=True) from error
+    return Checkpoint(path, state, metadata)
 
 
 def save_model(path: Path, tensors: Mapping[str, npt.NDArray[Any]], **facts: str) -> None:
     """Write named tensors that any safetensors reader opens."""
-    write_atomic(path, save({k: np.ascontiguousarray(v) for k, v in tensors.items()}, metadata=dict(facts)))
+    data = save({k: np.ascontiguousarray(v) for k, v in tensors.items()}, metadata=dict(facts))
+    write_atomic(path, data, what="model")
+
+
+def _verified(path: Path) -> bool:
+    """Does the checksum hold? False: there is none. The file is read a block at a time."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= size - 8:
+            raise Unusable(path, f"damaged: its {size} bytes are cut off, or no checkpoint at all", damaged=True)
+        file.seek(0)
+        head = file.read(8 + length)
+        seals = SEAL.findall(head)
+        if len(seals) != 1:
+            return False
+        hasher = xxhash.xxh3_128(SEAL.sub(f'"checksum":"{BLANK}"'.encode(), head))
+        while block := file.read(BLOCK):
+            hasher.update(block)
+    if hasher.hexdigest().encode() != seals[0]:
+        raise Unusable(path, "damaged: its checksum does not match", damaged=True)
+    return True
+
+
+def _compare(path: Path, metadata: Mapping[str, str], facts: Mapping[str, str], *, sealed: bool) -> None:
+    known = metadata.get("format") in (FORMAT, WITHOUT_CHECKSUM)
+    if known and not sealed and (metadata["format"] == FORMAT or "checksum" in metadata):
+        raise Unusable(path, "damaged: its checksum is missing", damaged=True)
+    expected = {"format": metadata["format"] if known else FORMAT, **facts}
+    for key, value in expected.items():
+        if metadata.get(key) != value:
+            why = f"of another {key} ({metadata.get(key)!r}, now {value!r})"
+            raise Unusable(path, why, damaged=False)

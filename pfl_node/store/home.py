@@ -90,7 +90,7 @@ class Home:
         )
 
     def _write(self, identity: Identity) -> Identity:
-        write_atomic(self._file, json.dumps(asdict(identity)).encode() + b"\n")
+        write_atomic(self._file, json.dumps(asdict(identity)).encode() + b"\n", what="identity")
         return identity
 
     @property

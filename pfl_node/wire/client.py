@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from pfl_node.errors import PeerGone, Reason, Refused
+from pfl_node.failpoints import afailpoint
 from pfl_node.model import Layout, Model
 from pfl_node.settings import WireSettings
 from pfl_node.types import Eval, Offer, Part, PeerId
@@ -127,10 +128,14 @@ class PeerClient:
         notes: Mapping[str, float] | None = None,
     ) -> int:
         """Push a model; the answer is the number of bytes that moved."""
+        if await afailpoint("send.before"):
+            raise PeerGone(peer, "not sent: fail point send.before")
         envelope = Envelope(self.me, self.run, round, tag, samples, notes or {}, model.layout.part)
         started = asyncio.get_running_loop().time()
         _, moved = await self._push("SendModel", peer, address, model, envelope)
         self._bandwidth(peer).moved(moved, asyncio.get_running_loop().time() - started)
+        if await afailpoint("send.after"):
+            raise PeerGone(peer, "sent, but its receipt was lost: fail point send.after")
         return moved
 
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:

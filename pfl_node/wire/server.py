@@ -14,6 +14,7 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from pfl_node.errors import Reason, Refused
+from pfl_node.failpoints import afailpoint
 from pfl_node.model import Layout
 from pfl_node.settings import WireSettings
 from pfl_node.types import Eval, Offer, Part, PeerId
@@ -167,6 +168,8 @@ class PeerService:
                     patience.reschedule(self._soon())
         except TimeoutError as error:
             raise self._stalled() from error
+        if await afailpoint("receive"):
+            raise Refused(Reason.TRUNCATED, "thrown away: fail point receive")
         return decoder.finish()
 
     async def _serve(self, request: Request, part: Part, context: Context, visit: Visit) -> None:

@@ -59,7 +59,7 @@ def test_five_terminals(tmp_path: Path) -> None:
         assert bootstrap.wait() == 0
 
     for n in range(4):
-        assert (tmp_path / f"n{n}" / "checkpoint.safetensors").exists()
+        assert list((tmp_path / f"n{n}").glob("checkpoint-*.safetensors"))
         with safe_open(tmp_path / f"n{n}" / "model.safetensors", framework="numpy") as file:
             facts = file.metadata()
             assert facts["node"] == ids[n]

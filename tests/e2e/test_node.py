@@ -18,6 +18,7 @@ from safetensors import safe_open
 from pfl_node.errors import ConfigError, PflError, Reason, Refused, StoreError, TaskError
 from pfl_node.learning.trainer import Between, Trainer
 from pfl_node.settings import WireSettings
+from pfl_node.store.generations import Generations
 from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
 from tests.e2e.living import Life, Town, play
@@ -225,8 +226,10 @@ def test_a_node_stopped_in_mid_training_writes_everything_and_says_goodbye(tmp_p
         await ann.until(lambda: state_of(ann, bob) == "left")
         assert bob.journal[-1]["how"] == "stopped"
         kept = bob.journal[-1]["round"]
-        with safe_open(bob.node.home.checkpoint, framework="numpy") as file:
+        newest, *_ = Generations(bob.node.home.checkpoint).files().values()
+        with safe_open(newest, framework="numpy") as file:
             assert file.metadata()["policy"] == "El"
+            assert file.metadata()["incarnation"] == str(bob.node.home.identity.incarnation)
         with safe_open(bob.node.home.model, framework="numpy") as file:
             facts = file.metadata()
         assert facts["node"] == bob.node.id

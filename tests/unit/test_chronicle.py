@@ -22,7 +22,7 @@ from pfl_node.learning.trainer import Trainer
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
 from pfl_node.steps import Publish, Record, Report
-from pfl_node.store.checkpoint import load_checkpoint
+from pfl_node.store.generations import Generations
 from pfl_node.store.home import Home
 from pfl_node.types import PeerId
 from pfl_node.work import Work
@@ -75,7 +75,9 @@ class Scene:
         return [json.loads(line) for line in self.home.journal.read_text().splitlines()]
 
     def checkpoint(self) -> dict[str, Any] | None:
-        return load_checkpoint(self.home.checkpoint, LAYOUT, **checkpoint_facts(self.settings, self.policy))
+        facts = checkpoint_facts(self.settings, self.policy)
+        found = Generations(self.home.checkpoint).load(LAYOUT, **facts)
+        return found.state if found else None
 
     def model(self) -> tuple[dict[str, Any], dict[str, str]]:
         with safe_open(self.home.model, framework="numpy") as file:
@@ -313,7 +315,7 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_from(tmp_path: Path) -> None
     scene = play(tmp_path, lambda s: s.rounds(1), store={"checkpoint_every": 1})
     facts = checkpoint_facts(Settings(run="other"), scene.policy)
     with pytest.raises(StoreError, match=r"another run \('default', now 'other'\)"):
-        load_checkpoint(scene.home.checkpoint, LAYOUT, **facts)
+        Generations(scene.home.checkpoint).load(LAYOUT, **facts)
 
 
 def test_a_peer_that_does_not_fit_is_told_once(tmp_path: Path) -> None:

@@ -145,5 +145,5 @@ def test_a_signal_ends_it_in_order(
     assert joins.startswith("another node joins with: pfl-node --peer-seed 127.0.0.1:")
     assert json.loads(journal.read_text().splitlines()[-1])["how"] == "stopped"
     assert (tmp_path / "model.safetensors").exists()
-    assert (tmp_path / "checkpoint.safetensors").exists()
+    assert (tmp_path / "checkpoint-000001.safetensors").exists()
     assert signal.getsignal(number) is signal.SIG_DFL  # a second one ends it at once

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -9,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from pfl_node.errors import StoreError
+from pfl_node.errors import StoreError, Unusable
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint, save_model
 from pfl_node.store.state import freeze, thaw
+from tests.failing import failing
 
 LAYOUT = Layout((Entry("a", (2, 3)),), (Entry("b", (4,)),))
 
@@ -68,16 +72,92 @@ def test_a_damaged_checkpoint_is_noticed(tmp_path: Path, cut: int) -> None:
         load_checkpoint(file, LAYOUT)
 
 
-def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SMALL = {"model": model(1), "round": 7, "kept": {"seen": Counter(x=2), "says": '"checksum":"0123"'}}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a checkpoint."""
+    file = tmp_path_factory.mktemp("whole") / "c"
+    save_checkpoint(file, SMALL, LAYOUT, told={"node": "n"}, policy="Pens")
+    assert load_checkpoint(file, LAYOUT, policy="Pens") == SMALL
+    return file.read_bytes()
+
+
+def refused_as_damaged(folder: Path, data: bytes) -> bool:
+    (folder / "c").write_bytes(data)
+    with pytest.raises(Unusable, match="is damaged") as caught:
+        load_checkpoint(folder / "c", LAYOUT, policy="Pens")
+    return caught.value.damaged
+
+
+def test_a_changed_bit_of_any_byte_is_noticed(tmp_path: Path, whole: bytes) -> None:
+    for place in range(len(whole)):
+        data = bytearray(whole)
+        data[place] ^= 1 << place % 8
+        assert refused_as_damaged(tmp_path, data)
+
+
+def test_a_checkpoint_cut_off_anywhere_is_noticed(tmp_path: Path, whole: bytes) -> None:
+    for size in range(len(whole)):
+        assert refused_as_damaged(tmp_path, whole[:size])
+
+
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+def test_any_damage_is_noticed(tmp_path: Path, whole: bytes, data: st.DataObject) -> None:
+    """A stretch of any length, nothing included, is replaced by any other."""
+    begin = data.draw(st.integers(0, len(whole)))
+    end = data.draw(st.integers(begin, min(begin + 64, len(whole))))
+    other = data.draw(st.binary(max_size=64).filter(lambda other: other != whole[begin:end]))
+    damaged = whole[:begin] + other + whole[end:]
+    if damaged != whole:
+        assert refused_as_damaged(tmp_path, damaged)
+
+
+@given(st.binary(max_size=400))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_was_never_a_checkpoint_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "c").write_bytes(data)
+    with pytest.raises(Unusable):
+        load_checkpoint(tmp_path / "c", LAYOUT)
+
+
+def test_somebody_elses_safetensors_are_of_another_format(tmp_path: Path) -> None:
+    save_model(tmp_path / "c", {"w": np.zeros(3, np.float32)}, format="pt")
+    with pytest.raises(Unusable, match=r"another format \('pt'") as caught:
+        load_checkpoint(tmp_path / "c", LAYOUT)
+    assert not caught.value.damaged
+
+
+def test_a_checkpoint_from_before_there_were_checksums_is_read(tmp_path: Path) -> None:
+    frozen, vectors = freeze(SMALL)
+    facts = {"format": "pfl-node checkpoint 1", "layout": LAYOUT.digest, "policy": "Pens"}
+    save_model(tmp_path / "c", vectors, state=json.dumps(frozen), **facts)
+    assert load_checkpoint(tmp_path / "c", LAYOUT, policy="Pens") == SMALL
+
+
+def test_a_checkpoint_whose_checksum_was_taken_out_is_not_taken_for_an_old_one(
+    tmp_path: Path, whole: bytes
+) -> None:
+    assert refused_as_damaged(tmp_path, whole.replace(b'"checksum":"', b'"checksun":"', 1))
+
+
+def test_a_checkpoint_that_may_not_be_read_is_no_damage(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "c", SMALL, LAYOUT)
+    with failing("checkpoint.read=error(EACCES)"), pytest.raises(StoreError, match="see who owns it") as caught:
+        load_checkpoint(tmp_path / "c", LAYOUT)
+    assert not isinstance(caught.value, Unusable)
+
+
+@pytest.mark.parametrize("step", ["create", "write", "fsync", "rename"])
+@pytest.mark.parametrize("problem", ["ENOSPC", "EROFS", "EIO"])
+def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path, step: str, problem: str) -> None:
     file = tmp_path / "c"
     save_checkpoint(file, state(), LAYOUT)
     old = file.read_bytes()
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(StoreError, match="No space left"):
+    text = os.strerror(getattr(errno, problem))
+    with failing(f"checkpoint.{step}=error({problem})"), pytest.raises(StoreError, match=f"cannot write .*{text}"):
         save_checkpoint(file, state() | {"round": 8}, LAYOUT)
     assert file.read_bytes() == old
     assert [f.name for f in tmp_path.iterdir()] == ["c"]

@@ -12,6 +12,7 @@ import pytest
 from pfl_node.errors import StoreError
 from pfl_node.plain import plain
 from pfl_node.store.journal import Journal
+from tests.failing import failing
 
 
 def test_lines_are_there_at_once_and_a_second_start_appends(tmp_path: Path) -> None:
@@ -31,15 +32,47 @@ def test_a_journal_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         Journal(tmp_path)
 
 
-def test_a_line_that_was_torn_by_a_crash_does_not_spoil_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", ['{"time":2,"eve', "{", "\0\0\0\0", "x" * 200_000, '{"time":2}{'])
+def test_half_a_line_that_a_crash_left_is_cut_off(tmp_path: Path, half: str) -> None:
     file = tmp_path / "journal.jsonl"
-    file.write_text('{"time":1,"event":"round"}\n{"time":2,"eve')
+    file.write_text('{"time":1,"event":"round"}\n' + half)
     journal = Journal(file)
     journal.write("started", {}, time=3.0)
     journal.write("round", {}, time=4.0)
     journal.close()
+    assert events(file) == ["round", "started", "round"]
+
+
+def test_a_journal_of_nothing_but_half_a_line_begins_anew(tmp_path: Path) -> None:
+    file = tmp_path / "journal.jsonl"
+    file.write_text('{"time":2,"eve')
+    journal = Journal(file)
+    assert file.read_text() == ""
+    journal.close()
+
+
+def test_a_whole_line_that_lacks_only_its_end_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "journal.jsonl"
+    file.write_text('{"time":1,"event":"round"}\n{"time":2,"event":"last"}')
+    journal = Journal(file)
+    journal.write("started", {}, time=3.0)
+    journal.close()
+    assert events(file) == ["round", "last", "started"]
+
+
+def test_where_half_a_line_cannot_be_cut_off_the_next_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "journal.jsonl"
+    file.write_text('{"time":1,"event":"round"}\n{"time":2,"eve')
+    with failing("journal.mend=error(EIO)"):
+        journal = Journal(file)
+        journal.write("started", {}, time=3.0)
+        journal.close()
     lines = file.read_text().splitlines()
-    assert [json.loads(line)["event"] for line in (lines[0], *lines[2:])] == ["round", "started", "round"]
+    assert [json.loads(line)["event"] for line in (lines[0], lines[2])] == ["round", "started"]
+
+
+def events(file: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in file.read_text().splitlines()]
 
 
 def test_a_full_disk_is_an_error_of_that_line_only_and_closing_is_none(tmp_path: Path) -> None:
@@ -52,22 +85,26 @@ def test_a_full_disk_is_an_error_of_that_line_only_and_closing_is_none(tmp_path:
     journal.close()
 
 
-def test_a_line_that_got_half_way_to_the_disk_is_reported_and_the_next_is_whole(tmp_path: Path) -> None:
+def test_a_line_that_got_half_way_to_the_disk_is_reported_and_all_others_are_whole(tmp_path: Path) -> None:
     file = tmp_path / "journal.jsonl"
     journal = Journal(file)
-    whole = journal._file
-
-    class Half:
-        def write(self, line: bytes) -> int:
-            return whole.write(line[: len(line) // 2]) or 0
-
-    journal._file = Half()  # type: ignore[assignment]
-    with pytest.raises(StoreError, match="the disk is full"):
-        journal.write("round", {}, time=1.0)
-    journal._file = whole
+    journal.write("started", {}, time=0.5)
+    with failing("journal.write=2*return"):
+        for _ in range(2):
+            with pytest.raises(StoreError, match="the disk is full"):
+                journal.write("round", {}, time=1.0)
+        journal.write("round", {}, time=1.5)
     journal.write("finished", {}, time=2.0)
     journal.close()
-    assert json.loads(file.read_text().splitlines()[1])["event"] == "finished"
+    assert events(file) == ["started", "round", "finished"]
+
+
+def test_a_journal_that_cannot_be_synced_says_so(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.sync()
+    with failing("journal.fsync=error(EIO)"), pytest.raises(StoreError, match="Input/output error"):
+        journal.sync()
+    journal.close()
 
 
 @pytest.mark.parametrize(
