@@ -35,6 +35,18 @@ def status_of(node: Node) -> Status:
     )
 
 
+def facts_of(status: Status) -> dict[str, Any]:
+    """One flat table of what a status says, for JSON; what is not known is left out."""
+    names = ("id", "name", "role", "run", "address", "state", "round", "policy", "task", "uptime")
+    facts = {name: getattr(status, name) for name in names}
+    facts["rounds"] = status.rounds if status.HasField("rounds") else None
+    try:
+        more = json.loads(status.json or "{}")
+    except ValueError:
+        more = {}
+    return {**facts, **{k: v for k, v in (more if isinstance(more, dict) else {}).items() if k not in facts}}
+
+
 @dataclass(frozen=True, slots=True)
 class Moved:
     """What went over the wire so far, whoever called."""

@@ -119,7 +119,7 @@ class Hub:
         """Whoever watches gets what is still waiting, and then the end."""
         self.closed = True
         for watch in self._watches:
-            watch.wake()
+            watch.end()
 
     def enter(self, watch: Watch) -> None:
         if len(self._watches) >= WATCHERS:
@@ -139,6 +139,7 @@ class Watch:
         self._queue: deque[Event] = deque(maxlen=limit)
         self._lost = 0
         self._news = asyncio.Event()
+        self._closing = asyncio.Event()
 
     def __enter__(self) -> Watch:
         self._hub.enter(self)
@@ -154,8 +155,9 @@ class Watch:
         self._queue.append(event)
         self._news.set()
 
-    def wake(self) -> None:
+    def end(self) -> None:
         self._news.set()
+        self._closing.set()
 
     def take(self) -> list[Event]:
         """What waits, without waiting for more."""
@@ -167,6 +169,14 @@ class Watch:
             found.insert(0, Event(first.number - 1, first.time, "lost", {"count": self._lost}))
             self._lost = 0
         return found
+
+    async def pause(self, seconds: float) -> None:
+        """So long, or until the node closes; news may pile up meanwhile."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            return
 
     async def some(self) -> list[Event]:
         """What happened since the last call, at least one; nothing: the node has closed."""

@@ -102,6 +102,8 @@ class Lookout:
 
     def _hear(self, event: Event) -> None:
         match event.kind:
+            case "started":
+                self._round_ended = time.monotonic()
             case "round":
                 self._round(event)
             case "checkpoint":

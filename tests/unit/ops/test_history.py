@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def test_many_rounds_are_as_many_points_evenly_apart_and_the_newest_is_there() -
         assert len(found) <= 9
         assert found[0] == 0
         assert found[-1] == n - 1
-        gaps = {b - a for a, b in zip(found, found[1:-1], strict=False)}
+        gaps = {b - a for a, b in pairwise(found[:-1])}
         assert len(gaps) <= 1
 
 

@@ -1,0 +1,137 @@
+"""What another node tells of itself, taken as far as it has the right shape: peers may say anything. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from typing import Any
+
+from pfl_node.ops.history import FIGURES, Point
+from pfl_node.wire import peer_pb2 as pb
+
+WORD = 80  # characters of a text
+PEERS = 512  # in one table
+POINTS = 512  # in one answer
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One node as it says it is."""
+
+    doing: str  # starting, joining, training, done, leaving
+    round: int
+    rounds: int | None
+    policy: str
+    task: str
+    uptime: float
+    version: str
+    samples: int | None
+    head: int | None
+    neighbours: list[str] | None
+    bytes_sent: int
+    bytes_received: int
+    models_waiting: int
+    waiting_for: list[str]
+    measured: dict[str, dict[str, float]]  # by split: loss, accuracy
+    refused: dict[str, int]  # by reason
+    failed_calls: dict[str, int]  # by call and reason
+    models_sent: dict[str, int] = field(default_factory=dict)  # by peer
+    models_received: dict[str, int] = field(default_factory=dict)
+    learns_with: dict[str, float] = field(default_factory=dict)
+    learned_from: dict[str, int] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """Without the tables by peer that the swarm's matrix has."""
+        return {k: v for k, v in asdict(self).items() if k not in ("learns_with", "learned_from")}
+
+
+def sight_of(status: pb.Status) -> Sight:
+    details = _object(status.json)
+    told = _mapping(details.get("told"))
+    chosen = _mapping(told.get("neighbours")).get("ids")
+    return Sight(
+        doing=_word(status.state),
+        round=status.round,
+        rounds=status.rounds if status.HasField("rounds") else None,
+        policy=_word(status.policy),
+        task=_word(status.task),
+        uptime=status.uptime if isfinite(status.uptime) else 0.0,
+        version=_word(details.get("version", "")),
+        samples=_whole(details.get("samples")),
+        head=_whole(_mapping(told.get("round")).get("head")),
+        neighbours=_words(chosen) if isinstance(chosen, list) else None,
+        bytes_sent=_whole(details.get("bytes_sent")) or 0,
+        bytes_received=_whole(details.get("bytes_received")) or 0,
+        models_waiting=_whole(details.get("models_waiting")) or 0,
+        waiting_for=_words(details.get("waiting_for")),
+        measured=_measured(details.get("measured")),
+        refused=_counts(details.get("refused")),
+        failed_calls=_counts(details.get("failed_calls")),
+        models_sent=_counts(details.get("models_sent")),
+        models_received=_counts(details.get("models_received")),
+        learns_with=_figures(details.get("learns_with")),
+        learned_from=_counts(details.get("learned_from")),
+    )
+
+
+def points_of(history: pb.History, after: int) -> list[Point]:
+    """Only rounds that go forward."""
+    found: list[Point] = []
+    for point in list(history.points)[:POINTS]:
+        figures = {name: point.figures[name] for name in FIGURES if name in point.figures}
+        known = {name: value for name, value in figures.items() if isfinite(value)}
+        if point.round > after and known and isfinite(point.time):
+            found.append(Point(point.round, point.time, known))
+            after = point.round
+    return found
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    try:
+        return _mapping(json.loads(text or "{}"))
+    except ValueError:
+        return {}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _word(value: Any) -> str:
+    return str(value)[:WORD] if isinstance(value, str) else ""
+
+
+def _words(value: Any) -> list[str]:
+    return [_word(v) for v in value[:PEERS] if isinstance(v, str)] if isinstance(value, list) else []
+
+
+def _number(value: Any) -> float | None:
+    fine = (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 and isfinite(value)
+    )
+    return float(value) if fine else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53 else None
+
+
+def _figures(value: Any) -> dict[str, float]:
+    rows = list(_mapping(value).items())[:PEERS]
+    return {_word(k): n for k, v in rows if (n := _number(v)) is not None and n >= 0}
+
+
+def _counts(value: Any) -> dict[str, int]:
+    rows = list(_mapping(value).items())[:PEERS]
+    return {_word(k): n for k, v in rows if (n := _whole(v)) is not None and n >= 0}
+
+
+def _measured(value: Any) -> dict[str, dict[str, float]]:
+    table = _mapping(value)
+    return {
+        split: {w: n for w in ("loss", "accuracy") if (n := _number(_mapping(table[split]).get(w))) is not None}
+        for split in ("val", "test")
+        if split in table
+    }

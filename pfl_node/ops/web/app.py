@@ -1,0 +1,173 @@
+"""What the page's port answers: the page itself, JSON under /api, /metrics, and probes. Only reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pfl_node.ops.events import KINDS, TooManyWatchers
+from pfl_node.ops.exposition import registry_of
+from pfl_node.ops.outlook import Outlook
+from pfl_node.ops.web.files import Files
+from pfl_node.ops.web.guard import Guard, Token
+from pfl_node.status import facts_of, status_of
+
+if TYPE_CHECKING:
+    from pfl_node.node import Node
+
+TICK = 1.0  # seconds between two messages of /api/live
+READY = ("training", "done")
+WRONG = 0.5  # seconds that a wrong token costs
+LONGEST_FORM = 4096  # bytes
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def application(node: Node) -> Guard:
+    """One for each node that serves a page."""
+    token = Token(node.settings.http.token, node.id) if node.settings.http.token else None
+    views = Views(node, token)
+    routes: dict[str, Handler] = {
+        "/": views.index,
+        "/static/{digest}/{name}": views.static,
+        "/api/status": views.status,
+        "/api/swarm": views.swarm,
+        "/api/history": views.history,
+        "/api/events": views.events,
+        "/api/live": views.live,
+        "/metrics": views.metrics,
+        "/healthz": views.alive,
+        "/readyz": views.ready,
+    }
+    listed = [Route(path, view, methods=["GET"]) for path, view in routes.items()]
+    listed.append(Route("/login", views.login, methods=["GET", "POST"]))
+    return Guard(Starlette(routes=listed, exception_handlers={HTTPException: _refused}), token)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code)
+
+
+class Views:
+    """One method for each address."""
+
+    def __init__(self, node: Node, token: Token | None) -> None:
+        self._node = node
+        self._token = token
+        self._files = Files()
+        self._outlook = Outlook(node)
+        self._registry = registry_of(node)
+
+    # -- the page ------------------------------------------------------------------------------------------
+
+    async def index(self, _: Request) -> Response:
+        return HTMLResponse(self._files.page("index.html"))
+
+    async def static(self, request: Request) -> Response:
+        return self._files.answer(request.path_params["digest"], request.path_params["name"])
+
+    async def login(self, request: Request) -> Response:
+        if self._token is None:
+            return RedirectResponse("/", 303)
+        if request.method == "GET":
+            return HTMLResponse(self._files.page("login.html", note=""))
+        shown = await _form(request, "token")
+        if not self._token.is_right(shown):
+            await asyncio.sleep(WRONG)
+            return HTMLResponse(self._files.page("login.html", note="That is not the token."), 401)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(self._token.cookie, self._token.ticket, httponly=True, samesite="strict")
+        return answer
+
+    # -- as JSON -------------------------------------------------------------------------------------------
+
+    async def status(self, _: Request) -> Response:
+        return JSONResponse(self._facts())
+
+    async def swarm(self, _: Request) -> Response:
+        return JSONResponse(await self._outlook.look())
+
+    async def history(self, _: Request) -> Response:
+        return JSONResponse(await self._outlook.history())
+
+    async def events(self, request: Request) -> Response:
+        asked = request.query_params
+        kinds = frozenset(kind for kind in asked.get("kinds", "").split(",") if kind)
+        if unknown := sorted(kinds - set(KINDS)):
+            raise HTTPException(400, f"no such kind: {', '.join(unknown)}; there are {', '.join(KINDS)}")
+        last = _number(asked.get("last"), "last")
+        found = self._node.lookout.hub.recent(
+            after=_number(asked.get("after"), "after") or 0, kinds=kinds, last=last
+        )
+        return JSONResponse({"events": [event.plain() for event in found]})
+
+    async def live(self, _: Request) -> Response:
+        try:
+            watch = self._node.lookout.hub.watch().__enter__()
+        except TooManyWatchers as error:
+            raise HTTPException(503, str(error)) from error
+
+        async def messages() -> AsyncIterator[str]:
+            try:
+                shown = None
+                while not self._node.lookout.hub.closed:
+                    yield _message("tick", {"status": self._facts(), "events": [e.plain() for e in watch.take()]})
+                    view = await self._outlook.look()
+                    if view is not shown:
+                        yield _message("swarm", view)
+                        shown = view
+                    await watch.pause(TICK)
+                yield _message("bye", {})
+            finally:
+                watch.__exit__()
+
+        return StreamingResponse(messages(), media_type="text/event-stream")
+
+    # -- for machines --------------------------------------------------------------------------------------
+
+    async def metrics(self, request: Request) -> Response:
+        from prometheus_client.exposition import choose_encoder
+
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), media_type=None, headers={"content-type": kind})
+
+    async def alive(self, _: Request) -> Response:
+        return JSONResponse({"state": self._node.state})
+
+    async def ready(self, _: Request) -> Response:
+        state = self._node.state
+        return JSONResponse({"state": state}, 200 if state in READY else 503)
+
+    def _facts(self) -> dict[str, Any]:
+        return facts_of(status_of(self._node))
+
+
+def _message(event: str, data: Any) -> str:
+    return f"event: {event}\ndata: {json.dumps(data, allow_nan=False, separators=(',', ':'))}\n\n"
+
+
+def _number(text: str | None, what: str) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise HTTPException(400, f"{what} must be a whole number")
+    return int(text)
+
+
+async def _form(request: Request, field: str) -> str:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LONGEST_FORM:
+            raise HTTPException(413, "that is too long for a token")
+    return (parse_qs(body.decode("utf-8", "replace")).get(field) or [""])[0]

@@ -1,0 +1,99 @@
+"""Who may see the page: anybody on this machine, or whoever shows the token. Also the headers of every answer."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from pfl_node.address import is_loopback
+
+Scope = Any
+App = Callable[[Scope, Any, Any], Awaitable[None]]
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+OPEN = ("/healthz", "/login")  # for probes, and for those who have not shown the token yet
+STATIC = "/static/"
+
+
+class Token:
+    """What a visitor must show. The cookie is made from it, so that a browser does not keep the token itself."""
+
+    def __init__(self, token: str, node: str) -> None:
+        self._token = token.encode()
+        self.cookie = f"pfl-{node[:8]}"  # ports of one machine share their cookies
+        self.ticket = hmac.new(self._token, b"page " + node.encode(), hashlib.sha256).hexdigest()
+
+    def is_right(self, shown: str) -> bool:
+        return hmac.compare_digest(shown.encode(), self._token)
+
+    def allows(self, headers: Headers) -> bool:
+        scheme, _, shown = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.is_right(shown.strip()):
+            return True
+        return hmac.compare_digest(_cookie(headers, self.cookie).encode(), self.ticket.encode())
+
+
+class Guard:
+    """Around the whole application."""
+
+    def __init__(self, app: App, token: Token | None) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        async def sealed(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        if scope["type"] != "http":
+            return
+        answer = self._refusal(scope["path"], Headers(scope=scope)) or self._app
+        await answer(scope, receive, sealed)
+
+    def _refusal(self, path: str, headers: Headers) -> Response | None:
+        if self._token is None:
+            # A web page elsewhere may point its own name at this machine; a browser says the name it went to.
+            if is_loopback(_host(headers.get("host", ""))):
+                return None
+            return PlainTextResponse("this page is for this machine only; say 127.0.0.1 or localhost\n", 403)
+        if path in OPEN or path.startswith(STATIC) or self._token.allows(headers):
+            return None
+        if "text/html" in headers.get("accept", ""):
+            return RedirectResponse("/login", 303)
+        return PlainTextResponse(
+            "show the token: Authorization: Bearer TOKEN\n", 401, {"www-authenticate": "Bearer"}
+        )
+
+
+def _host(header: str) -> str:
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.rpartition(":")[0] or header
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""
