@@ -187,13 +187,14 @@ class Swim:
             case Kind.ACK:
                 self._admissions.heard(sender)
                 self._prober.acknowledge(packet)
+                self._challenge(sender)
             case Kind.NACK:
                 self._prober.nack(packet)
             case Kind.GOSSIP:
                 self._challenge(sender)
 
     def _challenge(self, member: Member) -> bool:
-        """Tell one who shows signs of life that it is taken for gone."""
+        """Tell one who shows signs of life that it is taken for gone, or for further than it is."""
         verdict = self._view.verdict(member, self._time.now)
         if verdict is None or verdict.member.state is State.SUSPECT:
             return False

@@ -81,9 +81,12 @@ class View:
         return tuple(rumor for rumor in taken if rumor.member.id != self.me.id)
 
     def verdict(self, member: Member, now: float) -> Rumor | None:
-        """What it must hear because it is taken for gone, or nearly so, and has not refuted yet."""
+        """What it must hear because it is taken for gone, or nearly so, or for further than it says it is, and has
+        not refuted yet."""
         known = self.roster.get(member.id) or self.roster.tomb(member.id, now)
-        if known is None or known.state is State.ALIVE or known.incarnation < member.incarnation:
+        if known is None or known.incarnation < member.incarnation:
+            return None
+        if known.state is State.ALIVE and known.round <= member.round:
             return None
         return Rumor(known)
 
@@ -189,7 +192,8 @@ class View:
         mine = new.address == self.me.address
         if self.me.state is State.LEFT or new.incarnation < self.me.incarnation:
             return
-        if new.state is State.ALIVE and mine and new.incarnation == self.me.incarnation:
+        forged = new.round > self.me.round  # or of a life before this one: nobody else can know my round
+        if new.state is State.ALIVE and mine and new.incarnation == self.me.incarnation and not forged:
             return
         if not mine and not self._contest(new, now):
             return

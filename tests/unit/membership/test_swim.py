@@ -408,3 +408,34 @@ def test_a_rumour_with_an_accuser_keeps_him_when_it_is_told_on() -> None:
     hand.hear_rumor(peer(1, state=State.SUSPECT), sender=peer(2), by="p7")
     _, gossip = hand.wait_for(Kind.GOSSIP)
     assert Rumor(peer(1, state=State.SUSPECT), by="p7") in gossip.rumors
+
+
+def test_a_round_of_mine_that_i_am_not_in_is_refuted() -> None:
+    hand = Hand(2)
+    hand.swim.set_round(5)
+    hand.hear_rumor(replace(ME, round=900), sender=peer(1))
+    assert hand.swim.me.incarnation == ME.incarnation + 1
+    assert hand.swim.me.round == 5
+    assert [event.member.round for event in hand.told(Changed)] == [5]
+
+
+def test_an_earlier_round_of_mine_is_old_news_and_not_refuted() -> None:
+    hand = Hand(2)
+    hand.swim.set_round(5)
+    hand.hear_rumor(replace(ME, round=4), sender=peer(1))
+    hand.hear_rumor(replace(ME, round=5), sender=peer(1))
+    assert hand.swim.me.incarnation == ME.incarnation
+
+
+@pytest.mark.parametrize("kind", [Kind.PING, Kind.ACK, Kind.GOSSIP])
+def test_one_who_speaks_of_an_earlier_round_than_is_believed_is_told_so_and_its_refutation_wins(kind: Kind) -> None:
+    hand = Hand(2)
+    hand.hear(Packet(Kind.GOSSIP, peer(1, round=900)), source="192.0.2.66:1")  # somebody says that it is p1
+    hand.packets.clear()
+    hand.hear(Packet(kind, peer(1, round=3), target="me" if kind is Kind.PING else "p1"))
+    told = [rumor.member for to, packet in hand.packets if to == peer(1).address for rumor in packet.rumors]
+    assert [(m.id, m.round) for m in told] == [("p1", 900)]
+    hand.hear(Packet(Kind.GOSSIP, peer(1, round=3, incarnation=2)))
+    believed = hand.swim.get("p1")
+    assert believed is not None
+    assert believed.round == 3
