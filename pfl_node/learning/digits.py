@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -13,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pfl_node.errors import ConfigError, TaskError, nearest
+from pfl_node.learning import wishes
 from pfl_node.learning.models.digits import MODELS
 from pfl_node.learning.partition import EVEN, Indices, dirichlet, in_turn
+from pfl_node.learning.shares import number, places, seat
 from pfl_node.learning.task import Data, Task
 
 if TYPE_CHECKING:
@@ -63,23 +64,15 @@ def digits(
     Dirichlet(alpha); a fifth of a node's are for validation (one with fewer than five uses them for both). Of
     several models, place i has number i modulo their count; without an index the node's id decides.
     """
-    turns = tuple(_turn(a) for a in _numbers("angles", angles))
-    weights = None if sizes is None else _numbers("sizes", sizes)
+    turns = _turns(angles)
     makers = _models(model)
-    if samples is not None and (not isinstance(samples, int) or samples < 1):
-        raise ConfigError(f"task digits: samples = {samples!r} is not a whole number above zero")
-    counts = _counts(len(turns), weights, nodes if index is not None else None)
+    counts = wishes.counts(len(turns), sizes, places(index, nodes))
     aside = _aside(auxiliary, counts)
-    if alpha is not None:
-        mine = skewed_share(counts, _alpha(alpha, samples), seed, None if nodes is None else index, aside)
-    elif index is None or nodes is None:
-        mine = drawn_share(counts, samples, seed, node_id, aside, index)
-    else:
-        mine = indexed_share(counts, samples, seed, index, aside)
+    mine = _share(counts, samples, alpha, seed, index, nodes, node_id, aside)
     turn = turns[mine.cluster]
     return Task(
         name="digits",
-        model=makers[(_word(node_id, 1) if index is None else index) % len(makers)],
+        model=makers[(number(node_id, 1) if index is None else index) % len(makers)],
         train=_data(mine.train, turn),
         val=_data(mine.val, turn),
         test=_test(turn, seed, counts, mine.cluster),
@@ -92,9 +85,29 @@ def digits(
 # -- who gets what -----------------------------------------------------------------------------------------------
 
 
+def _share(
+    counts: tuple[int, ...],
+    samples: Any,
+    alpha: Any,
+    seed: int,
+    index: int | None,
+    nodes: int | None,
+    node_id: str,
+    aside: int,
+) -> Share:
+    """In the way that fits what is known of the place."""
+    if samples is not None:
+        wishes.whole("samples", samples)
+    if alpha is not None:
+        return skewed_share(counts, _alpha(alpha, samples), seed, None if nodes is None else index, aside)
+    if index is None or nodes is None:
+        return drawn_share(counts, samples, seed, node_id, aside, index)
+    return indexed_share(counts, samples, seed, index, aside)
+
+
 def indexed_share(counts: tuple[int, ...], samples: int | None, seed: int, index: int, aside: int = 0) -> Share:
     """The share of node `index`, when cluster c has `counts[c]` nodes."""
-    cluster, place = _seat(counts, index)
+    cluster, place = seat(counts, index)
     pool, test = pools(seed, counts, aside)[cluster]
     n, fits = _samples(len(pool) // counts[cluster], len(pool), samples)
     if fits:
@@ -115,7 +128,7 @@ def drawn_share(
 ) -> Share:
     """The share of a node that has only its id, or its place among nobody knows how many; `counts` are the weights
     of the clusters."""
-    chance = np.random.default_rng((seed, _word(node_id, 0)))
+    chance = np.random.default_rng((seed, number(node_id, 0)))
     cluster = int(chance.choice(len(counts), p=np.array(counts) / sum(counts)))
     cluster = cluster if index is None else in_turn(index, counts)
     pool, test = pools(seed, counts, aside)[cluster]
@@ -131,7 +144,7 @@ def skewed_share(counts: tuple[int, ...], alpha: float, seed: int, index: int | 
             "task digits: alpha splits the images over all places: say which one, task.index, and how many, "
             "task.nodes"
         )
-    cluster, place = _seat(counts, index)
+    cluster, place = seat(counts, index)
     mine = _skewed(counts, alpha, seed, cluster, aside)[place]
     held = len(mine) // (TRAIN_PER_VAL + 1)
     val = mine[:held] if held else mine
@@ -159,18 +172,6 @@ def set_aside(seed: int, aside: int) -> Indices:
     return np.random.default_rng(seed).permutation(IMAGES)[IMAGES - aside :]
 
 
-def _seat(counts: tuple[int, ...], index: int) -> tuple[int, int]:
-    """The cluster of a node, and its number there."""
-    firsts = np.cumsum((0, *counts))
-    cluster = int(np.searchsorted(firsts, index, side="right")) - 1
-    return cluster, index - int(firsts[cluster])
-
-
-def _word(node_id: str, number: int) -> int:
-    """One of the numbers that an id stands for."""
-    return int.from_bytes(hashlib.sha256(node_id.encode()).digest()[8 * number : 8 * number + 8])
-
-
 def _samples(share: int, pool: int, samples: int | None) -> tuple[int, bool]:
     """How many to train on, and whether every node can have its own."""
     if samples is None:
@@ -185,35 +186,16 @@ def _val(samples: int) -> int:
     return max(1, samples // TRAIN_PER_VAL)
 
 
-def _counts(clusters: int, sizes: tuple[int, ...] | None, nodes: int | None) -> tuple[int, ...]:
-    if sizes is not None and len(sizes) != clusters:
-        raise ConfigError(f"task digits: {len(sizes)} sizes for {clusters} angles")
-    if sizes is not None and (min(sizes) < 0 or sum(sizes) == 0):
-        raise ConfigError(f"task digits: sizes = {list(sizes)} cannot be numbers of nodes")
-    if nodes is None:
-        return sizes or (1,) * clusters
-    if sizes is not None and sum(sizes) != nodes:
-        raise ConfigError(f"task digits: sizes = {list(sizes)} are {sum(sizes)} nodes, but there are {nodes}")
-    return sizes or tuple(len(part) for part in np.array_split(np.arange(nodes), clusters))
-
-
-def _numbers(name: str, values: Any) -> tuple[int, ...]:
-    """A list of whole numbers; `14,6` from a command line too."""
-    if isinstance(values, str):
-        values = values.split(",")
+def _turns(angles: Any) -> tuple[int, ...]:
+    """Quarters of a turn to the left."""
+    found = wishes.several("angles", angles)
     try:
-        numbers = tuple(int(v) for v in (values if isinstance(values, Sequence) else [values]))
+        degrees = [int(angle) for angle in found]
     except (TypeError, ValueError):
-        raise ConfigError(f"task digits: {name} = {values!r} is not a list of whole numbers") from None
-    if not numbers:
-        raise ConfigError(f"task digits: {name} is empty")
-    return numbers
-
-
-def _turn(angle: int) -> int:
-    if angle % 90:
-        raise ConfigError(f"task digits: angle {angle} is not a multiple of 90")
-    return angle // 90 % 4
+        raise ConfigError(f"task.angles = {angles!r} is not a list of whole numbers") from None
+    if odd := [angle for angle in degrees if angle % 90]:
+        raise ConfigError(f"task.angles: angle {odd[0]} is not a multiple of 90")
+    return tuple(angle // 90 % 4 for angle in degrees)
 
 
 def _models(model: Any) -> list[Callable[[], nn.Module]]:

@@ -1,11 +1,27 @@
 """The tasks of the papers: pictures to be told apart, at nodes whose clusters see them turned.
 
+There is one cluster for each of `angles` (degrees to the left); `sizes` says how many nodes each has (None: as
+equal as possible), and the first nodes are the first cluster. The training images are parted between the clusters
+by their sizes, and within each by `partition`: iid, shards (two per node), dirichlet or quantity (both with
+`alpha`). No image is at two nodes. Without an index, cluster and images are drawn with the node's id (and may
+overlap); with an index but without `nodes` the images are, and the clusters have their places in turn.
+
+`samples` are for training and `val` more for validation; None: all, and a tenth of them (val = 0: validation looks
+at 200 of the training images). `tests` are the cluster's part of the test images, so many of it, or all; turned as
+the cluster is. `auxiliary` is the share or the number of training images that is set aside: the same at all nodes,
+without labels, turned by one angle after the other; `auxiliary_samples` are used (None: all). Of several models,
+place i has number i modulo their count; without an index the node's id decides.
+
+With `pooled` every node has what so many nodes of a larger swarm would have, put together: one node with pooled =
+100 learns centrally from the data of 100 nodes, two with pooled = 50 from that of 50 each. All other options are
+those of the larger swarm; a node with data of several clusters is tested on that of each and belongs to none.
+
 Imports torch only when a task is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +33,7 @@ from pfl_node.learning import models, shares, wishes
 from pfl_node.learning.datasets import Dataset, Images, load
 from pfl_node.learning.partition import Indices
 from pfl_node.learning.rotation import turned
-from pfl_node.learning.shares import PARTITIONS, Plan, Tests
+from pfl_node.learning.shares import Plan, Share, Tests
 from pfl_node.learning.task import Data, Task
 
 if TYPE_CHECKING:
@@ -47,46 +63,23 @@ def images(
     tests: int | str = "part",
     auxiliary: float = 0,
     auxiliary_samples: int | None = None,
+    pooled: int = 1,
 ) -> Task:
-    """One cluster for each of `angles` (degrees to the left); `sizes` says how many nodes each has (None: as equal
-    as possible), and the first nodes are the first cluster. The training images are parted between the clusters
-    by their sizes, and within each by `partition`: iid, shards (two per node), dirichlet or quantity (both with
-    `alpha`). No image is at two nodes. Without an index, cluster and images are drawn with the node's id (and may
-    overlap); with an index but without `nodes` the images are, and the clusters have their places in turn.
-
-    `samples` are for training and `val` more for validation; None: all, and a tenth of them (val = 0: validation
-    looks at 200 of the training images). `tests` are the cluster's part of the test images, so many of it, or all;
-    turned as the cluster is. `auxiliary` is the share or the number of training images that is set aside: the same
-    at all nodes, without labels, turned by one angle after the other; `auxiliary_samples` are used (None: all).
-    Of several models, place i has number i modulo their count; without an index the node's id decides.
-    """
+    """Pictures to be told apart; what the options mean is said above."""
     data = load(dataset, root, size=size, download=download)
     turns = wishes.angles(angles)
-    plan = Plan(
-        counts=wishes.counts(len(turns), sizes, nodes if index is not None else None),
-        seed=seed,
-        partition=wishes.word("partition", partition, PARTITIONS),
-        alpha=None if alpha is None else wishes.positive("alpha", alpha),
-        samples=None if samples is None else wishes.whole("samples", samples),
-        val=None if val is None else wishes.whole("val", val, least=0),
-        aside=wishes.amount("auxiliary", auxiliary, of=len(data.train.y)),
+    counts = wishes.counts(len(turns), sizes, shares.places(index, nodes, pooled))
+    plan = shares.planned(
+        data, counts, seed, partition=partition, alpha=alpha, samples=samples, val=val, auxiliary=auxiliary
     )
-    name, network = _network(data, model, shares.number(node_id, 1) if index is None else index)
-    if index is None or nodes is None:
-        mine = shares.drawn(data, plan, node_id, nodes, index)
-    else:
-        mine = shares.indexed(data, plan, index)
-    angle = turns[mine.cluster]
-    train = _data(data.train, mine.train, angle)
+    network, tuned = _network(data, model, shares.number(node_id, 1) if index is None else index)
+    mine = shares.of_place(data, plan, index, nodes, node_id, pooled)
     return Task(
         name=dataset,
         model=lambda: network.build(data.classes, data.channels, data.size),
-        train=train,
-        val=Data(train.x[:PEEK], train.y[:PEEK]) if mine.val is None else _data(data.train, mine.val, angle),
-        test=_test(data, len(turns), mine.cluster, angle, _tests(tests)),
+        **_own(data, turns, mine, _tests(tests)),
         head=network.head,
-        train_defaults={**network.train, **TUNED.get((dataset, name), {})},
-        cluster=mine.cluster,
+        train_defaults={**network.train, **tuned},
         auxiliary=_auxiliary(data, plan, turns, _used(plan, auxiliary_samples)),
         autoencoder=models.autoencoder(data.channels, data.size),
     )
@@ -104,11 +97,12 @@ mnist = preset("mnist", model="mnist_2nn", val=0)
 emnist = preset("emnist", model="cnn1", partition="dirichlet", alpha=1.0, val=0, auxiliary=0.5)
 
 
-def _network(data: Dataset, model: Any, number: int) -> tuple[str, models.Network]:
-    """One of the models that were named; all of them must suit the images."""
+def _network(data: Dataset, model: Any, number: int) -> tuple[models.Network, Mapping[str, Any]]:
+    """One of the models that were named, and how it is trained otherwise here; all must suit the images."""
     names = wishes.several("model", model)
     found = [(name, models.network(name, data.size)) for name in names]
-    return found[number % len(found)]
+    name, network = found[number % len(found)]
+    return network, TUNED.get((data.name, name), {})
 
 
 def _tests(wanted: Any) -> Tests:
@@ -129,6 +123,27 @@ def _used(plan: Plan, wanted: Any) -> int:
 
 
 # -- arrays to tensors -------------------------------------------------------------------------------------------
+
+
+def _own(data: Dataset, turns: tuple[float, ...], mine: Sequence[Share], tests: Tests) -> dict[str, Any]:
+    """What of a task differs from node to node, from the share of one place or of several."""
+    train = [_data(data.train, share.train, turns[share.cluster]) for share in mine]
+    val = [_data(data.train, share.val, turns[share.cluster]) for share in mine if share.val is not None]
+    peek = -(-PEEK // len(mine))
+    clusters = sorted({share.cluster for share in mine})
+    return {
+        "train": _joined(train),
+        "val": _joined(val or [Data(part.x[:peek], part.y[:peek]) for part in train]),
+        "test": _joined([_test(data, len(turns), cluster, turns[cluster], tests) for cluster in clusters]),
+        "cluster": clusters[0] if len(clusters) == 1 else None,
+    }
+
+
+def _joined(parts: Sequence[Data]) -> Data:
+    """One part as it is: nodes of a cluster share their test data."""
+    import torch
+
+    return parts[0] if len(parts) == 1 else Data(*(torch.cat(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def _data(images: Images, which: Indices, angle: float) -> Data:

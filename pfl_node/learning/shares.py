@@ -7,12 +7,12 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from pfl_node.errors import ConfigError
-from pfl_node.learning import partition
+from pfl_node.learning import partition, wishes
 from pfl_node.learning.datasets import Dataset
 from pfl_node.learning.partition import Indices
 
@@ -66,6 +66,48 @@ PARTITIONS: dict[str, Split] = {
     "quantity": lambda y, nodes, plan, c: partition.quantity(y, nodes, plan.alpha or 0, (plan.seed, c)),
 }
 SKEWED = ("dirichlet", "quantity")
+
+
+def planned(
+    data: Dataset,
+    counts: tuple[int, ...],
+    seed: int,
+    *,
+    partition: Any = "iid",
+    alpha: Any = None,
+    samples: Any = None,
+    val: Any = None,
+    auxiliary: Any = 0,
+) -> Plan:
+    """The plan that a user wrote down."""
+    return Plan(
+        counts=counts,
+        seed=seed,
+        partition=wishes.word("partition", partition, PARTITIONS),
+        alpha=None if alpha is None else wishes.positive("alpha", alpha),
+        samples=None if samples is None else wishes.whole("samples", samples),
+        val=None if val is None else wishes.whole("val", val, least=0),
+        aside=wishes.amount("auxiliary", auxiliary, of=len(data.train.y)),
+    )
+
+
+def places(index: int | None, nodes: int | None, pooled: Any = 1) -> int | None:
+    """How many the data is for; None: nobody knows."""
+    if wishes.whole("pooled", pooled) > 1 and (index is None or nodes is None):
+        raise ConfigError(
+            f"task.pooled = {pooled} puts the images of so many places together: say which ones these are, "
+            "task.index, and how many nodes there are, task.nodes"
+        )
+    return None if index is None or nodes is None else nodes * int(pooled)
+
+
+def of_place(
+    data: Dataset, plan: Plan, index: int | None, nodes: int | None, node_id: str, pooled: int = 1
+) -> list[Share]:
+    """What a node has: one share, or those of `pooled` places of a larger swarm."""
+    if index is None or nodes is None:
+        return [drawn(data, plan, node_id, nodes, index)]
+    return [indexed(data, plan, place) for place in range(index * pooled, (index + 1) * pooled)]
 
 
 def indexed(data: Dataset, plan: Plan, index: int) -> Share:

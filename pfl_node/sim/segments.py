@@ -58,32 +58,13 @@ def simulate_in_segments(
     policy = load_policy(settings.policy.name)
     plan = Plan(policy, configure(policy, settings.policy.options))
     shelf = Shelf(out, settings, nodes)
+    level = level or ("rounds" if nodes > MANY else "messages")
+    course = Course(settings, plan, nodes, shelf, level, costs, progress)
     learners = load or learners_of(settings, nodes)
     mark, swarm = shelf.mark(), None
     while swarm is None or mark.round < settings.rounds:
-        wall, cpu = time.perf_counter(), time.process_time()
         until = min(mark.round + every, settings.rounds)
-        journal = Journal(shelf.journal(mark.round), level or ("rounds" if nodes > MANY else "messages"))
-        swarm = SimSwarm(
-            settings,
-            plan,
-            learners if swarm is None else _the_same(swarm),
-            nodes=nodes,
-            journal=journal,
-            costs=costs,
-            progress=progress,
-            now=mark.now,
-            done=mark.round * nodes,
-        )
-        shelf.restore(swarm, mark)
-        swarm.world.until = until if until < settings.rounds else None
-        try:
-            swarm.run()
-        finally:
-            journal.close()
-        journal.publish()
-        spent = time.perf_counter() - wall, time.process_time() - cpu
-        mark = Mark(until, swarm.virtual_seconds, mark.wall + spent[0], mark.cpu + spent[1])
+        swarm, mark = course.segment(mark, until, learners if swarm is None else _the_same(swarm))
         if until < settings.rounds:
             shelf.keep(swarm, mark)
     summary = summary_of(settings, swarm, wall=mark.wall, cpu=mark.cpu)
@@ -94,6 +75,44 @@ def simulate_in_segments(
 def _the_same(swarm: SimSwarm) -> Load:
     """The learners of the segment before: their data is loaded once."""
     return lambda _, node: swarm.world.nodes[node].learner
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is the same in all segments of a run."""
+
+    settings: Settings
+    plan: Plan
+    nodes: int
+    shelf: Shelf
+    level: Level
+    costs: Costs | None
+    progress: Callable[[Progress], None] | None
+
+    def segment(self, mark: Mark, until: int, learners: Load) -> tuple[SimSwarm, Mark]:
+        """From the mark up to that round; the swarm as it then stands, and its mark."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        journal = Journal(self.shelf.journal(mark.round), self.level)
+        swarm = SimSwarm(
+            self.settings,
+            self.plan,
+            learners,
+            nodes=self.nodes,
+            journal=journal,
+            costs=self.costs,
+            progress=self.progress,
+            now=mark.now,
+            done=mark.round * self.nodes,
+        )
+        self.shelf.restore(swarm, mark)
+        swarm.world.until = None if until == self.settings.rounds else until
+        try:
+            swarm.run()
+        finally:
+            journal.close()
+        journal.publish()
+        spent = time.perf_counter() - wall, time.process_time() - cpu
+        return swarm, Mark(until, swarm.virtual_seconds, mark.wall + spent[0], mark.cpu + spent[1])
 
 
 class Shelf:
