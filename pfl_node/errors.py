@@ -97,6 +97,15 @@ class Reason(StrEnum):
     FLOOD = "flood"  # too many from one peer, or in all
     NOT_READY = "not_ready"  # the node is still starting or is stopping
     NOT_SERVED = "not_served"  # this node does not offer that service
+    OUTLIER = "outlier"  # a model far outside of what others send
+    QUARANTINED = "quarantined"  # a peer whose messages were bad, for a while
+    NO_TLS = "no_tls"  # one side speaks TLS, the other does not
+    OTHER_CA = "other_ca"  # a certificate of somebody whom this side does not believe
+    EXPIRED = "expired"  # a certificate that holds no more, or not yet
+    REVOKED = "revoked"  # an id on the list of revoked ones
+    NOT_ALLOWED = "not_allowed"  # an id that is not on the allow-list, or one that may only look
+    IMPOSTOR = "impostor"  # not who TLS says it is
+    REJECTED = "rejected"  # the other side did not take my certificate
 
 
 class Refused(PeerMisbehaved):

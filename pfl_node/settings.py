@@ -10,11 +10,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-
-class Section(BaseModel):
-    """A frozen part of the tree; an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+from pfl_node.attacks.settings import AttackSettings
+from pfl_node.guard.settings import GuardSettings
+from pfl_node.section import Section
 
 
 class PolicySettings(BaseModel):
@@ -78,6 +76,9 @@ class AggregateSettings(Section):
     """trimmed_mean, krum, multi_krum, clipping: bad models to withstand, as far as there are enough models."""
     clip: PositiveFloat | None = None
     """clipping: how far from mine a model may be (L2 norm); None: as far as all but the furthest 2 * byzantine."""
+    claim: float | None = Field(default=10.0, ge=1)
+    """mean, clipping: where weights are what peers say of themselves (their samples), none counts for more than so
+    many times their median; None: as they say."""
 
 
 class EvalSettings(Section):
@@ -94,6 +95,8 @@ class RoundSettings(Section):
 
     patience: PositiveFloat = 10.0
     """Seconds that a Gather or Receive waits for models that do not come."""
+    linger: PositiveFloat = 600.0
+    """Seconds that a node whose rounds are done stays for others that get no further."""
 
 
 class StartSettings(Section):
@@ -123,7 +126,9 @@ class WireSettings(Section):
     base_timeout: PositiveFloat = 10.0
     """Seconds that every call may take besides the bytes it moves."""
     concurrency: PositiveInt = 8
-    """Models sent at the same time."""
+    """Models sent at the same time; also models fetched and scores asked for at the same time."""
+    slowest: PositiveFloat = 16e3
+    """Bytes per second; a stream of a caller that needs longer than at this pace is ended."""
 
 
 class ServeSettings(Section):
@@ -145,6 +150,10 @@ class ServeSettings(Section):
     """EvaluateModel calls of one peer."""
     fetches_per_minute: PositiveInt = 6000
     """GetHead, GetModel and GetPredictions calls of one peer."""
+    waiting: PositiveInt = 1 << 30
+    """Bytes of models that may wait in all; a single one may be larger."""
+    waiting_per_peer: PositiveInt = 1 << 28
+    """Bytes of models of one peer that may wait; a single one may be larger."""
 
 
 class MembershipSettings(Section):
@@ -234,3 +243,5 @@ class Settings(Section):
     store: StoreSettings = StoreSettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
+    guard: GuardSettings = GuardSettings()
+    attack: AttackSettings = AttackSettings()

@@ -26,6 +26,15 @@ STATUS: dict[Reason, grpc.StatusCode] = {
     Reason.UNKNOWN_PEER: grpc.StatusCode.PERMISSION_DENIED,
     Reason.NOT_READY: grpc.StatusCode.UNAVAILABLE,
     Reason.NOT_SERVED: grpc.StatusCode.UNIMPLEMENTED,
+    Reason.OUTLIER: grpc.StatusCode.INVALID_ARGUMENT,
+    Reason.QUARANTINED: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.NO_TLS: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.OTHER_CA: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.EXPIRED: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.IMPOSTOR: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.REJECTED: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.REVOKED: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
 }
 
 # A status without a reason of ours: from gRPC itself, or from something else that listens there.

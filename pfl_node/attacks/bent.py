@@ -1,0 +1,170 @@
+"""A policy whose node is malicious: its steps are bent on their way to the driver. Pure, as the policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from types import coroutine
+from typing import Any, TypeVar
+
+from pfl_node.attacks import vectors
+from pfl_node.attacks.crew import Pool
+from pfl_node.attacks.settings import AttackSettings
+from pfl_node.model import Model
+from pfl_node.policies.base import Policy
+from pfl_node.seeds import seed_from
+from pfl_node.steps import Fetch, Flow, Gather, Publish, Receive, Report, Send, Step, Train
+from pfl_node.types import Eval, Offer, PeerId
+
+P = TypeVar("P", bound=Policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What a bad node is to do."""
+
+    attack: AttackSettings
+    nodes: int  # in the run
+    bad: int  # of them
+    pool: Pool | None = None  # shared by those who collude
+
+    def has(self, kind: str) -> bool:
+        return kind in self.attack.kind
+
+    @property
+    def z(self) -> float:
+        return self.attack.strength or vectors.z_max(self.nodes, self.bad)
+
+
+class Bent(Policy):
+    """What every malicious policy has. It follows its algorithm, or else nobody would want its models."""
+
+    plot: Plot
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.heard: dict[PeerId, Model] = {}  # the last model of each peer
+        self.old: list[Model] = []  # my own models, the oldest first
+        self._bends: tuple[Model, Model] | None = None  # the last one, and what it became
+
+    def ask(self, step: Step[Any]) -> Step[Any]:
+        """What the driver gets to see."""
+        if not isinstance(step, (Send, Publish, Report)) or self.round < self.plot.attack.start:
+            return step
+        bent = self._bent(step.model)
+        return step if bent is step.model else replace(step, model=bent)
+
+    def skips(self, step: Step[Any]) -> bool:
+        """A free rider leaves the training to others."""
+        return isinstance(step, Train) and self.plot.has("free_rider")
+
+    def got(self, step: Step[Any], answer: Any) -> None:
+        if isinstance(step, (Gather, Receive, Fetch)):
+            for offer in answer:
+                self.note(offer)
+
+    def note(self, offer: Offer) -> None:
+        if offer.model.layout.part == "predictions":  # of these a checkpoint holds none
+            return
+        self.heard[offer.sender] = offer.model
+        if self.plot.pool:
+            self.plot.pool.heard(offer.sender, offer.model)
+
+    def _bent(self, model: Model) -> Model:
+        """The same for all who get this model."""
+        if self._bends is None or self._bends[0] is not model:
+            self._bends = (model, self._spoil(model))
+        return self._bends[1]
+
+    def _spoil(self, model: Model) -> Model:
+        attack, bent = self.plot.attack, model
+        for kind in attack.kind:
+            match kind:
+                case "sign_flip":
+                    bent = vectors.times(bent, -(attack.strength or 1.0))
+                case "scaled":
+                    bent = vectors.times(bent, attack.strength or 10.0)
+                case "noise":
+                    bent = vectors.noisy(bent, attack.strength or 1.0, seed_from(self.seed, self.me, self.round))
+                case "nan":
+                    bent = vectors.not_a_number(bent)
+                case "alie":
+                    bent = self._little(bent)
+                case "replay":
+                    bent = self._replayed(bent)
+                case "free_rider":
+                    bent = next((m for m in reversed(self.heard.values()) if m.layout == bent.layout), bent)
+        return bent
+
+    def _little(self, model: Model) -> Model:
+        if self.plot.pool:
+            self.plot.pool.heard(self.me, model)
+            known = self.plot.pool.of(model)
+        else:
+            known = [model, *(m for _, m in sorted(self.heard.items()) if m.layout == model.layout)]
+        return vectors.alie(known, self.plot.z) if len(known) >= vectors.LEAST else model
+
+    def _replayed(self, model: Model) -> Model:
+        if model.layout.part == "predictions":
+            return model
+        self.old = [*self.old, model][-self.plot.attack.lag - 1 :]
+        return next(m for m in self.old if m.layout == model.layout)
+
+
+@coroutine
+def _bend(flow: Flow, node: Bent) -> Generator[Step[Any], Any, None]:
+    """Drive a coroutine of the policy as a driver does, with steps bent and answers overheard."""
+    answer: Any = None
+    failure: Exception | None = None
+    while True:
+        try:
+            step = flow.throw(failure) if failure else flow.send(answer)
+        except StopIteration:
+            return
+        failure = None
+        if isinstance(step, Train) and node.skips(step):
+            answer = step.model
+            continue
+        try:
+            answer = yield node.ask(step)
+        except Exception as error:
+            failure = error
+            continue
+        except GeneratorExit:
+            flow.close()
+            raise
+        node.got(step, answer)
+
+
+def bent(cls: type[P], plot: Plot) -> type[P]:
+    """The policy's class, malicious; its name and its state are as they were, and some more."""
+
+    async def main(self: Any) -> None:
+        await _bend(cls.main(self), self)
+
+    async def on_model(self: Any, offer: Offer) -> None:
+        self.note(offer)
+        await _bend(cls.on_model(self, offer), self)
+
+    async def on_quiet(self: Any) -> None:
+        await _bend(cls.on_quiet(self), self)
+
+    body: dict[str, Any] = {
+        "plot": plot,
+        "main": main,
+        "on_quiet": on_quiet,
+        "keeps": (*cls.keeps, "heard", "old"),
+        "__module__": cls.__module__,
+        "__doc__": cls.__doc__,
+    }
+    if cls.pushes():
+        body["on_model"] = on_model
+    made: Any = type(cls.__name__, (Bent, cls), body)
+    return made
+
+
+def liar(attack: AttackSettings) -> Callable[[Eval], Eval] | None:
+    """What a bad node says about a model it was asked to score: that it is perfect, so as to be chosen."""
+    if "lying_scores" not in attack.kind:
+        return None
+    return lambda score: Eval(0.0, 1.0, score.samples)

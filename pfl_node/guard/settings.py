@@ -1,0 +1,32 @@
+"""The `guard` section of the settings."""
+
+from __future__ import annotations
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from pfl_node.section import Section
+
+
+class GuardSettings(Section):
+    """Against bad peers, whatever the policy. All but the quarantine is off, and that needs TLS."""
+
+    outliers: PositiveFloat | None = None
+    """Refuse a model whose norm, or distance from mine, is so many MADs (and half) above the median of what other
+    peers sent last; 6 is careful. None: off."""
+    least: PositiveInt = 4
+    """Other peers whose last models must be known before one is called an outlier."""
+    gate: PositiveFloat | None = None
+    """Do not merge a model whose validation loss is above mine by more than this share of what I have learnt: the
+    loss of an untrained model less mine. 1 is careful. None: off. Costs a scoring for each model."""
+    samples: PositiveInt | None = 128
+    """The gate: own validation samples to score a model on; None: all."""
+    blame: NonNegativeFloat = 0.25
+    """What a model that the gate refused counts against its sender; 0 where the data of nodes differ much."""
+    limit: PositiveFloat = 3.0
+    """What must count against a peer for a quarantine. A NaN or a bomb is 1, an outlier 0.5, a flood 0.005."""
+    half_life: PositiveFloat = 300.0
+    """Seconds after which what counts against a peer is half."""
+    quarantine: NonNegativeFloat = 60.0
+    """Seconds for which its models are refused then; each time twice as long, up to 16 times. 0: never."""
+    names: bool = False
+    """Without TLS: believe the names in messages. Else nobody gets into quarantine: anybody could use a name."""
