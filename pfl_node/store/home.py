@@ -7,12 +7,15 @@ import json
 import os
 import re
 import secrets
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
-from typing import IO
+
+import xxhash
 
 from pfl_node.errors import ConfigError, StoreError
-from pfl_node.store.files import write_atomic
+from pfl_node.store.files import sync_directory, write_atomic
 from pfl_node.types import PeerId
 
 DEFAULT_ROOT = Path("pfl-data")
@@ -29,7 +32,7 @@ class Identity:
 class Home:
     """An open data directory. Holds a lock until it is closed."""
 
-    def __init__(self, path: Path, lock: IO[str]) -> None:
+    def __init__(self, path: Path, lock: FileIO) -> None:
         self.path = path
         self._lock = lock
         try:
@@ -90,7 +93,8 @@ class Home:
         )
 
     def _write(self, identity: Identity) -> Identity:
-        write_atomic(self._file, json.dumps(asdict(identity)).encode() + b"\n", what="identity")
+        row = {**asdict(identity), "checksum": _checksum(identity)}
+        write_atomic(self._file, json.dumps(row).encode() + b"\n", what="identity")
         return identity
 
     @property
@@ -98,10 +102,12 @@ class Home:
         return self.path / "identity.json"
 
 
-def _lock(path: Path) -> IO[str] | None:
+def _lock(path: Path) -> FileIO | None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        file = (path / "lock").open("a+")
+        if not path.exists():
+            path.mkdir(parents=True, exist_ok=True)
+            sync_directory(path.parent)
+        file = (path / "lock").open("ab", buffering=0)
     except OSError as error:
         raise ConfigError(f"cannot use data directory {path}: {error.strerror or error}") from error
     try:
@@ -109,9 +115,9 @@ def _lock(path: Path) -> IO[str] | None:
     except OSError:
         file.close()
         return None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
+    with suppress(OSError):  # the number is only told to others; the lock holds on a full disk, too
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
     return file
 
 
@@ -119,12 +125,21 @@ def _holder(path: Path) -> str:
     return (path / "lock").read_text() or "unknown"
 
 
+def _checksum(identity: Identity) -> str:
+    return xxhash.xxh3_64_hexdigest(f"{identity.id} {identity.incarnation}".encode())
+
+
 def _read_identity(file: Path) -> Identity | None:
     try:
         data = json.loads(file.read_bytes())
-        return Identity(PeerId(str(data["id"])), int(data["incarnation"]))
+        found = Identity(PeerId(str(data["id"])), int(data["incarnation"]))
+        if data.get("checksum", _checksum(found)) != _checksum(found):  # once there was none
+            raise ValueError("its checksum does not match")
+        return found
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StoreError(f"cannot read {file}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"{file} is damaged ({error}); move it away to start with a new identity, or restore it from a backup"

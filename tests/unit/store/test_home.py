@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pfl_node.errors import ConfigError, StoreError
-from pfl_node.store.home import Home
+from pfl_node.store.home import Home, Identity
+from tests.failing import failing
 
 
 def test_a_restarted_node_is_the_same_with_a_higher_incarnation(tmp_path: Path) -> None:
@@ -81,3 +82,39 @@ def test_an_incarnation_raised_while_running_is_not_used_again(tmp_path: Path) -
     second = Home.open(tmp_path)
     second.close()
     assert second.identity.incarnation == 10
+
+
+def test_a_digit_of_the_identity_that_changed_is_noticed(tmp_path: Path) -> None:
+    first = Home.open(tmp_path)
+    first.close()
+    file, id = tmp_path / "identity.json", str(first.identity.id)
+    other = f"{int(id[0], 16) ^ 1:x}{id[1:]}"
+    file.write_text(file.read_text().replace(id, other))
+    with pytest.raises(StoreError, match=r"is damaged .its checksum does not match"):
+        Home.open(tmp_path)
+
+
+def test_an_identity_from_before_there_were_checksums_is_read(tmp_path: Path) -> None:
+    (tmp_path / "identity.json").write_text('{"id": "0123456789abcdef", "incarnation": 4}')
+    home = Home.open(tmp_path)
+    home.close()
+    assert (home.identity.id, home.identity.incarnation) == ("0123456789abcdef", 5)
+
+
+@pytest.mark.parametrize("step", ["create", "write", "fsync", "rename"])
+def test_a_full_disk_leaves_the_identity_as_it_was(tmp_path: Path, step: str) -> None:
+    first = Home.open(tmp_path)
+    with (
+        failing(f"identity.{step}=error(ENOSPC)"),
+        pytest.raises(StoreError, match=r"identity.json: No space left"),
+    ):
+        first.keep_incarnation(9)
+    first.close()
+    with (
+        failing(f"identity.{step}=error(ENOSPC)"),
+        pytest.raises(StoreError, match=r"identity.json: No space left"),
+    ):
+        Home.open(tmp_path)
+    second = Home.open(tmp_path)
+    second.close()
+    assert second.identity == Identity(first.identity.id, 2)
