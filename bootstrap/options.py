@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from pfl_node import __version__
-from pfl_node.address import is_loopback, is_wildcard, parse_address
+from pfl_node.address import is_wildcard, parse_address
 from pfl_node.errors import ConfigError, nearest
+from pfl_node.security.files import TlsFiles
+from pfl_node.security.start import check_files, reason_for_tls
 
 ABOUT = "A seed for a swarm: nodes find each other through it. It never trains and needs next to nothing."
 EXAMPLE = """example:
@@ -26,9 +28,28 @@ class Options:
     name: str | None
     data_dir: Path | None
     insecure: bool
-    membership: Literal["udp", "grpc"]
+    tls: bool
+    ca: Path | None
+    cert: Path | None
+    key: Path | None
+    allow: Path | None
+    revoked: Path | None
+    membership: Literal["auto", "udp", "grpc"]
     log_format: str
     log_level: str
+
+    @property
+    def why_tls(self) -> str | None:
+        """In words; None: connections are plain."""
+        addresses = [("listen", self.listen), ("advertise", self.advertise)]
+        addresses += [("peer_seed", seed) for seed in self.peer_seed]
+        return reason_for_tls(self.tls or None, self.insecure, addresses)
+
+    @property
+    def tls_files(self) -> TlsFiles:
+        return TlsFiles.find(
+            self.data_dir, ca=self.ca, cert=self.cert, key=self.key, allow=self.allow, revoked=self.revoked
+        )
 
 
 class Parser(ArgumentParser):
@@ -55,10 +76,12 @@ def check(options: Options) -> None:
         dialled, _ = parse_address(options.advertise, what="advertise", any_port=True)
     for seed in options.peer_seed:
         parse_address(seed, what="peer_seed")
-    if not options.insecure and not (is_loopback(host) and is_loopback(dialled)):
-        address = options.listen if not is_loopback(host) else options.advertise
-        hint = "connections are not encrypted; add --insecure if you trust this network"
-        raise ConfigError(f"{address!r} is not loopback: {hint}")
+    if why := options.why_tls:
+        try:
+            files = options.tls_files
+        except ConfigError as error:
+            raise ConfigError(f"{why}: {error}") from error
+        check_files(files, why)
     if is_wildcard(dialled) and (options.advertise or not options.peer_seed):
         what = f"advertise {options.advertise!r}" if options.advertise else f"listen {options.listen!r}"
         raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
@@ -84,8 +107,20 @@ def _parser() -> Parser:
     add("--name", metavar="NAME", help="a word for humans")
     add("--data-dir", metavar="DIR", type=Path, help="keep the id there (default: a new one with every start)")
     add("--insecure", action="store_true", help="allow plain connections beyond loopback")
+    add("--tls", action="store_true", help="TLS on loopback, too; elsewhere it is on anyway")
+    for flag, what in (
+        ("--ca", "certificate of the swarm's CA (default: ca.pem in the data directory)"),
+        ("--cert", "certificate of this seed (default: cert.pem there)"),
+        ("--key", "key of this seed (default: key.pem there)"),
+        ("--allow", "list of the only ids to talk to (default: allow there, if any)"),
+        ("--revoked", "list of ids not to talk to (default: revoked there, if any)"),
+    ):
+        add(flag, metavar="FILE", type=Path, help=what)
     add(
-        "--membership", choices=("udp", "grpc"), default="udp", help="how probes travel; grpc where UDP is blocked"
+        "--membership",
+        choices=("auto", "udp", "grpc"),
+        default="auto",
+        help="how probes travel; auto: udp, with TLS grpc",
     )
     add("--log-format", choices=("auto", "console", "json"), default="auto", help="default: %(default)s")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: %(default)s")

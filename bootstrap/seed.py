@@ -20,6 +20,7 @@ from pfl_node.store.home import Home
 from pfl_node.wire.endpoint import Endpoint, join_address
 from pfl_node.wire.peer_pb2 import Status, StatusRequest
 from pfl_node.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server
+from pfl_node.wire.tls import Tls
 
 log = logging.getLogger("bootstrap")
 
@@ -32,8 +33,11 @@ class Seed(PeerServicer):
         self.address = ""  # what others dial
         self._started = time.monotonic()
         self._home = Home.open(options.data_dir) if options.data_dir else None
+        self._tls = Tls(options.tls_files, name=options.name or "") if options.why_tls else None
+        if self._home and self._tls:
+            self._home.adopt(self._tls.id)
         identity = self._home.identity if self._home else None
-        member = identity.id if identity else secrets.token_hex(8)
+        member = self._tls.id if self._tls else identity.id if identity else secrets.token_hex(8)
         me = Member(
             member,
             options.name or f"bootstrap-{member[:6]}",
@@ -42,12 +46,15 @@ class Seed(PeerServicer):
             incarnation=identity.incarnation if identity else 1,
         )
         config = SwimConfig(transport=options.membership)
-        self.membership = Membership(me, config, rng=Random(member), on_event=self._heard)
-        self.endpoint = Endpoint()
+        dialer = self._tls.dialer if self._tls else None
+        self.membership = Membership(me, config, rng=Random(member), on_event=self._heard, dialer=dialer)
+        self.endpoint = Endpoint(tls=self._tls)
         self.membership.attach(self.endpoint)
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
 
     async def start(self) -> None:
+        if self._tls:
+            self._tls.watch()
         await self.endpoint.bind(self._options.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self._options, self.endpoint
@@ -59,6 +66,8 @@ class Seed(PeerServicer):
         await self.membership.leave()
         await self.membership.close()
         await self.endpoint.stop()
+        if self._tls:
+            await self._tls.close()
         if self._home is not None:
             self._home.close()
 

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pfl_node.address import is_loopback, is_wildcard, parse_address
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.keys import NAMED, TEXT, TEXTS, allowed, is_known, keys, sections
+from pfl_node.secure import check_tls
 from pfl_node.settings import Settings
 
 PREFIX = "PFL_"
@@ -131,7 +132,8 @@ def _flags(overrides: Mapping[str, Any]) -> Layer:
 
 def flag(key: str) -> str:
     """How the flag for this key is spelled."""
-    return "--" + key.removesuffix(".name").removesuffix(".listen").replace(".", "-").replace("_", "-")
+    short = key.removesuffix(".name").removesuffix(".listen").removesuffix(".on").removeprefix("tls.")
+    return "--" + short.replace(".", "-").replace("_", "-")
 
 
 def _sets(sets: Sequence[str]) -> Layer:
@@ -242,10 +244,7 @@ def check_addresses(settings: Settings) -> None:
     if is_wildcard(dialled) and (advertise or not settings.peer_seed):
         what = f"advertise {advertise!r}" if advertise else f"listen {listen!r}"
         raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
-    for what, address, name in (("listen", listen, host), ("advertise", advertise, dialled)):
-        if not is_loopback(name) and not settings.insecure:
-            hint = "connections are not encrypted; add --insecure if you trust this network"
-            raise ConfigError(f"{what} {address!r} is not loopback: {hint}")
+    check_tls(settings)
 
 
 def check_page(settings: Settings) -> None:

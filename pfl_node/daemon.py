@@ -56,6 +56,8 @@ def join_line(settings: Settings, address: str) -> str:
             words += ["--set", f"{section}.{key}={as_set(value)}"]
     if settings.insecure:
         words.append("--insecure")
+    if settings.tls.on:
+        words.append("--tls")
     return shlex.join(words)
 
 

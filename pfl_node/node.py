@@ -32,6 +32,7 @@ from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.reception import Reception
 from pfl_node.route import dialled
+from pfl_node.secure import tls_of
 from pfl_node.seeds import fresh_seed
 from pfl_node.settings import Settings
 from pfl_node.status import status_of
@@ -65,6 +66,7 @@ class Node:
         self.settings = settings
         self.home = home
         self.trainer = trainer
+        self.tls = tls_of(settings, home)
         self.id = home.identity.id
         self.name = settings.name or f"node-{self.id[:6]}"
         self.address = ""  # what others dial
@@ -92,8 +94,9 @@ class Node:
             status=lambda: status_of(self),
             window=Window(self.id, serve, self.policy_class.serves),
         )
-        self.client = PeerClient(self.id, settings.run, settings.wire)
-        self.endpoint = Endpoint()
+        dialer = self.tls.dialer if self.tls else None
+        self.client = PeerClient(self.id, settings.run, settings.wire, dialer)
+        self.endpoint = Endpoint(tls=self.tls)
         self.membership = Membership(
             Member(
                 id=self.id,
@@ -106,9 +109,12 @@ class Node:
             settings.membership,
             rng=random.Random(f"{settings.seed}/membership/{self.id}"),
             on_event=self._on_membership,
+            dialer=dialer,
         )
         self.company = Company(self.membership, settings.run, settings.rounds)
         self.lookout = Lookout(self)
+        if self.tls:
+            self.tls.door.on_refused = lambda call, why, who: self.reception.count(call, why, who, 0)
 
     # -- lifecycle -----------------------------------------------------------------------------------------
 
@@ -116,6 +122,8 @@ class Node:
         """Open the port. Needs no torch."""
         PeerService(self.reception, self.settings.wire, seen=self.lookout).attach(self.endpoint)
         self.membership.attach(self.endpoint)
+        if self.tls:
+            self.tls.watch()
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self.settings, self.endpoint
@@ -146,6 +154,8 @@ class Node:
         await self.lookout.close()
         await self.membership.close()
         await self.client.close()
+        if self.tls:
+            await self.tls.close()
         await self.endpoint.stop()
         self.home.close()
 
@@ -185,8 +195,8 @@ class Node:
         await self._join(policy)
         self.state = "training"
         facts = {"node": self.id, "round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
-        self.chronicle.write("started", facts)
         self.lookout.tell("started", facts)
+        self.chronicle.write("started", facts)
         desk = Desk(
             settings=self.settings,
             learner=learner,

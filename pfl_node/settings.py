@@ -159,8 +159,8 @@ class ServeSettings(Section):
 class MembershipSettings(Section):
     """SWIM with memberlist's LAN values; all in seconds."""
 
-    transport: Literal["udp", "grpc"] = "udp"
-    """How probes travel; grpc is for networks that block UDP."""
+    transport: Literal["auto", "udp", "grpc"] = "auto"
+    """How probes travel. auto: udp, with TLS grpc, which proves who sent them; grpc where UDP is blocked, too."""
     probe_interval: PositiveFloat = 1.0
     """Between two probes of a node."""
     probe_timeout: PositiveFloat = 0.5
@@ -195,6 +195,25 @@ class HttpSettings(Section):
     """What a visitor must show, at least 16 characters; needed where the address is not loopback."""
     every: PositiveFloat = 3.0
     """Seconds between two looks at the other nodes, while somebody watches."""
+
+
+class TlsSettings(Section):
+    """Who is who, and that nobody listens in. What is not named here is in the data directory."""
+
+    on: bool | None = None
+    """None: on, unless every address is loopback or `insecure` is set."""
+    ca: Path | None = None
+    """Certificate of the swarm's CA; None: ca.pem, and where there is none the ids of the allow-list count."""
+    cert: Path | None = None
+    """This node's certificate; None: cert.pem."""
+    key: Path | None = None
+    """This node's key; None: key.pem."""
+    allow: Path | None = None
+    """List of the only ids to talk to; None: allow. Without the file, with a CA: everybody it vouches for."""
+    revoked: Path | None = None
+    """List of ids not to talk to; None: revoked."""
+    reload: PositiveFloat = 1.0
+    """Seconds between two looks at these files: changes need no restart."""
 
 
 class LogSettings(Section):
@@ -234,6 +253,7 @@ class Settings(Section):
     task: TaskSettings = TaskSettings()
     train: TrainSettings = TrainSettings()
     aggregate: AggregateSettings = AggregateSettings()
+    guard: GuardSettings = GuardSettings()
     eval: EvalSettings = EvalSettings()
     round: RoundSettings = RoundSettings()
     start: StartSettings = StartSettings()
@@ -242,6 +262,6 @@ class Settings(Section):
     membership: MembershipSettings = MembershipSettings()
     store: StoreSettings = StoreSettings()
     http: HttpSettings = HttpSettings()
+    tls: TlsSettings = TlsSettings()
     log: LogSettings = LogSettings()
-    guard: GuardSettings = GuardSettings()
     attack: AttackSettings = AttackSettings()

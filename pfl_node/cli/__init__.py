@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import typer
 
-from pfl_node.cli import ask, catalog, daemon, lab, sim, swarm
+from pfl_node.cli import ask, ca, catalog, daemon, identity, lab, sim, swarm
+from pfl_node.cli.shown import shows_who
 from pfl_node.cli.usage import Verbs, in_one_line
 from pfl_node.errors import ConfigError, PflError, TaskError
 from pfl_node.failpoints import arm
@@ -23,15 +24,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.callback(invoke_without_command=True)(daemon.run)
+ASKING = "Ask a running node"
 PANELS = {
     "Run": (swarm.demo, swarm.swarm, sim.sim),
-    "Ask a running node": (ask.status, ask.peers, ask.ping, ask.wait),
+    ASKING: (ask.status, ask.peers, ask.ping, ask.wait),
+    "Who is who": (identity.identity,),
     "Look up": (catalog.policies, catalog.tasks, daemon.config),
 }
 for panel, verbs in PANELS.items():
     for verb in verbs:
-        app.command(rich_help_panel=panel)(verb)
+        app.command(rich_help_panel=panel)(shows_who(verb) if panel == ASKING else verb)
 app.add_typer(lab.app, rich_help_panel="Run")
+app.add_typer(ca.app, rich_help_panel="Who is who")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

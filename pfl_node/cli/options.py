@@ -46,12 +46,19 @@ FLAGS = (
     Flag("--name", "name", "WORD", "What people call this node."),
     Flag("--run", "run", "WORD", "Only nodes of the same run exchange models."),
     Flag("--insecure", "insecure", "", "Allow plain connections beyond loopback.", switch=True),
+    Flag("--tls", "tls.on", "", "TLS on loopback, too; elsewhere it is on anyway.", switch=True),
+    Flag("--ca", "tls.ca", "FILE", "Certificate of the swarm's CA; otherwise ca.pem in the data directory."),
+    Flag("--cert", "tls.cert", "FILE", "This node's certificate; otherwise cert.pem there."),
+    Flag("--key", "tls.key", "FILE", "This node's key; otherwise key.pem there."),
+    Flag("--allow", "tls.allow", "FILE", "The only ids to talk to; otherwise the file allow there, if any."),
+    Flag("--revoked", "tls.revoked", "FILE", "Ids not to talk to; otherwise the file revoked there, if any."),
     Flag("--http", "http.listen", "HOST:PORT", "Serve the page, /api and /metrics here."),
     Flag("--http-token", "http.token", "TOKEN", "What visitors of the page must show; needed beyond loopback."),
     Flag("--log-level", "log.level", "LEVEL", "debug, info, warning or error."),
     Flag("--log-format", "log.format", "FORMAT", "auto, console or json."),
 )
-ABOUT_ONE_NODE = frozenset({"--peer-seed", "--listen", "--advertise", "--data-dir", "--name", "--insecure"})
+TLS_FLAGS = frozenset({"--insecure", "--tls", "--ca", "--cert", "--key", "--allow", "--revoked"})
+ABOUT_ONE_NODE = frozenset({"--peer-seed", "--listen", "--advertise", "--data-dir", "--name"}) | TLS_FLAGS
 
 
 @dataclass(frozen=True, slots=True)

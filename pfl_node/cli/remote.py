@@ -1,18 +1,21 @@
-"""What the reading verbs ask of a running node over gRPC. Every call has a deadline; a failure is a PeerGone."""
+"""What the reading verbs ask of a running node over gRPC. Every call has a deadline; a failure is a PeerError."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pfl_node.address import parse_address
-from pfl_node.errors import PeerGone
+from pfl_node.address import is_loopback, parse_address
+from pfl_node.cli.shown import SHOWN
+from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 
 if TYPE_CHECKING:
     import grpc
+
+    from pfl_node.security.passport import Passport
 
 A = TypeVar("A")
 NOBODY = "nothing listens there (connection refused)"
@@ -23,18 +26,46 @@ def connected(address: str, timeout: float) -> Iterator[Remote]:
     """The node at this address; nothing is sent before the first question."""
     parse_address(address)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library would tell of a refused connection on stderr
+    passport = SHOWN.get().passport()
+    with ExitStack() as stack:
+        yield Remote(address, lambda: stack.enter_context(_dial(address, passport, timeout)), timeout)
+
+
+def _dial(address: str, passport: Passport | None, timeout: float) -> grpc.Channel:
+    """With something to show it is TLS; only on loopback a node's directory may be that of a plain one."""
     import grpc
 
-    options = [("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 100)]
-    with grpc.insecure_channel(address, options=options) as channel:
-        yield Remote(address, channel, timeout)
+    options: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 100)]
+    if passport is None:
+        return grpc.insecure_channel(address, options=options)
+    import asyncio
+
+    from pfl_node.security.knock import knock
+
+    try:
+        shown = asyncio.run(knock(address, passport, timeout))
+    except Refused as refused:
+        if refused.reason is Reason.NO_TLS and SHOWN.get().by_directory and is_loopback(parse_address(address)[0]):
+            return grpc.insecure_channel(address, options=options)
+        raise
+    credentials = grpc.ssl_channel_credentials(shown.pem, passport.key, passport.chain)
+    name = next(iter(shown.names), shown.subject)
+    return grpc.secure_channel(address, credentials, options=[*options, ("grpc.ssl_target_name_override", name)])
 
 
 class Remote:
     """Questions to one node, each within `timeout` seconds."""
 
-    def __init__(self, address: str, channel: grpc.Channel, timeout: float) -> None:
-        self.address, self.channel, self.timeout = address, channel, timeout
+    def __init__(self, address: str, dial: Callable[[], grpc.Channel], timeout: float) -> None:
+        self.address, self.timeout = address, timeout
+        self._dial = dial
+        self._channel: grpc.Channel | None = None
+
+    @property
+    def channel(self) -> grpc.Channel:
+        """Dialled with the first question. Raises PeerError."""
+        self._channel = self._channel or self._dial()
+        return self._channel
 
     def serving(self) -> bool:
         from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -91,8 +122,21 @@ class Remote:
         except grpc.RpcError as e:
             raise self._gone(e) from e
 
-    def _gone(self, error: grpc.RpcError) -> PeerGone:
+    def _gone(self, error: grpc.RpcError) -> PeerError:
+        given = dict(error.trailing_metadata() or ()).get("pfl-reason")
+        if given in set(Reason):
+            return Refused(Reason(given), error.details() or str(given), self.address)
+        if error.code().name == "UNAVAILABLE" and "closed" in (error.details() or "") and self._speaks_tls():
+            text = "it speaks TLS: show who asks with --data-dir DIR, or --ca, --cert and --key"
+            return Refused(Reason.NO_TLS, text, self.address)
         return PeerGone(self.address, why(error.code().name, error.details() or "", self.timeout))
+
+    def _speaks_tls(self) -> bool:
+        import asyncio
+
+        from pfl_node.security.knock import stranger
+
+        return asyncio.run(stranger(self.address, min(self.timeout, 1.0))) is not None
 
 
 def why(code: str, details: str, timeout: float) -> str:

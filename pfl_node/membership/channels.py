@@ -9,15 +9,17 @@ from dataclasses import dataclass
 
 import grpc
 
-from pfl_node.wire.endpoint import channel_options
+from pfl_node.types import PeerId
+from pfl_node.wire.dial import Dialer, Link
 from pfl_node.wire.membership_pb2_grpc import MembershipStub
 
 IDLE = 12.0  # seconds
+CONNECT_TIMEOUT = 5.0
 
 
 @dataclass(slots=True)
 class Line:
-    channel: grpc.aio.Channel
+    link: Link
     stub: MembershipStub
     calls: int = 0
     idle_since: float = 0.0
@@ -25,8 +27,10 @@ class Line:
 
 
 class Channels:
-    def __init__(self, idle: float = IDLE) -> None:
+    def __init__(self, idle: float = IDLE, dialer: Dialer | None = None) -> None:
         self._idle = idle
+        self._dialer = dialer or Dialer()
+        self._dialling: dict[str, asyncio.Task[Line]] = {}
         self._lines: dict[str, Line] = {}
         self._reaper: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -35,12 +39,17 @@ class Channels:
         return len(self._lines)
 
     @asynccontextmanager
-    async def stub(self, address: str) -> AsyncIterator[MembershipStub]:
-        """To make calls with. A channel on which a call failed for want of an answer is not used again."""
-        line = self._lines.get(address) or self._dial(address)
+    async def stub(
+        self, address: str, timeout: float = CONNECT_TIMEOUT
+    ) -> AsyncIterator[tuple[MembershipStub, PeerId | None]]:
+        """To make calls with, and who answers them, as TLS says. A channel on which a call failed for want of an
+        answer is not used again. Raises PeerGone or Refused when TLS shows that it must not be called."""
+        line = await self._line(address, timeout)
+        self._dialer.permit(line.link)
         line.calls += 1
         try:
-            yield line.stub
+            yield line.stub, line.link.peer
+            line.link.proven = True
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 line.broken = True
@@ -57,23 +66,53 @@ class Channels:
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None
+        for dialling in self._dialling.values():
+            dialling.cancel()
         for address, line in list(self._lines.items()):
             self._forget(address, line)
             self._hang_up(line)
         if self._closing:
             await asyncio.wait(self._closing)
 
-    def _dial(self, address: str) -> Line:
-        channel = grpc.aio.insecure_channel(address, options=channel_options())
-        line = self._lines[address] = Line(channel, MembershipStub(channel))
+    async def _line(self, address: str, timeout: float) -> Line:
+        line = self._lines.get(address)
+        if line is not None and self._dialer.usable(line.link):
+            return line
+        if line is not None:
+            self._retire(address, line)
+        if not self._dialer.secure:
+            return self._keep(address, self._dialer.plain(address, CONNECT_TIMEOUT))
+        dialling = self._dialling.get(address)
+        if dialling is None:
+            dialling = self._dialling[address] = asyncio.create_task(self._dial(address, timeout))
+            dialling.add_done_callback(lambda done: self._dialled(address, done))
+        return await asyncio.shield(dialling)
+
+    async def _dial(self, address: str, timeout: float) -> Line:
+        return self._keep(address, await self._dialer.dial(address, timeout))
+
+    def _dialled(self, address: str, done: asyncio.Task[Line]) -> None:
+        self._dialling.pop(address, None)
+        if not done.cancelled():
+            done.exception()  # whoever waited has it; nobody may have
+
+    def _keep(self, address: str, link: Link) -> Line:
+        line = self._lines[address] = Line(link, MembershipStub(link.channel))
         return line
+
+    def _retire(self, address: str, line: Line) -> None:
+        """The calls under way may end."""
+        line.broken = True
+        self._forget(address, line)
+        if not line.calls:
+            self._hang_up(line)
 
     def _forget(self, address: str, line: Line) -> None:
         if self._lines.get(address) is line:
             del self._lines[address]
 
     def _hang_up(self, line: Line) -> None:
-        closing = asyncio.create_task(line.channel.close(None))
+        closing = asyncio.create_task(line.link.channel.close(None))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 

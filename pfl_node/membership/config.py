@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
     from pfl_node.settings import MembershipSettings
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 class SwimConfig:
     """memberlist's LAN values; all times in seconds."""
 
-    transport: Literal["udp", "grpc"] = "udp"
+    transport: Literal["auto", "udp", "grpc"] = "udp"
     probe_interval: float = 1.0
     probe_timeout: float = 0.5
     indirect: int = 3
@@ -32,11 +34,17 @@ class SwimConfig:
     grpc_neighbours: int = 8  # members that are probed and gossiped with when packets are gRPC calls
 
     @classmethod
-    def of(cls, settings: MembershipSettings | SwimConfig) -> SwimConfig:
-        if isinstance(settings, cls):
-            return settings
+    def of(cls, settings: MembershipSettings | SwimConfig, *, secure: bool = False) -> SwimConfig:
+        """Datagrams say nothing about who sent them, so with TLS packets are calls."""
         names = (field.name for field in fields(cls))
-        return cls(**{name: getattr(settings, name) for name in names if hasattr(settings, name)})
+        given: dict[str, Any] = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+        if given["transport"] == "auto":
+            given["transport"] = "grpc" if secure else "udp"
+        if secure and given["transport"] == "udp":
+            raise ConfigError(
+                "membership.transport = udp is not for TLS: a datagram does not prove its sender; leave it out"
+            )
+        return cls(**given)
 
     @property
     def neighbours(self) -> int | None:

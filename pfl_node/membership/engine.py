@@ -22,6 +22,7 @@ from pfl_node.membership.member import Member
 from pfl_node.membership.packet import Kind, Packet
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.udp import Udp
+from pfl_node.wire.dial import Dialer
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +39,11 @@ class Engine:
         rng: Random,
         clock: Callable[[], float],
         on_event: Callable[[Event], None] | None,
+        dialer: Dialer | None = None,
     ) -> None:
         self.swim = Swim(me, config, rng)
         self.udp = Udp(self._datagram, clock)
-        self.calls = Calls()
+        self.calls = Calls(dialer)
         self.counters: Counter[str] = Counter()
         self.running = False
         self._config = config

@@ -20,6 +20,7 @@ from pfl_node.membership.servicer import Servicer
 
 if TYPE_CHECKING:
     from pfl_node.settings import MembershipSettings
+    from pfl_node.wire.dial import Dialer
     from pfl_node.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
@@ -44,11 +45,13 @@ class Membership:
         rng: Random,
         on_event: Callable[[Event], None] | None = None,
         clock: Callable[[], float] = uptime,
+        dialer: Dialer | None = None,
     ) -> None:
         self.joined = False
         self.refused = ""  # why I may not join
-        self._config = SwimConfig.of(config)
-        self._engine = Engine(me, self._config, rng, clock, on_event)
+        self._config = SwimConfig.of(config, secure=dialer is not None and dialer.secure)
+        self._engine = Engine(me, self._config, rng, clock, on_event, dialer)
+        self._complaints: dict[str, str] = {}  # by seed, what was said last
         self._endpoint: Endpoint | None = None
         self._tried = asyncio.Event()
 
@@ -146,8 +149,11 @@ class Membership:
     async def _ask(self, seed: str) -> None:
         try:
             by, members = await self._engine.calls.join(seed, self.me)
-        except (PeerGone, Refused) as error:
+        except PeerGone as error:
             log.debug("cannot join through %s", error)
+        except Refused as error:
+            said, self._complaints[seed] = self._complaints.get(seed), str(error)
+            log.log(logging.DEBUG if said == str(error) else logging.WARNING, "cannot join through %s", error)
         except ConfigError as error:
             self.refused = str(error)
             self._engine.tell(JoinRefused(self.me, self.refused))

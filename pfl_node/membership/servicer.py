@@ -15,8 +15,10 @@ from pfl_node.membership import codec
 from pfl_node.membership.admission import Admission
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.packet import Kind, Packet
+from pfl_node.security.caller import check_sender
 from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire.membership_pb2_grpc import MembershipServicer
+from pfl_node.wire.refusal import REASON_KEY, STATUS
 
 Context = Any
 Method = Callable[[Any, Context], Awaitable[Message]]
@@ -70,6 +72,7 @@ class Servicer(MembershipServicer):
         await self._ready(context)
         try:
             packet = codec.unpack(request)
+            check_sender(packet.sender.id)
         except Refused as refused:
             await self._garbage(refused, context)
         reply = await self._desk.reply_to(packet)
@@ -120,12 +123,15 @@ class Servicer(MembershipServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "still starting, or leaving")
 
     async def _checked(self, wire: pb.Member, context: Context) -> Member:
+        """A member that speaks for itself."""
         try:
-            return codec.from_wire(wire)
+            member = codec.from_wire(wire)
+            check_sender(member.id)
+            return member
         except Refused as refused:
             await self._garbage(refused, context)
 
     async def _garbage(self, refused: Refused, context: Context) -> NoReturn:
-        self._desk.counters["garbage"] += 1
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refused.text)
+        self._desk.counters["garbage" if refused.reason is Reason.GARBAGE else str(refused.reason)] += 1
+        await context.abort(STATUS[refused.reason], refused.text, ((REASON_KEY, str(refused.reason)),))
         raise AssertionError("abort does not return")

@@ -83,6 +83,11 @@ class Home:
         if incarnation > self.identity.incarnation:
             self.identity = self._write(Identity(self.identity.id, incarnation))
 
+    def adopt(self, id: PeerId) -> None:
+        """From now on the node is whom its key says; one that had a random id before has a new one."""
+        if id != self.identity.id:
+            self.identity = self._write(Identity(id, self.identity.incarnation))
+
     def close(self) -> None:
         self._lock.close()
 

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,14 +21,14 @@ from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.bandwidth import Bandwidth
 from pfl_node.wire.codec import PART_NUMBERS, Decoder, Envelope, encode, is_one_message, payload_size
+from pfl_node.wire.dial import Dialer
 from pfl_node.wire.ending import Ending
-from pfl_node.wire.endpoint import channel_options
 from pfl_node.wire.heap import keep_memory
+from pfl_node.wire.lines import Line, Lines
 from pfl_node.wire.pace import absorb, paced
 from pfl_node.wire.refusal import blame
 
 Direction = Literal["in", "out"]
-METHOD = "/pfl.v1.Peer/"
 
 
 @dataclass(slots=True)
@@ -44,40 +45,6 @@ class Traffic:
         if self.tell:
             kind = "sent" if direction == "out" else "received"
             self.tell(kind, {"call": call, "peer": peer, "bytes": nbytes})
-
-
-class Line:
-    """The channel to one peer and the calls on it. ModelChunks stay bytes: the codec reads and writes them."""
-
-    def __init__(self, address: str, connect_timeout: float) -> None:
-        self.address = address
-        self.channel = _dial(address, connect_timeout)
-        replies = {"SendModel": pb.Receipt.FromString, "EvaluateModel": pb.Score.FromString}
-        requests: dict[str, Any] = {
-            "GetHead": pb.HeadRequest,
-            "GetModel": pb.ModelRequest,
-            "GetPredictions": pb.PredictionsRequest,
-        }
-        # One message and a stream of one are the same on the wire; the former takes gRPC fewer batches.
-        self.whole = {
-            call: self.channel.unary_unary(METHOD + call, response_deserializer=reply)
-            for call, reply in replies.items()
-        }
-        self.chunks = {
-            call: self.channel.stream_unary(METHOD + call, response_deserializer=reply)
-            for call, reply in replies.items()
-        }
-        self.status = self._ask("GetStatus", pb.StatusRequest, pb.Status)
-        self.history = self._ask("GetHistory", pb.HistoryRequest, pb.History)
-        self.get = {
-            call: self.channel.unary_stream(METHOD + call, request_serializer=request.SerializeToString)
-            for call, request in requests.items()
-        }
-
-    def _ask(self, call: str, request: Any, reply: Any) -> Any:
-        return self.channel.unary_unary(
-            METHOD + call, request_serializer=request.SerializeToString, response_deserializer=reply.FromString
-        )
 
 
 class Translation:
@@ -106,15 +73,15 @@ class Translation:
 class PeerClient:
     """Every method raises PeerGone, or Refused with the peer's reason (or ours, for what it answered)."""
 
-    def __init__(self, me: PeerId, run: str, settings: WireSettings) -> None:
+    def __init__(self, me: PeerId, run: str, settings: WireSettings, dialer: Dialer | None = None) -> None:
         keep_memory()
         self.me = me
         self.run = run
         self.settings = settings
         self.traffic = Traffic()
-        self._lines: dict[PeerId, Line] = {}
+        self._dialer = dialer or Dialer()
+        self._lines = Lines(self._dialer, settings.connect_timeout)
         self._bandwidths: dict[PeerId, Bandwidth] = {}
-        self._closing: set[asyncio.Task[None]] = set()
 
     async def send(
         self,
@@ -153,12 +120,11 @@ class PeerClient:
         """Pull the peer's current model, a part of it or its predictions. `layout` is that of what is pulled; for
         a core or a head the whole model's will do."""
         wanted = layout.of(part) if layout.part == "model" else layout
-        line = self._line(peer, address)
         bandwidth = self._bandwidth(peer)
         timeout = bandwidth.timeout(self.settings.base_timeout, wanted.nbytes)
         clock = asyncio.get_running_loop().time
         started = clock()
-        with self._in_our_words(peer):
+        async with self._calling(peer, address) as line:
             name, request = self._request(part, wanted.digest)
             call = line.get[name](request, timeout=timeout)
             offer, moved = await self._take(call, peer, wanted)
@@ -168,22 +134,19 @@ class PeerClient:
 
     async def status(self, address: str) -> pb.Status:
         """What the node there tells of itself; for a look from outside, so on a channel of its own."""
+        link = await self._dialer.dial(address, self.settings.connect_timeout)
         with Translation(PeerId(address), Bandwidth(self.settings.min_bandwidth)):
-            async with _dial(address, self.settings.connect_timeout) as channel:
-                call = channel.unary_unary(
-                    METHOD + "GetStatus",
-                    request_serializer=pb.StatusRequest.SerializeToString,
-                    response_deserializer=pb.Status.FromString,
+            async with link.channel:
+                reply: pb.Status = await Line(address, link).status(
+                    pb.StatusRequest(), timeout=self.settings.base_timeout
                 )
-                reply: pb.Status = await call(pb.StatusRequest(), timeout=self.settings.base_timeout)
         return reply
 
     async def look(
         self, peer: PeerId, address: str, *, after: int, timeout: float
     ) -> tuple[pb.Status, pb.History]:
         """How a peer is, and how it did after that round; on the channel that models take, too."""
-        line = self._line(peer, address)
-        with self._in_our_words(peer):
+        async with self._calling(peer, address) as line:
             status: pb.Status = await line.status(pb.StatusRequest(), timeout=timeout)
             if status.round <= after + 1:
                 return status, pb.History()
@@ -192,29 +155,22 @@ class PeerClient:
 
     def forget(self, peer: PeerId) -> None:
         """Close the channel to a peer that is dead or has moved; calls under way end with PeerGone."""
-        line = self._lines.pop(peer, None)
+        self._lines.forget(peer)
         self._bandwidths.pop(peer, None)
-        if line is not None:
-            task = asyncio.get_running_loop().create_task(line.channel.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        for peer in list(self._lines):
-            self.forget(peer)
-        await asyncio.gather(*self._closing)
+        await self._lines.close()
 
     # -- inside --------------------------------------------------------------------------------------------
 
     async def _push(
         self, name: str, peer: PeerId, address: str, model: Model, envelope: Envelope
     ) -> tuple[Any, int]:
-        line = self._line(peer, address)
         size = payload_size(model.layout, self.settings)
         timeout = self._bandwidth(peer).timeout(self.settings.base_timeout, size)
         messages = encode(model, envelope, self.settings)
         threaded = self.settings.zstd > 0
-        with self._in_our_words(peer):
+        async with self._calling(peer, address) as line:
             if is_one_message(model.layout, self.settings):
                 message = await asyncio.to_thread(next, messages) if threaded else next(messages)
                 reply, moved = await line.whole[name](message, timeout=timeout), len(message)
@@ -251,25 +207,14 @@ class PeerClient:
         finally:
             call.cancel()
 
-    def _in_our_words(self, peer: PeerId) -> Translation:
-        return Translation(peer, self._bandwidth(peer))
-
-    def _line(self, peer: PeerId, address: str) -> Line:
-        line = self._lines.get(peer)
-        if line is not None and line.address != address:
-            self.forget(peer)
-            line = None
-        if line is None:
-            line = self._lines[peer] = Line(address, self.settings.connect_timeout)
-        return line
+    @asynccontextmanager
+    async def _calling(self, peer: PeerId, address: str) -> AsyncIterator[Line]:
+        async with self._lines.to(peer, address) as line:
+            with Translation(peer, self._bandwidth(peer)):
+                yield line
 
     def _bandwidth(self, peer: PeerId) -> Bandwidth:
         return self._bandwidths.setdefault(peer, Bandwidth(self.settings.min_bandwidth))
-
-
-def _dial(address: str, connect_timeout: float) -> Any:
-    """A channel, not connected yet; Any, as its published types know no calls with bytes."""
-    return grpc.aio.insecure_channel(address, options=channel_options(connect_timeout))
 
 
 async def _stream(call: Any, messages: AsyncIterator[bytes]) -> tuple[Any, int]:

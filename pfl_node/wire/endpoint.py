@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -16,6 +16,9 @@ from grpc_reflection.v1alpha import reflection
 
 from pfl_node.address import is_loopback, parse_address
 from pfl_node.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pfl_node.wire.tls import Tls
 
 __all__ = [
     "MAX_CHUNK",
@@ -83,9 +86,10 @@ def join_address(host: str, port: int) -> str:
 class Endpoint:
     """A gRPC server on one port. In this order: `add` services, `bind`, `start`, `serving`, `stop`."""
 
-    def __init__(self, *, concurrency: int = 1024) -> None:
+    def __init__(self, *, concurrency: int = 1024, tls: Tls | None = None) -> None:
         self.host = ""  # the numeric address that was bound
         self.port = 0
+        self._tls = tls
         self._concurrency = concurrency
         self._services: dict[str, Callable[[grpc.aio.Server], None]] = {}
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
@@ -104,7 +108,7 @@ class Endpoint:
         failure: Exception | None = None
         for _ in range(1 if wanted else PORTS_TRIED):
             try:
-                self.port = _take(server, self.host, wanted, also)
+                self.port = _take(server, self.host, wanted, also, self._tls)
             except (OSError, RuntimeError) as error:
                 failure = error
             else:
@@ -139,7 +143,11 @@ class Endpoint:
         return self._server
 
     def _build(self) -> grpc.aio.Server:
-        server = grpc.aio.server(options=server_options(), maximum_concurrent_rpcs=self._concurrency)
+        server = grpc.aio.server(
+            options=server_options(),
+            maximum_concurrent_rpcs=self._concurrency,
+            interceptors=[self._tls.door] if self._tls else None,
+        )
         for register in self._services.values():
             register(server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -149,7 +157,13 @@ class Endpoint:
         return server
 
 
-def _take(server: grpc.aio.Server, host: str, wanted: int, also: Callable[[str, int], None] | None) -> int:
+def _take(
+    server: grpc.aio.Server,
+    host: str,
+    wanted: int,
+    also: Callable[[str, int], None] | None,
+    tls: Tls | None,
+) -> int:
     """A plain socket goes first: it says why when the port cannot be had, and it can be given back."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -157,7 +171,8 @@ def _take(server: grpc.aio.Server, host: str, wanted: int, also: Callable[[str, 
         port: int = probe.getsockname()[1]
         if also is not None:
             also(host, port)
-    return server.add_insecure_port(join_address(host, port))
+    address = join_address(host, port)
+    return server.add_secure_port(address, tls.credentials()) if tls else server.add_insecure_port(address)
 
 
 def _resolve(host: str) -> str:

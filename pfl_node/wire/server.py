@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import afailpoint
 from pfl_node.model import Layout
+from pfl_node.security.caller import CALLER, check_sender
 from pfl_node.settings import WireSettings
 from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
@@ -240,7 +241,8 @@ class Visit:
         self._admitted: Envelope | None = None
 
     def admit(self, envelope: Envelope) -> None:
-        self.peer = envelope.sender
+        self.peer = CALLER.get() or envelope.sender
+        check_sender(envelope.sender)
         self._host.admit(self._call, envelope)
         self._admitted = envelope
 

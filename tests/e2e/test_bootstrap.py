@@ -76,7 +76,7 @@ def test_it_tells_how_to_join_and_a_signal_ends_it_in_order(number: signal.Signa
     [
         (
             ("--listen", "0.0.0.0:7000"),
-            "'0.0.0.0:7000' is not loopback: connections are not encrypted; add --insecure",
+            "listen '0.0.0.0:7000' is not loopback, so connections need TLS: give --data-dir DIR",
         ),
         (("--advertise", "10.0.0.1:7000"), "'10.0.0.1:7000' is not loopback"),
         (("--listen", "0.0.0.0:7000", "--insecure"), "say one with --advertise HOST:PORT"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pfl_node.config import check_addresses, dump, flag, load_settings
 from pfl_node.errors import ConfigError
 from pfl_node.keys import allowed, is_known, keys, sections
-from pfl_node.settings import PolicySettings, Settings, TaskSettings, TrainSettings
+from pfl_node.settings import PolicySettings, Settings, TaskSettings, TlsSettings, TrainSettings
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -232,7 +232,8 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     [
         Settings(),
         Settings(listen="localhost:7000"),
-        Settings(listen="[::1]:7000", peer_seed=("node-1.example:7000", "10.0.0.1:7000")),
+        Settings(listen="[::1]:7000", peer_seed=("localhost:7000", "127.0.0.2:7000")),
+        Settings(listen="[::1]:7000", peer_seed=("node-1.example:7000", "10.0.0.1:7000"), insecure=True),
         Settings(listen="0.0.0.0:7000", advertise="node1:7000", insecure=True),
         Settings(listen="192.168.0.3:0", insecure=True),
         Settings(listen="0.0.0.0:7000", peer_seed=("seed:7000",), insecure=True),
@@ -244,7 +245,11 @@ def test_good_addresses_pass(settings: Settings) -> None:
 
 HOST_PORT = "must be HOST:PORT, for example 127.0.0.1:7000 or [::1]:7000"
 PORT = "the port must be a number from 0 to 65535"
-NOT_LOOPBACK = "is not loopback: connections are not encrypted; add --insecure if you trust this network"
+NOT_LOOPBACK = (
+    "is not loopback, so connections need TLS: give --data-dir DIR, into which `pfl-node ca init` and "
+    "`pfl-node ca issue --data-dir DIR` put a certificate (or --key, --cert and --ca), or add --insecure "
+    "if you trust this network"
+)
 CANNOT_DIAL = "is no address that others can dial: say one with --advertise HOST:PORT"
 
 
@@ -268,6 +273,15 @@ CANNOT_DIAL = "is no address that others can dial: say one with --advertise HOST
         (Settings(peer_seed=("a:0",)), "peer_seed 'a:0': the port must be a number from 1 to 65535"),
         (Settings(listen="10.0.0.1:1"), f"listen '10.0.0.1:1' {NOT_LOOPBACK}"),
         (Settings(advertise="node1:1"), f"advertise 'node1:1' {NOT_LOOPBACK}"),
+        (Settings(peer_seed=("node1:1",)), f"peer_seed 'node1:1' {NOT_LOOPBACK}"),
+        (
+            Settings(listen="10.0.0.1:1", tls=TlsSettings(on=False)),
+            "listen '10.0.0.1:1' is not loopback: without TLS add --insecure",
+        ),
+        (
+            Settings(insecure=True, tls=TlsSettings(on=True)),
+            "--tls and --insecure exclude each other: leave one out",
+        ),
         (Settings(listen="0.0.0.0:1", insecure=True), f"listen '0.0.0.0:1' {CANNOT_DIAL}"),
         (Settings(advertise="[::]:1", insecure=True), f"advertise '[::]:1' {CANNOT_DIAL}"),
     ],

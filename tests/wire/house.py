@@ -19,8 +19,10 @@ from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.client import PeerClient
 from pfl_node.wire.codec import Envelope, encode
+from pfl_node.wire.dial import Dialer
 from pfl_node.wire.endpoint import Endpoint, channel_options
 from pfl_node.wire.server import PeerService
+from pfl_node.wire.tls import Tls
 
 RUN = "run"
 ANN, BOB = PeerId("ann"), PeerId("bob")
@@ -59,6 +61,7 @@ class House:
         self.mailbox = Mailbox(limits, takes=("model", "predictions"))
         self.current = model_of(layout, seed=99)
         self.said = None if auxiliary is None else predictions_of(auxiliary, seed=99)
+        self.me = BOB
         self.tag = 0
         self.notes: Mapping[str, float] = {}
         self.closed: set[str] = set()  # calls that are not served
@@ -104,7 +107,7 @@ class House:
 
     def serve(self, part: Part) -> Offer:
         served = self.predictions() if part == "predictions" else self.current.of(part)
-        return Offer(BOB, served, 4, self.tag, 12, self.notes)
+        return Offer(self.me, served, 4, self.tag, 12, self.notes)
 
     def predictions(self) -> Model:
         self.layout("predictions")  # raises where there can be none
@@ -136,10 +139,10 @@ class House:
 
 @asynccontextmanager
 async def serving(
-    house: House, settings: WireSettings | None = None, *, quiet: float = 30.0
+    house: House, settings: WireSettings | None = None, *, quiet: float = 30.0, tls: Tls | None = None
 ) -> AsyncIterator[str]:
     """Bob's address."""
-    endpoint = Endpoint()
+    endpoint = Endpoint(tls=tls)
     PeerService(house, settings, quiet=quiet).attach(endpoint)
     await endpoint.bind("127.0.0.1:0")
     await endpoint.start()
@@ -151,9 +154,9 @@ async def serving(
 
 @asynccontextmanager
 async def calling(
-    settings: WireSettings | None = None, *, me: PeerId = ANN, run: str = RUN
+    settings: WireSettings | None = None, *, me: PeerId = ANN, run: str = RUN, dialer: Dialer | None = None
 ) -> AsyncIterator[PeerClient]:
-    client = PeerClient(me, run, settings or WireSettings())
+    client = PeerClient(me, run, settings or WireSettings(), dialer)
     try:
         yield client
     finally:

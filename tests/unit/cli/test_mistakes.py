@@ -40,12 +40,16 @@ from tests.unit.cli.run import Shell
         ("--peer-seed 127.0.0.1:x", "peer_seed '127.0.0.1:x': the port must be a number from 1 to 65535"),
         (
             "--listen 10.0.0.1:7000",
-            "listen '10.0.0.1:7000' is not loopback: connections are not encrypted; "
-            "add --insecure if you trust this network",
+            "listen '10.0.0.1:7000' is not loopback, so connections need TLS: give --data-dir DIR, into which "
+            "`pfl-node ca init` and `pfl-node ca issue --data-dir DIR` put a certificate (or --key, --cert and "
+            "--ca), or add --insecure if you trust this network",
         ),
         ("status 127.0.0.1", "address '127.0.0.1' must be HOST:PORT, for example 127.0.0.1:7000 or [::1]:7000"),
         ("sim --listen 127.0.0.1:0", "no such option --listen: it is about one node, pfl-node sim runs many"),
-        ("peers a:1 --listen b:2", "no such option --listen: known: --format, --timeout"),
+        (
+            "peers a:1 --listen b:2",
+            "no such option --listen: known: --ca, --cert, --data-dir, --format, --key, --timeout",
+        ),
         ("policies pns", "unknown policy 'pns': did you mean 'pens'?"),
         ("tasks digts", "there is no task 'digts'; did you mean 'digits'? (or FILE.py:FUNCTION)"),
         ("sim --nodes 3 --fault crsh:n001@3", "fault 'crsh:n001@3': unknown kind 'crsh'; did you mean 'crash'?"),

@@ -99,7 +99,7 @@ def test_a_channel_is_used_again_and_closed_when_idle() -> None:
         channels = Channels(idle=0.05)
         stubs = []
         for _ in range(2):
-            async with channels.stub(endpoint.address) as stub:
+            async with channels.stub(endpoint.address) as (stub, _):
                 stubs.append(stub)
         assert stubs[0] is stubs[1]
         assert len(channels) == 1
@@ -114,7 +114,7 @@ def test_a_channel_that_fails_is_not_used_again() -> None:
     async def scenario() -> None:
         channels = Channels()
         with pytest.raises(grpc.aio.AioRpcError):
-            async with channels.stub("127.0.0.1:9") as stub:
+            async with channels.stub("127.0.0.1:9") as (stub, _):
                 await stub.List(pb.ListRequest(), timeout=5)
         assert len(channels) == 0
         await channels.close()

@@ -1,0 +1,48 @@
+"""TLS for a node as its settings say: whether at all, with which files, and the node's id from its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfl_node.errors import ConfigError
+from pfl_node.security.files import TlsFiles
+from pfl_node.security.start import check_files, reason_for_tls
+
+if TYPE_CHECKING:
+    from pfl_node.settings import Settings
+    from pfl_node.store.home import Home
+    from pfl_node.wire.tls import Tls
+
+
+def why_tls(settings: Settings) -> str | None:
+    """In words; None: connections are plain."""
+    addresses = [("listen", settings.listen), ("advertise", settings.advertise)]
+    addresses += [("peer_seed", seed) for seed in settings.peer_seed]
+    return reason_for_tls(settings.tls.on, settings.insecure, addresses)
+
+
+def check_tls(settings: Settings) -> None:
+    """Before anything is opened: is there what this start needs? Raises ConfigError."""
+    if why := why_tls(settings):
+        try:
+            files = tls_files(settings, settings.data_dir)
+        except ConfigError as error:
+            raise ConfigError(f"{why}: {error}") from error
+        check_files(files, why)
+
+
+def tls_files(settings: Settings, directory: Path | None) -> TlsFiles:
+    tls = settings.tls
+    return TlsFiles.find(directory, ca=tls.ca, cert=tls.cert, key=tls.key, allow=tls.allow, revoked=tls.revoked)
+
+
+def tls_of(settings: Settings, home: Home) -> Tls | None:
+    """None: plain. Otherwise the node is from now on whom its key says."""
+    if not why_tls(settings):
+        return None
+    from pfl_node.wire.tls import Tls
+
+    tls = Tls(tls_files(settings, home.path), reload=settings.tls.reload, name=settings.name or "")
+    home.adopt(tls.id)
+    return tls

@@ -1,0 +1,70 @@
+"""DER as far as a certificate needs it: tags, lengths, times and names. Checks no signature; TLS has done that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+SEQUENCE, SET, INTEGER, OID, OCTETS = 0x30, 0x31, 0x02, 0x06, 0x04
+UTC_TIME = 0x17
+VERSION, EXTENSIONS, DNS_NAME = 0xA0, 0xA3, 0x82
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One element: its tag, its content, and the whole of it as it was written."""
+
+    tag: int
+    content: bytes
+    whole: bytes
+
+    def __iter__(self) -> Iterator[Item]:
+        return items(self.content)
+
+    def children(self, tag: int = SEQUENCE) -> list[Item]:
+        if self.tag != tag:
+            raise ValueError(f"tag {self.tag:#x} where {tag:#x} belongs")
+        return list(self)
+
+
+def items(data: bytes) -> Iterator[Item]:
+    """The elements that follow each other. Raises ValueError."""
+    at = 0
+    while at < len(data):
+        item = _item(data, at)
+        at += len(item.whole)
+        yield item
+
+
+def _item(data: bytes, at: int) -> Item:
+    if len(data) < at + 2:
+        raise ValueError("ends early")
+    tag, size, start = data[at], data[at + 1], at + 2
+    if size >= 0x80:
+        count = size & 0x7F
+        if not 0 < count <= 4 or len(data) < start + count:
+            raise ValueError("a length that cannot be")
+        size = int.from_bytes(data[start : start + count])
+        start += count
+    if len(data) < start + size:
+        raise ValueError("ends early")
+    return Item(tag, data[start : start + size], data[at : start + size])
+
+
+def moment(item: Item) -> datetime:
+    """UTCTime has two digits for the year, GeneralizedTime four."""
+    text = item.content.decode("ascii")
+    if item.tag == UTC_TIME:
+        text = ("19" if int(text[:2]) >= 50 else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+
+
+def words(name: Item) -> dict[bytes, str]:
+    """The parts of a distinguished name by the bytes of their OID; the first of each."""
+    found: dict[bytes, str] = {}
+    for part in name.children():
+        for pair in part.children(SET):
+            oid, value, *_ = pair.children()
+            found.setdefault(oid.content, value.content.decode("utf-8", "replace"))
+    return found

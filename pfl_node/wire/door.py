@@ -1,0 +1,97 @@
+"""The door of a TLS endpoint: before every call it asks who calls, and whether that one may."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.security.caller import CALLER
+from pfl_node.security.certificate import Certificate, read_pem
+from pfl_node.security.trust import Trust
+from pfl_node.types import PeerId
+from pfl_node.wire.refusal import REASON_KEY, STATUS
+
+log = logging.getLogger(__name__)
+
+Context = Any
+Handler = Any  # grpc.RpcMethodHandler, whose types know neither its fields nor how to make another
+LOOKING = frozenset({"GetStatus", "GetHistory", "WatchEvents", "List", "Check", "Watch", "ServerReflectionInfo"})
+KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+TOLD_LIMIT = 1024  # callers whose refusal was logged; a refused one that calls on is only counted
+
+
+class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Every call of every service passes here, health and reflection included."""
+
+    def __init__(self, trust: Trust) -> None:
+        self.trust = trust
+        self.refused: Counter[tuple[str, str]] = Counter()  # (call, reason)
+        self.on_refused: Callable[[str, str, str], None] | None = None  # call, reason, id
+        self._told: set[tuple[str, str]] = set()
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Handler]], handler_call_details: Any
+    ) -> Handler:
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        call = handler_call_details.method.rpartition("/")[2]
+        kind = next(kind for kind in KINDS if getattr(handler, kind) is not None)
+        behind = self._behind(getattr(handler, kind), call)
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make(behind, handler.request_deserializer, handler.response_serializer)
+
+    def _behind(self, work: Any, call: str) -> Any:
+        if inspect.isasyncgenfunction(work):
+
+            async def several(request: Any, context: Context) -> AsyncIterator[Any]:
+                await self._admit(call, context)
+                async for answer in work(request, context):
+                    yield answer
+
+            return several
+
+        async def one(request: Any, context: Context) -> Any:
+            await self._admit(call, context)
+            return await work(request, context)
+
+        return one
+
+    async def _admit(self, call: str, context: Context) -> None:
+        shown: Certificate | None = None
+        try:
+            shown = _certificate(context)
+            self.trust.check(shown)
+            if shown.operator and call not in LOOKING:
+                raise Refused(Reason.NOT_ALLOWED, f"{shown.id} is an operator: it may look, not call {call}")
+        except Refused as refused:
+            who = shown.id if shown else PeerId("")
+            self._note(call, refused, who, context.peer())
+            await context.abort(STATUS[refused.reason], refused.text, ((REASON_KEY, str(refused.reason)),))
+        CALLER.set(shown.id if shown else None)
+
+    def _note(self, call: str, refused: Refused, who: PeerId, place: str) -> None:
+        self.refused[call, str(refused.reason)] += 1
+        if self.on_refused is not None:
+            self.on_refused(call, str(refused.reason), who)
+        if (who, refused.reason) not in self._told:
+            if len(self._told) >= TOLD_LIMIT:
+                self._told.clear()
+            self._told.add((who, refused.reason))
+            log.warning("refused a call from %s: %s", place, refused.text)
+
+
+def _certificate(context: Context) -> Certificate:
+    found = context.auth_context().get("x509_pem_cert")
+    if not found:
+        raise Refused(Reason.NO_TLS, "there is no certificate on this connection")
+    try:
+        return read_pem(found[0])
+    except ValueError as error:
+        raise Refused(Reason.GARBAGE, f"the certificate cannot be read: {error}") from error
