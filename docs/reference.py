@@ -1,4 +1,4 @@
-"""Writes what is generated in the documents: settings into configure.md, the map of files into ARCHITECTURE.md.
+"""Writes what is generated in the documents: settings, metrics, kinds of events, and the map of files.
 
 python docs/reference.py [--check]        with --check it only says, by exit code 1, that one of them is stale
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 
 from pfl_node.config import toml
 from pfl_node.keys import allowed, keys, sections
+from pfl_node.ops.events import KINDS
+from pfl_node.ops.exposition import FIGURES
 from pfl_node.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,8 +66,25 @@ def first_sentence(path: Path) -> str:
     return text.split(". ")[0].rstrip(".")
 
 
+def metrics() -> str:
+    """What `/metrics` exports."""
+    lines = ["| name | type | labels | what it is |", "| --- | --- | --- | --- |"]
+    for figure in FIGURES:
+        labels = ", ".join(f"`{label}`" for label in figure.labels)
+        lines.append(f"| `{figure.exported}` | {figure.kind} | {labels} | {figure.help} |".replace("|  |", "| |"))
+    return "\n".join(lines) + "\n"
+
+
+def events() -> str:
+    """What a node tells those who watch."""
+    rows = [f"| `{kind}` | {about} |" for kind, about in KINDS.items()]
+    return "\n".join(["| kind | what happened |", "| --- | --- |", *rows]) + "\n"
+
+
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "docs/configure.md": ("settings", settings),
+    "docs/metrics.md": ("metrics", metrics),
+    "docs/watch.md": ("events", events),
     "ARCHITECTURE.md": ("files", files),
 }
 

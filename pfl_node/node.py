@@ -194,9 +194,7 @@ class Node:
         await self.endpoint.serving(True)
         await self._join(policy)
         self.state = "training"
-        facts = {"node": self.id, "round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
-        self.lookout.tell("started", facts)
-        self.chronicle.write("started", facts)
+        self.lookout.begins(policy, learner, self.chronicle)
         desk = Desk(
             settings=self.settings,
             learner=learner,

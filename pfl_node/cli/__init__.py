@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-from pfl_node.cli import ask, ca, catalog, daemon, identity, lab, sim, swarm
+from pfl_node.cli import ask, ca, catalog, daemon, identity, lab, sim, swarm, watch
 from pfl_node.cli.shown import shows_who
 from pfl_node.cli.usage import Verbs, in_one_line
 from pfl_node.errors import ConfigError, PflError, TaskError
@@ -27,7 +27,7 @@ app.callback(invoke_without_command=True)(daemon.run)
 ASKING = "Ask a running node"
 PANELS = {
     "Run": (swarm.demo, swarm.swarm, sim.sim),
-    ASKING: (ask.status, ask.peers, ask.ping, ask.wait),
+    ASKING: (ask.status, ask.peers, watch.events, ask.ping, ask.wait, watch.bugreport),
     "Who is who": (identity.identity,),
     "Look up": (catalog.policies, catalog.tasks, daemon.config),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -113,6 +113,25 @@ class Remote:
         facts = {name: getattr(status, name) for name in names}
         facts["rounds"] = status.rounds if status.HasField("rounds") else None
         return {**facts, **{k: v for k, v in _object(status.json).items() if k not in facts}}
+
+    def events(
+        self, *, follow: bool, kinds: Sequence[str] = (), last: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """What happened, and with `follow` what happens, until the node ends."""
+        import grpc
+
+        from pfl_node.wire import peer_pb2, peer_pb2_grpc
+
+        if last == 0 and not follow:
+            return
+        request = peer_pb2.WatchRequest(follow=follow, kinds=kinds, last=last or 0)
+        self.serving()  # a stream that goes on has no deadline, so it is begun only with a node that answers
+        try:
+            stub = peer_pb2_grpc.PeerStub(self.channel)
+            for e in stub.WatchEvents(request, timeout=None if follow else self.timeout):
+                yield {"number": e.number, "time": round(e.time, 3), "kind": e.kind, "data": _object(e.json)}
+        except grpc.RpcError as error:
+            raise self._gone(error) from error
 
     def _ask(self, call: Callable[..., A], request: Any) -> A:
         import grpc

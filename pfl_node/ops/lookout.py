@@ -22,8 +22,11 @@ from pfl_node.ops.ties import Ties
 from pfl_node.status import Moved
 
 if TYPE_CHECKING:
+    from pfl_node.chronicle import Chronicle
+    from pfl_node.learning.learner import Learner
     from pfl_node.node import Node
     from pfl_node.ops.web.server import Page
+    from pfl_node.policies.base import Policy
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +89,13 @@ class Lookout:
         self.hub.close()
         if self.page:
             await self.page.close()
+
+    def begins(self, policy: Policy, learner: Learner, chronicle: Chronicle) -> None:
+        """The node has joined and its policy begins. The journal also keeps what it was run with."""
+        node = self._node
+        facts = {"node": node.id, "round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
+        self.tell("started", facts)
+        chronicle.write("started", {**facts, "settings": without_secrets(node.settings)})
 
     def membership(self, event: News) -> None:
         """The log has what an operator looks for later; the hub has everything."""

@@ -20,6 +20,7 @@ from pfl_node.swarm.live import watching
 from pfl_node.swarm.outcome import SwarmOutcome
 from pfl_node.swarm.parent import Swarm
 from pfl_node.swarm.report import Report
+from pfl_node.swarm.spec import page_of
 from pfl_node.swarm.story import hints, kinds
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -53,6 +54,9 @@ class Run:
         self.killed = False
 
     def go(self, console: Console, *, live: bool) -> Report:
+        if page := page_of(self.settings, self.swarm.nodes - 1) and page_of(self.settings, 0):
+            told = f"Pages: http://{page}/ is that of node-000, node i has that port + i."
+            console.print(told, markup=False, soft_wrap=True)
         run_loop(self._go(console, live))
         baseline = self.baseline
         outcome = SwarmOutcome.of(self.swarm, self.seconds or 0.0)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pfl_node.address import parse_address
+from pfl_node.errors import ConfigError
 from pfl_node.settings import Settings
 
 
@@ -53,10 +55,22 @@ class WorkerSpec:
                 "advertise": None,
                 "peer_seed": (self.seed_address,),
                 "data_dir": self.out / "nodes" / name,
+                "http": s.http.model_copy(update={"listen": page_of(s, index)}),
                 "task": s.task.model_copy(update={"index": index, "nodes": self.nodes}),
                 "start": s.start.model_copy(update={"peers": self.nodes - 1, "wait": 120.0}),
             }
         )
+
+
+def page_of(settings: Settings, index: int) -> str | None:
+    """Where a node serves its page: node i has the port of the settings + i."""
+    if settings.http.listen is None:
+        return None
+    _, first = parse_address(settings.http.listen, what="http", any_port=True)
+    if not first or first + index > 65535:
+        wrong = f"http {settings.http.listen!r} gives node {index} of the swarm no port"
+        raise ConfigError(f"{wrong}: say a number, node i has that + i")
+    return f"{settings.http.listen.rpartition(':')[0]}:{first + index}"
 
 
 def node_name(index: int) -> str:

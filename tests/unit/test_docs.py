@@ -12,6 +12,7 @@ import pytest
 from pfl_node.cli import PANELS
 from pfl_node.cli.options import FLAGS
 from pfl_node.keys import keys
+from pfl_node.ops.exposition import FIGURES
 from pfl_node.policies import POLICIES
 from pfl_node.sim.faults import FORMS
 
@@ -31,6 +32,20 @@ def test_every_setting_is_documented() -> None:
 def test_the_table_of_settings_is_not_stale() -> None:
     done = subprocess.run([sys.executable, str(DOCS / "reference.py"), "--check"], cwd=ROOT, timeout=60)
     assert done.returncode == 0
+
+
+def test_every_metric_is_documented() -> None:
+    page = text("docs/metrics.md")
+    assert [f.exported for f in FIGURES if f"| `{f.exported}` |" not in page] == []
+    assert len({f.exported for f in FIGURES}) == len(FIGURES)
+
+
+def test_names_of_metrics_follow_the_conventions_of_prometheus() -> None:
+    for figure in FIGURES:
+        assert re.fullmatch(r"pfl_node[a-z_]*", figure.exported)
+        assert figure.exported.endswith("_total") == (figure.kind == "counter"), figure.exported
+        assert not re.search(r"_(ms|kb|mb|percent|minutes)(_|$)", figure.exported), "base units only"
+        assert figure.help.endswith(".")
 
 
 def test_every_verb_flag_and_fault_is_documented() -> None:

@@ -27,7 +27,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-OPEN = ("/healthz", "/login")  # for probes, and for those who have not shown the token yet
+OPEN = ("/healthz", "/readyz", "/login")  # for probes, and for those who have not shown the token yet
 STATIC = "/static/"
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl_node.settings import Settings
+from pfl_node.errors import ConfigError
+from pfl_node.settings import HttpSettings, Settings
 from pfl_node.swarm.spec import WorkerSpec, node_name, split
 
 SETTINGS = Settings.model_validate(
@@ -37,6 +39,19 @@ def test_a_node_has_its_own_place_and_waits_for_all_the_others() -> None:
     assert (mine.name, mine.listen, mine.peer_seed) == ("node-002", "127.0.0.1:0", ("127.0.0.1:7",))
     assert mine.task.options == {"angles": [0, 90], "sizes": [4, 1]}
     assert (mine.policy, mine.train, mine.rounds, mine.seed) == (SETTINGS.policy, SETTINGS.train, 7, 3)
+
+
+def test_node_i_serves_its_page_on_port_plus_i() -> None:
+    def page(listen: str | None, index: int) -> str | None:
+        settings = SETTINGS.model_copy(update={"http": HttpSettings(listen=listen)})
+        return WorkerSpec(settings, 5, (0,), "127.0.0.1:7", Path("out")).node_settings(index).http.listen
+
+    assert [page("127.0.0.1:8100", i) for i in (0, 3)] == ["127.0.0.1:8100", "127.0.0.1:8103"]
+    assert page("[::1]:8100", 2) == "[::1]:8102"
+    assert page(None, 2) is None
+    for impossible in ("127.0.0.1:0", "127.0.0.1:65534"):
+        with pytest.raises(ConfigError, match="gives node 2 of the swarm no port"):
+            page(impossible, 2)
 
 
 @given(nodes=st.integers(1, 200), workers=st.integers(1, 64))
