@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pfl_node.errors import ConfigError
 from pfl_node.lab.experiment import Experiment, Figure, Scale
+from pfl_node.lab.report.plots import PLOTS
 from pfl_node.lab.spec import Wishes, load, read, shipped
 
 BASE = """
@@ -102,6 +105,19 @@ def test_figures_and_claims_are_in_our_unit(tmp_path: Path) -> None:
     found = made(tmp_path, BASE + ROWS)
     assert found.figures[0] == Figure("EL", "", "accuracy", 0.7)
     assert found.claims[0].by == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_every_plot_there_is_can_be_asked_for(plot: str, tmp_path: Path) -> None:
+    assert made(tmp_path, BASE.replace('["accuracy"]', f'["{plot}"]', 1) + ROWS).plots == (plot,)
+
+
+def test_experiments_are_listed_without_loading_what_draws_or_learns() -> None:
+    code = "import sys\nfrom pfl_node.lab import spec\n"
+    code += "print(len([spec.parse(*spec.read(name)) for name in spec.shipped()]))\n"
+    code += "print(*sorted({'torch', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(len(shipped()))]
 
 
 def test_a_sweep_runs_each_row_at_each_of_its_values(tmp_path: Path) -> None:

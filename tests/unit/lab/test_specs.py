@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
 from pfl_node.lab.experiment import Experiment, Scale
 from pfl_node.lab.measures import MEASURES
@@ -15,7 +16,8 @@ from pfl_node.lab.runner import segment_of
 from pfl_node.lab.spec import SHIPPED, Wishes, load, shipped
 from pfl_node.learning import images
 from pfl_node.learning.datasets import Dataset, Images
-from pfl_node.learning.task import Place
+from pfl_node.learning.partition import Indices
+from pfl_node.learning.task import Data, Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.metrics import fair_accuracy
 from pfl_node.settings import TaskSettings
@@ -132,6 +134,10 @@ def empty(name: str, size: int | None = None) -> Dataset:
     return Dataset(name, blank(train), blank(test), classes)
 
 
+def labels_only(of: Images, which: Indices, _: float) -> Data:
+    return Data(torch.zeros(len(which), 1), torch.from_numpy(of.y[which]))
+
+
 @pytest.mark.parametrize("name", [n for n in shipped() if n != "digits-clusters"])
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_node_can_have_its_data(name: str, scale: Scale, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +146,7 @@ def test_every_node_can_have_its_data(name: str, scale: Scale, monkeypatch: pyte
     if any(cell.settings.task.options.get("model") == "resnet18" for cell in experiment.cells):
         pytest.importorskip("torchvision")  # an extra; the network is its own
     seen: set[str] = set()
-    for cell in experiment.cells:
+    for cell in sorted(experiment.cells, key=lambda cell: "pooled" in cell.settings.task.options):
         few = (
             {"tests": 10, "auxiliary_samples": 10} if "auxiliary" in cell.settings.task.options else {"tests": 10}
         )
@@ -148,9 +154,15 @@ def test_every_node_can_have_its_data(name: str, scale: Scale, monkeypatch: pyte
         if (told := f"{cell.nodes} {task.model_dump_json()}") in seen:
             continue
         seen.add(told)
+        if "pooled" in task.options:  # too much for a test's memory
+            monkeypatch.setattr(images, "_data", labels_only)
+            images._test.cache_clear()
         found = [load_task(task, Place(i, cell.nodes, 0, f"n{i}")) for i in (0, cell.nodes - 1)]
-        assert {t.cluster for t in found} == {0, len(task.options.get("angles", [0])) - 1}
-        assert all(len(t.train.y) > 0 and len(t.test.y) == 10 for t in found if t.test is not None)
+        clusters = len(task.options.get("angles", [0]))
+        everything = cell.nodes == 1  # it has the data of all clusters, and belongs to none
+        tests = 10 * clusters if everything else 10
+        assert {t.cluster for t in found} == ({None} if everything else {0, clusters - 1})
+        assert all(len(t.train.y) > 0 and len(t.test.y) == tests for t in found if t.test is not None)
         assert not experiment.clusters or len(experiment.clusters) == len(task.options["angles"])
 
 
@@ -200,8 +212,22 @@ def test_400_rounds_of_the_30_2_experiment_are_one_command() -> None:
 
 def test_pens_searches_for_as_long_as_the_paper_says_and_then_learns_for_as_long_as_the_others() -> None:
     for name in ("pens-cifar10", "pens-four-rotations", "pens-fashion", "pens-samples", "pens-clients"):
-        rounds = {c.run: c.settings.rounds for c in load(name, "paper", seeds=1).cells}
+        rounds = {c.run: c.settings.rounds for c in load(name, "paper", seeds=1).cells if c.run != "Central"}
         assert rounds == {"Oracle": 333, "PENS": 333 + 200, "Random": 333, "Local": 333}
+
+
+@pytest.mark.parametrize("name", ["pens-cifar10", "pens-four-rotations", "pens-fashion", "pens-thesis-200"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_central_models_learn_from_as_many_images_as_all_clients_together(name: str, scale: Scale) -> None:
+    cells = load(name, scale, seeds=1).cells
+    found: dict[tuple[bool, str], set[int]] = {}
+    for cell in cells:
+        options = cell.settings.task.options
+        images = cell.nodes * options.get("pooled", 1) * (options["samples"] + options["val"])
+        found.setdefault((cell.run.startswith("Central"), cell.point), set()).add(images)
+    for point in {cell.point for cell in cells}:
+        assert found[True, point] == found[False, point]
+        assert len(found[True, point]) == 1
 
 
 def test_whoever_searches_is_done_with_it_before_the_end() -> None:
