@@ -20,6 +20,7 @@ from pfl_node.learning.data import SPLITS, Samples, complete, settle
 from pfl_node.learning.descent import Between, Descent, nothing
 from pfl_node.learning.device import pick
 from pfl_node.learning.distill import Recipe, distill
+from pfl_node.learning.memory import Measured
 from pfl_node.learning.options import BUILT_IN, Options, check_defaults, resolve
 from pfl_node.learning.pool import pool_for
 from pfl_node.learning.probe import probe
@@ -127,7 +128,7 @@ class Learner:
                 if n and own_sample_each:
                     draw = draw_samples(data.n, samples, own_sample_each, chance)
                 self._check(model)
-                results.append(self._measure(space, model, data, draw, between or nothing))
+                results.append(self._measure(space, model, data, draw, between or nothing).figures)
         return tuple(results)
 
     def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None:
@@ -136,9 +137,9 @@ class Learner:
         if classes is None or data.y.is_floating_point() or data.y.ndim != 1:
             return None
         self._check(model)
-        with self._pool.borrow() as space, torch.inference_mode():
-            space.load(model)
-            said = torch.cat([space.module(x).argmax(1) for x in torch.split(data.x, self._eval_batch)])
+        with self._pool.borrow() as space:
+            said = self._measure(space, model, data, None, nothing).said
+        assert said is not None
         pairs = (data.y * classes + said)[data.y >= 0]
         return torch.bincount(pairs, minlength=classes * classes).view(classes, classes).tolist()
 
@@ -216,7 +217,7 @@ class Learner:
 
     def _measure(
         self, space: Workspace, model: Model, data: Samples, draw: Tensor | None, between: Between
-    ) -> Eval:
+    ) -> Measured:
         """Test data is shared by the nodes of a process, so a model that several of them have is measured once."""
         memory, shared = self._pool.memory, draw is None and data is self._splits["test"]
         key = memory.key(model, data, self._given_loss) if shared else None
@@ -228,9 +229,9 @@ class Learner:
             memory.put(key, found, data, self._given_loss)
         return found
 
-    def _evaluate(self, module: nn.Module, data: Samples, draw: Tensor | None, between: Between) -> Eval:
+    def _evaluate(self, module: nn.Module, data: Samples, draw: Tensor | None, between: Between) -> Measured:
         n = data.n if draw is None else len(draw)
-        loss = right = 0.0
+        loss, right, said = 0.0, 0.0, []
         for start in range(0, n, self._eval_batch):
             some = slice(start, start + self._eval_batch)
             index = some if draw is None else draw[some]
@@ -239,8 +240,9 @@ class Learner:
                 output = module(data.x[index])
                 loss += self._loss(output, y).item() * len(y)
                 right += accuracy(output, y) * len(y)
+                said += [] if self._classes is None else [output.argmax(1)]
             between()
-        return Eval(loss / n, right / n, n)
+        return Measured(Eval(loss / n, right / n, n), torch.cat(said) if said else None)
 
     def _loss(self, output: Tensor, y: Tensor) -> Tensor:
         if self._given_loss is None:

@@ -15,6 +15,13 @@ from pfl_node.types import Eval
 KEPT = 8  # figures; nodes measure one after the other, so the last of each cluster are enough
 
 
+class Measured(NamedTuple):
+    """How good a model is, and which class it takes each sample for (None: its outputs are no class scores)."""
+
+    figures: Eval
+    said: Tensor | None
+
+
 class Key(NamedTuple):
     """Which model on which data; nodes share the tensors of a test set, so their place in memory names them."""
 
@@ -30,20 +37,20 @@ class Memory:
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
-        self._known: OrderedDict[Key, tuple[Eval, Tensor, Tensor, object]] = OrderedDict()
+        self._known: OrderedDict[Key, tuple[Measured, Tensor, Tensor, object]] = OrderedDict()
 
     def key(self, model: Model, data: Samples, loss: object) -> Key:
         digest = xxhash.xxh3_128_digest(model.vector.data)
         return Key(digest, data.x.data_ptr(), data.y.data_ptr(), data.n, id(loss))
 
-    def get(self, key: Key) -> Eval | None:
+    def get(self, key: Key) -> Measured | None:
         found = self._known.get(key)
         if found is None:
             return None
         self._known.move_to_end(key)
         return found[0]
 
-    def put(self, key: Key, figures: Eval, data: Samples, loss: object) -> None:
-        self._known[key] = (figures, data.x, data.y, loss)
+    def put(self, key: Key, found: Measured, data: Samples, loss: object) -> None:
+        self._known[key] = (found, data.x, data.y, loss)
         if len(self._known) > self._kept:
             self._known.popitem(last=False)

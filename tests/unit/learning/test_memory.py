@@ -61,3 +61,14 @@ def test_only_the_last_figures_are_kept() -> None:
     models = [me.fresh(seed) for seed in range(3)]
     me.score([*models, models[2], models[0]], split="test")
     assert LOOKED == [9, 9, 9, 9]
+
+
+def test_a_model_that_was_measured_is_not_looked_at_again_for_its_confusions() -> None:
+    first, second = two(blobs(9))
+    model = first.fresh(0)
+    (score,) = first.score([model], split="test")
+    found = first.confusion(model)
+    assert found == second.confusion(model)
+    assert LOOKED == [9]
+    assert found is not None
+    assert sum(row[i] for i, row in enumerate(found)) == round(score.accuracy * 9)
