@@ -103,7 +103,8 @@ class SimNode:
         """Its main has returned: it measures what it has and leaves, as a daemon does."""
         if self._measured_model is not self.policy.model:
             self._measure(self.policy.model)
-        self._confusion = self.learner.confusion(self.policy.model)
+        if self._confusion is None:
+            self._confusion = self.learner.confusion(self.policy.model)
         self._write("finished", round=self.policy.round, **self._figures())
         self.state, self.at_work = "left", False
         self._stop()
@@ -255,6 +256,8 @@ class SimNode:
         for split in self.world.settings.eval.on:
             scores = self.learner.score([model], split=split, samples=None, own_sample_each=False, seed=0)
             self._measured[split] = scores[0]
+        # the learner has just looked at the test data, and does not look again
+        self._confusion = self.learner.confusion(model) if "test" in self._measured else None
         self._measured_model = model
 
     def _figures(self) -> dict[str, float]:
