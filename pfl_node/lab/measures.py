@@ -12,7 +12,7 @@ import numpy as np
 
 from pfl_node import fairness
 
-Unit = Literal["%", "", "MB", "rounds", "s"]
+Unit = Literal["%", "", "models", "MB", "rounds", "s"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +132,8 @@ MEASURES: dict[str, Measure] = {
     "equalized_odds_sum": Measure("equalized odds (TPR + FPR)", "", "lower", _fair(fairness.equalized_odds_sum)),
     "precision": Measure("precision", "%", "higher", _key("neighbours", "precision")),
     "recall": Measure("recall", "%", "higher", _key("neighbours", "recall")),
-    "models_sent": Measure("models sent", "", "lower", _key("models_sent")),
-    "communication": Measure("models sent and received per node", "", "lower", _communication),
+    "models_sent": Measure("models sent", "models", "lower", _key("models_sent")),
+    "communication": Measure("models per node, sent and received", "models", "lower", _communication),
     "megabytes": Measure("sent", "MB", "lower", lambda f: f.summary["bytes_sent"] / 1e6),
     "rounds_to_target": Measure("rounds to target", "rounds", "lower", _rounds_to_target),
     "settled": Measure("settled", "%", "higher", _key("settled")),

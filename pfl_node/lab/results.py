@@ -9,12 +9,21 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import Any
 
+from pfl_node.errors import StoreError
 from pfl_node.lab.experiment import Cell, Claim, Experiment
 from pfl_node.lab.folder import Folder
 from pfl_node.lab.measures import MEASURES, Found
 
-# Student's t for 95 % and n - 1 degrees of freedom, n = 2, 3, …; beyond, the normal's.
+# Student's t for 95 % and 1, 2, … degrees of freedom; beyond, t95 comes near enough.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def t95(degrees: int) -> float:
+    """Student's t for 95 %; from 10 degrees on by Abramowitz and Stegun 26.7.5, within 0.002."""
+    if degrees <= len(T95):
+        return T95[degrees - 1]
+    z, d = 1.959964, float(degrees)
+    return z + (z**3 + z) / (4 * d) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * d**2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +42,30 @@ class Estimate:
         n = len(self.values)
         if n < 2:
             return None
-        t = T95[n - 2] if n - 2 < len(T95) else 1.96
-        return t * stdev(self.values) / sqrt(n)
+        return t95(n - 1) * stdev(self.values) / sqrt(n)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A claim of the paper beside what was found."""
+    """A claim of the paper beside what was found: it holds when the mean over the seeds does."""
 
     claim: Claim
     point: str
-    difference: float | None  # higher - lower; None: one of them was not measured
+    estimate: Estimate | None  # higher - lower, seed by seed; None: no seed has both
+    at_least: bool = False  # the higher one did not come to its end: the difference is larger than that
+
+    @property
+    def difference(self) -> float | None:
+        return self.estimate and self.estimate.mean
 
     @property
     def holds(self) -> bool:
         return self.difference is not None and self.difference >= self.claim.by
+
+    @property
+    def holding(self) -> int:
+        """The seeds on which it holds."""
+        return sum(value >= self.claim.by for value in self.estimate.values) if self.estimate else 0
 
 
 @dataclass(frozen=True)
@@ -61,9 +79,13 @@ class Results:
         return [c for c in self.experiment.cells if (c.run, c.point) == (run, point) and c in self.found]
 
     def estimate(self, run: str, point: str, metric: str) -> Estimate | None:
-        values = [MEASURES[metric].of(self.found[cell]) for cell in self.cells(run, point)]
-        known = tuple(v for v in values if v is not None)
+        known = tuple(self.by_seed(run, point, metric).values())
         return Estimate(known) if known else None
+
+    def by_seed(self, run: str, point: str, metric: str) -> dict[int, float]:
+        """Of the seeds that are done and have it."""
+        values = {cell.seed: MEASURES[metric].of(self.found[cell]) for cell in self.cells(run, point)}
+        return {seed: value for seed, value in values.items() if value is not None}
 
     def figure(self, run: str, point: str, metric: str) -> float | None:
         """The paper's."""
@@ -74,14 +96,34 @@ class Results:
         for claim in self.experiment.claims:
             for point in self.experiment.points:
                 if claim.point in (None, point):
-                    high = self.estimate(claim.higher, point, claim.metric)
-                    low = self.estimate(claim.lower, point, claim.metric)
-                    yield Verdict(claim, point, high.mean - low.mean if high and low else None)
+                    yield self._verdict(claim, point)
+
+    def _verdict(self, claim: Claim, point: str) -> Verdict:
+        low = self.by_seed(claim.lower, point, claim.metric)
+        beyond = {s: n for s, n in self._beyond(claim.higher, point, claim.metric).items() if s in low}
+        high = self.by_seed(claim.higher, point, claim.metric) | beyond
+        gaps = tuple(value - low[seed] for seed, value in sorted(high.items()) if seed in low)
+        return Verdict(claim, point, Estimate(gaps) if gaps else None, bool(beyond))
+
+    def _beyond(self, run: str, point: str, metric: str) -> dict[int, float]:
+        """The rounds of seeds that never came to the target: it would have taken more."""
+        if metric != "rounds_to_target":
+            return {}
+        there = self.by_seed(run, point, metric)
+        return {c.seed: float(c.settings.rounds or 0) for c in self.cells(run, point) if c.seed not in there}
 
 
 def read(experiment: Experiment, folder: Folder) -> Results:
     done = [cell for cell in experiment.cells if folder.is_done(cell)]
-    return Results(experiment, {c: Found(folder.summary(c), series(folder, c), experiment.target) for c in done})
+    return Results(experiment, {cell: _found(experiment, folder, cell) for cell in done})
+
+
+def _found(experiment: Experiment, folder: Folder, cell: Cell) -> Found:
+    try:
+        return Found(folder.summary(cell), series(folder, cell), experiment.target)
+    except (OSError, ValueError, KeyError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StoreError(f"{folder.place(cell)} is damaged ({why}): delete it and run the lab again") from error
 
 
 def series(folder: Folder, cell: Cell) -> dict[int, dict[str, dict[str, Any]]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from pfl_node.errors import PflError
+from pfl_node.errors import ConfigError, PflError, TaskError
 from pfl_node.plugin import in_a_line, line_of
 from pfl_node.settings import Settings
 from pfl_node.sim.faults import node_ids, parse_faults
@@ -98,7 +98,7 @@ def obey(order: Order, voice: Voice) -> None:
     try:
         found = order.run(voice.progress).as_dict()
     except Exception as error:  # the next run may be better
-        voice.tell("failed", why=reason(error))
+        voice.tell("failed", why=reason(error), mistake=isinstance(error, ConfigError | TaskError))
     else:
         del found["per_node"]
         voice.tell("done", summary=found)

@@ -10,11 +10,12 @@ from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES, Found, to_paper
 from pfl_node.lab.report import words
 from pfl_node.lab.report.curves import Choices, Exchange, choices, exchange
-from pfl_node.lab.report.lines import groups, title_of, who
+from pfl_node.lab.report.lines import groups, of_seeds, title_of, who
 from pfl_node.lab.report.record import Record
 from pfl_node.lab.report.style import (
     BACK,
     COLUMN,
+    FAINT,
     INK,
     LETTER,
     Look,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 FAIRNESS = ("demographic_parity", "equalized_odds", "equalized_odds_sum", "fair_accuracy")
 FOUND = ("precision", "recall")
+HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "||||", "----")
 
 
 def fairness(record: Record) -> list[Panel]:
@@ -51,7 +53,7 @@ def _bars(record: Record, name: str, metrics: Sequence[str]) -> Iterator[Panel]:
                 title = title_of(record, words.capital(MEASURES[metric].title), point)
                 figure, axes = canvas(title, height=1.15 + 0.24 * len(known))
                 _bar(axes, metric, known, papers, looks(record.experiment.runs))
-                legend_below(figure, axes)
+                legend_below(figure, axes, of_seeds(record, "bar"))
                 yield Panel(words.file_name(name, MEASURES[metric].title, point), title, figure)
 
 
@@ -64,7 +66,7 @@ def _bar(
     axes.barh(list(place.values()), means, height=0.62, color=[look[run].colour for run in known], alpha=0.75)
     dots: dict[str, Any] = {"s": 11, "color": INK, "edgecolors": BACK, "linewidths": 0.5, "zorder": 3}
     seeds = [(to_paper(metric, value), place[run]) for run, e in known.items() for value in e.values]
-    axes.scatter([x for x, _ in seeds], [i for _, i in seeds], label="a seed", **dots)
+    axes.scatter([x for x, _ in seeds], [i for _, i in seeds], label="one seed", **dots)
     if papers:
         diamonds: dict[str, Any] = {"s": 26, "marker": "D", "facecolors": BACK, "edgecolors": INK, "linewidths": 1}
         x = [to_paper(metric, figure) for figure in papers.values()]
@@ -91,7 +93,12 @@ def who_from_whom(record: Record) -> list[Panel]:
     for cell, found in firsts(record):
         if got := exchange(found, record.folder, cell):
             panels.append(
-                _heatmap(record, cell, got, title_of(record, f"Who got from whom: {cell.run}", cell.point))
+                _heatmap(
+                    record,
+                    cell,
+                    got,
+                    title_of(record, f"Who got from whom: {cell.run}, seed {cell.seed}", cell.point),
+                )
             )
     return panels
 
@@ -100,7 +107,7 @@ def _heatmap(record: Record, cell: Cell, got: Exchange, title: str) -> Panel:
     figure, axes = canvas(title, height=COLUMN * 0.87)
     n = len(got.counts)
     image = axes.imshow(got.counts, cmap="cividis", vmin=0, interpolation="nearest", extent=(0, n, n, 0))
-    whole_numbers(figure.colorbar(image, ax=axes, label="models", shrink=0.85, pad=0.02).ax.yaxis)
+    whole_numbers(figure.colorbar(image, ax=axes, label="models got", shrink=0.85, pad=0.02).ax.yaxis)
     ends = list(accumulate(size for _, size in got.blocks))
     for end in ends[:-1]:
         axes.axhline(end, color="white", linewidth=0.9)
@@ -115,8 +122,8 @@ def _heatmap(record: Record, cell: Cell, got: Exchange, title: str) -> Panel:
         axes.set_yticks(middles, names, rotation=90, va="center")
     axes.tick_params(length=0)
     axes.grid(visible=False)
-    axes.set_xlabel("from")
-    axes.set_ylabel("who got")
+    axes.set_xlabel("from a node of")
+    axes.set_ylabel("a node of")
     return Panel(words.file_name("who-from-whom", cell.run, cell.point), title, figure)
 
 
@@ -138,33 +145,52 @@ def settlement(record: Record) -> list[Panel]:
     """Of the first seed: which head is which differs from seed to seed."""
     panels = []
     for cell, found in firsts(record):
-        for cluster in groups(record):
-            if made := choices(found, cluster):
-                of = "all nodes" if cluster is None else who(record, cluster)
-                title = title_of(record, f"Heads of {cell.run}, {of}", cell.point)
-                figure, axes = canvas(title)
-                _heads(axes, made)
-                legend_below(figure, axes)
-                panels.append(Panel(words.file_name("settlement", cell.run, of, cell.point), title, figure))
+        made = {cluster: chosen for cluster in groups(record) if (chosen := choices(found, cluster))}
+        look = _shades(sorted({head for chosen in made.values() for head in chosen.heads}))
+        for cluster, chosen in made.items():
+            of = "all nodes" if cluster is None else who(record, cluster)
+            title = title_of(record, f"Heads of {cell.run}, {of}", cell.point)
+            figure, axes = canvas(title)
+            _heads(axes, chosen, look)
+            legend_below(figure, axes, f"seed {cell.seed}")
+            panels.append(Panel(words.file_name("settlement", cell.run, of, cell.point), title, figure))
     return panels
 
 
-def _heads(axes: Axes, made: Choices) -> None:
+def _heads(axes: Axes, made: Choices, look: Mapping[int, tuple[Any, str]]) -> None:
     labels, counts = [f"head {head}" for head in made.heads], list(made.heads.values())
-    axes.stackplot(made.rounds, *counts, labels=labels, colors=_shades(len(labels)), step="post")
-    axes.set_xlim(made.rounds[0], max(made.rounds[-1], made.rounds[0] + 1))
-    axes.set_ylim(0, max(map(sum, zip(*counts, strict=True))))
+    colours = [look[head][0] for head in made.heads]
+    areas = axes.stackplot(
+        [r - 1 for r in made.rounds] + [made.rounds[-1]],
+        *([*count, count[-1]] for count in counts),
+        labels=labels,
+        colors=colours,
+        step="post",
+        edgecolor="white",
+        linewidth=0,
+    )
+    for area, head in zip(areas, made.heads, strict=True):
+        area.set_hatch(look[head][1])
+    most, begin = max(map(sum, zip(*counts, strict=True))), made.rounds[0] - 1
+    axes.set_xlim(0, made.rounds[-1])
+    axes.set_ylim(0, most)
+    if begin:
+        axes.text(begin / 2, most / 2, "one head", rotation=90, ha="center", va="center", color=FAINT)
     whole_numbers(axes.xaxis)
     whole_numbers(axes.yaxis)
     axes.set_xlabel("rounds")
     axes.set_ylabel("nodes")
 
 
-def _shades(n: int) -> list[Any]:
-    """Not the colours of the runs."""
+def _shades(heads: Sequence[int]) -> dict[int, tuple[Any, str]]:
+    """A colour and a hatch for each, the same in all clusters; not the colours of the runs."""
     from matplotlib import colormaps
 
-    return [colormaps["viridis"](0.15 + 0.75 * i / max(1, n - 1)) for i in range(n)]
+    n = max(1, len(heads) - 1)
+    return {
+        head: (colormaps["viridis"](0.15 + 0.75 * i / n), HATCHES[i % len(HATCHES)])
+        for i, head in enumerate(heads)
+    }
 
 
 def firsts(record: Record) -> Iterator[tuple[Cell, Found]]:

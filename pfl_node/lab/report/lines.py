@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.lab.measures import MEASURES, Found, to_paper
 from pfl_node.lab.report import words
 from pfl_node.lab.report.curves import Band, band, clusters, over_bytes, over_rounds, same_cluster
 from pfl_node.lab.report.record import Record
-from pfl_node.lab.report.style import Panel, canvas, legend_below, looks, whole_numbers
+from pfl_node.lab.report.style import FAINT, INK, Panel, canvas, legend_below, looks, name_ticks, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Bands = dict[str, Band]  # by run
 DENSE = 25  # points of a line beyond which not each has a marker
+HOLLOW: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize": 6, "linestyle": "none"}
 
 
 def accuracy(record: Record) -> list[Panel]:
@@ -48,9 +50,29 @@ def _per_cluster(record: Record, name: str, title: str, over: str) -> list[Panel
         axes.set_ylim(100 * max(0.0, low - pad), 100 * min(1.0, top + pad))
         axes.set_ylabel("test accuracy, %")
         _axis(axes, over, max(b.x[-1] for b in bands.values()))
-        legend_below(figure, axes)
+        _target(axes, record, (low - pad, top + pad))
+        legend_below(figure, axes, of_seeds(record, "line", "band"))
         panels.append(Panel(words.file_name(name, point, where), whole, figure))
     return panels
+
+
+def _target(axes: Axes, record: Record, shown: tuple[float, float]) -> None:
+    """The accuracy that is to be reached, where it is not far off."""
+    target = record.experiment.target
+    if target is not None and shown[0] < target < shown[1]:
+        axes.axhline(
+            100 * target, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), label=f"target, {100 * target:g} %"
+        )
+
+
+def of_seeds(record: Record, line: str, band: str = "") -> str:
+    """What is drawn, in a few words: they stay with a picture that leaves the page."""
+    done = Counter((cell.run, cell.point) for cell in record.results.found)
+    counts = set(done.values())
+    if counts == {1}:
+        return "one seed"
+    many = f"{counts.pop()} seeds" if len(counts) == 1 else "the seeds that are done"
+    return f"{line}: mean of {many}" + (f"; {band}: lowest to highest" if band else "")
 
 
 def _axis(axes: Axes, over: str, end: float) -> None:
@@ -78,7 +100,7 @@ def precision(record: Record) -> list[Panel]:
             axes.set_ylim(0, 102)
             axes.set_ylabel("merged from own cluster, %")
             _axis(axes, "rounds", 0)
-            legend_below(figure, axes)
+            legend_below(figure, axes, of_seeds(record, "line", "band"))
             panels.append(Panel(words.file_name("precision-over-rounds", point), title, figure))
     return panels
 
@@ -91,15 +113,17 @@ def sweep(record: Record) -> list[Panel]:
     """Each measure of the table over the points; the paper's figures with hollow markers."""
     experiment, panels = record.experiment, []
     for metric in experiment.metrics if len(experiment.points) > 1 else ():
-        title = words.capital(words.heading(metric))
+        title = words.capital(MEASURES[metric].title)
         figure, axes = canvas(title)
         for run in experiment.runs:
             _over_points(axes, record, run, metric)
         if axes.lines:
-            axes.set_xticks(range(len(experiment.points)), experiment.points)
+            name_ticks(axes.xaxis, experiment.points)
             axes.set_xlim(-0.2, len(experiment.points) - 0.8)
             axes.set_ylabel(words.heading(metric))
-            legend_below(figure, axes)
+            if any(f.metric == metric for f in experiment.figures):
+                axes.plot([], [], label="the paper", color=INK, **HOLLOW)
+            legend_below(figure, axes, of_seeds(record, "line", "band"))
             panels.append(Panel(words.file_name("sweep", MEASURES[metric].title), title, figure))
     return panels
 
@@ -112,12 +136,7 @@ def _over_points(axes: Axes, record: Record, run: str, metric: str) -> None:
         _line(axes, record, run, Band.of(map(float, ours), of_seeds))
     papers = {i: f for i, point in points if (f := found.figure(run, point, metric)) is not None}
     look = looks(record.experiment.runs)[run]
-    hollow: dict[str, Any] = {
-        "marker": look.marker,
-        "markerfacecolor": "none",
-        "markersize": 6,
-        "linestyle": "none",
-    }
+    hollow = HOLLOW | {"marker": look.marker}
     axes.plot(list(papers), [to_paper(metric, f) for f in papers.values()], color=look.colour, **hollow)
 
 

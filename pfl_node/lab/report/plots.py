@@ -20,29 +20,33 @@ PLOTS: dict[str, Plot] = {
     ),
     "accuracy_over_bytes": Plot(
         "Accuracy over bytes",
-        "The same accuracy against what all nodes together had sent by then. Who sends nothing is left out.",
+        "The same accuracy against what all nodes together had sent by then. Runs whose nodes send nothing are "
+        "left out.",
     ),
     "who_from_whom": Plot(
         "Who got from whom",
-        "How many models a node (row) got from a node (column) with the first seed, the nodes sorted by cluster. "
-        "Bright blocks on the diagonal are nodes that learn within their own cluster.",
+        "How many models a node (row) got from a node (column) with the first seed, the nodes sorted by cluster; "
+        "white lines part the clusters. Bright blocks on the diagonal are nodes that learn within their own "
+        "cluster.",
     ),
     "settlement": Plot(
         "Which heads the nodes settle on",
         "How many nodes of a cluster chose each head, round by round, with the first seed. A settled cluster has "
-        "one colour, and another one than the other clusters.",
+        "one colour, and another one than the other clusters; a head has the same colour everywhere. Before the "
+        "heads part there is nothing to choose.",
     ),
     "fairness": Plot(
         "Fairness",
         "How differently the clusters are treated by their final models: demographic parity and equalized odds "
-        "are 0 when all are treated alike; fair accuracy rewards high and equal accuracies. A bar is the mean, "
-        "a dot a seed.",
+        "are 0 when all are treated alike; fair accuracy rewards high and equal accuracies. A bar is the mean "
+        "over the seeds, a dot is one seed, a diamond the paper's figure.",
     ),
     "precision_recall": Plot(
         "Precision and recall",
         "Of the neighbours that nodes chose, the share of their own cluster (precision); of their own cluster, "
-        "the share that they chose (recall); a bar is the mean, a dot a seed. Over rounds: of the models that "
-        "nodes merged, the share that came from their own cluster.",
+        "the share that they chose (recall); a bar is the mean over the seeds, a dot is one seed, a diamond the "
+        "paper's figure. Over rounds: of the models that nodes merged, the share that came from their own "
+        "cluster; runs that do not tell what they merge are left out.",
     ),
     "sweep": Plot(
         "Over the points of the sweep",

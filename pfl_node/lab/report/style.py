@@ -68,6 +68,7 @@ RC: Any = {
     "legend.frameon": False,
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), FAINT),
+    "hatch.linewidth": 0.6,
     "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's own font
     "svg.hashsalt": "pfl-node",
 }
@@ -120,16 +121,30 @@ def canvas(title: str, height: float = HEIGHT, width: float = COLUMN) -> tuple[F
     return figure, figure.add_subplot()
 
 
-def legend_below(figure: Figure, axes: Axes) -> None:
-    """Outside of the data, in as many columns as the words allow; more rows make the figure higher."""
+def legend_below(figure: Figure, axes: Axes, note: str = "") -> None:
+    """Outside of the data, in as many columns as the words allow, under a note that says what a line or bar is.
+    More rows make the figure higher."""
     handles, labels = axes.get_legend_handles_labels()
     if labels:
-        columns = max(1, min(len(labels), int(COLUMN / (LETTER * max(map(len, labels)) + 0.45))))
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=columns, handlelength=2, columnspacing=1.2
+        columns = max(1, min(len(labels), int(COLUMN / (LETTER * max(map(len, labels)) + 0.5))))
+        shown = figure.legend(
+            handles, labels, loc="outside lower center", ncols=columns, handlelength=2.4, columnspacing=1.2
         )
         rows = -(-len(labels) // columns)
-        figure.set_figheight(figure.get_figheight() + 0.16 * (rows - 1))
+        if note:
+            shown.set_title(note, prop={"size": 7})
+            shown.get_title().set_color(FAINT)
+        figure.set_figheight(figure.get_figheight() + 0.16 * (rows - 1) + (0.15 if note else 0))
+
+
+def name_ticks(axis: Axis, names: Sequence[str], at: Sequence[float] | None = None) -> None:
+    """Words below an axis; such as would run into each other are turned."""
+    places = list(range(len(names)) if at is None else at)
+    room = COLUMN * 0.8 / max(1, len(names))
+    if max(LETTER * len(name) for name in names) + 0.06 < room:
+        axis.set_ticks(places, names)
+    else:
+        axis.set_ticks(places, names, rotation=30, ha="right", rotation_mode="anchor")
 
 
 def whole_numbers(axis: Axis) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from pfl_node.lab.measures import Found
-from pfl_node.lab.report import curves, style
+from pfl_node.lab.report import blocks, curves, style
 from pfl_node.lab.report.drawing import DRAW, draw
 from pfl_node.lab.report.page import page
 from pfl_node.lab.report.plots import PLOTS
@@ -138,7 +139,51 @@ def test_axes_have_names_with_units_and_runs_a_legend(drawn: Path) -> None:
     texts = words_of(drawn / "plots" / "accuracy-minority.svg")
     assert {"Accuracy, minority", "test accuracy, %", "rounds", "Local", "EL", "FACADE"} <= texts
     assert {"sent by all nodes, MB"} <= words_of(drawn / "plots" / "accuracy-over-bytes-minority.svg")
-    assert {"majority (6)", "minority (2)", "models"} <= words_of(drawn / "plots" / "who-from-whom-el.svg")
+    assert {"majority (6)", "minority (2)", "models got"} <= words_of(drawn / "plots" / "who-from-whom-el.svg")
+
+
+def test_a_picture_says_by_itself_what_its_lines_and_bars_are(drawn: Path) -> None:
+    plots = drawn / "plots"
+    assert "line: mean of 2 seeds; band: lowest to highest" in words_of(plots / "accuracy-minority.svg")
+    assert {"bar: mean of 2 seeds", "one seed"} <= words_of(plots / "fairness-fair-accuracy.svg")
+    assert "seed 0" in words_of(plots / "settlement-facade-majority.svg")
+
+
+def test_a_target_that_is_near_is_a_line(tmp_path: Path) -> None:
+    record = reopen(result(tmp_path, nodes=8, rounds=20, seeds=1))
+    with style.styled():
+        majority, minority = DRAW["accuracy"](record)
+        assert "target, 70 %" in style.svg(majority)
+        assert "one seed" in style.svg(minority)
+
+
+def test_a_head_has_the_same_colour_and_hatch_in_every_cluster(tmp_path: Path) -> None:
+    folder = result(tmp_path, **SMALL)
+    journal = folder / "facade" / "seed-0" / "journal.jsonl"
+    rows = [json.loads(line) for line in journal.read_text().splitlines()]
+    for row in rows:
+        if "head" in row:
+            row["head"] = {"n006": 1, "n007": 2}.get(row["node"], row["head"])
+    journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seen: dict[str, set[tuple[Any, str]]] = {}
+    with style.styled():
+        panels = blocks.settlement(reopen(folder))
+    for panel in panels:
+        legend = panel.figure.legends[0]
+        for text, patch in zip(legend.get_texts(), legend.get_patches(), strict=True):
+            seen.setdefault(text.get_text(), set()).add((patch.get_facecolor(), patch.get_hatch()))
+    assert seen.keys() == {"head 0", "head 1", "head 2"}
+    assert all(len(looks) == 1 for looks in seen.values())
+    assert len(set.union(*seen.values())) == 3
+
+
+def test_long_names_of_points_are_turned(tmp_path: Path) -> None:
+    values = "[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]"
+    sweep = f'[sweep]\nsetting = "train.lr"\nvalues = {values}\nlabel = "learning rate {{}}"\n'
+    record = reopen(result(tmp_path, **SMALL, sweep=sweep))
+    with style.styled():
+        panels = DRAW["sweep"](record)
+    assert {label.get_rotation() for p in panels for label in p.figure.axes[0].get_xticklabels()} == {30.0}
 
 
 def words_of(path: Path) -> set[str]:
