@@ -16,6 +16,7 @@ from pfl_node.membership.events import Changed, Event
 from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
 from pfl_node.route import dialled
+from pfl_node.security.overheard import Overheard
 from pfl_node.store.home import Home
 from pfl_node.wire.endpoint import Endpoint, join_address
 from pfl_node.wire.peer_pb2 import Status, StatusRequest
@@ -52,10 +53,12 @@ class Seed(PeerServicer):
         self.membership.attach(self.endpoint)
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
 
-    async def start(self) -> None:
+    async def start(self, ears: Overheard | None = None) -> None:
+        await self.endpoint.bind(self._options.listen, self.membership.bind)
         if self._tls:
             self._tls.watch()
-        await self.endpoint.bind(self._options.listen, self.membership.bind)
+            if ears:
+                self._tls.overhear(ears, self.endpoint.port)
         await self.endpoint.start()
         mine, bound = self._options, self.endpoint
         self.address = join_address(*await dialled(mine.advertise, bound.host, bound.port, mine.peer_seed))

@@ -18,19 +18,20 @@ from pfl_node.node import Node
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.policies import load_policy
+from pfl_node.security.overheard import Overheard
 from pfl_node.settings import Settings
 from pfl_node.store.home import Home
 
 log = structlog.get_logger(__name__)
 
 
-def run_daemon(settings: Settings) -> int:
+def run_daemon(settings: Settings, ears: Overheard | None = None) -> int:
     """The exit code. A user's mistake is raised as a PflError."""
     configure_logs(settings.log)
     if points := arm():
         log.warning("fail points are on", **points)
     check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it has a directory
-    return run_loop(_run(settings))
+    return run_loop(_run(settings, ears))
 
 
 def join_line(settings: Settings, address: str) -> str:
@@ -72,11 +73,13 @@ def as_set(value: Any) -> str:
     return toml(value)
 
 
-async def _run(settings: Settings) -> int:
+async def _run(settings: Settings, ears: Overheard | None = None) -> int:
     trainer = Trainer()
     node = Node(settings, Home.open(settings.data_dir), trainer)
     try:
         await node.start()
+        if node.tls and ears:
+            node.tls.overhear(ears, node.endpoint.port)
         print(f"{node.name} ({node.id}) listens on {node.address}, data in {node.home.path}", flush=True)
         print(f"another node joins with: {join_line(settings, node.address)}", flush=True)
         if node.lookout.page:

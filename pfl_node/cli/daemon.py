@@ -27,9 +27,13 @@ Version = Annotated[
 
 @takes_settings()
 def _daemon(settings: "Settings") -> int:
+    from pfl_node.secure import why_tls
+    from pfl_node.security.overheard import Overheard
+
+    ears = Overheard() if why_tls(settings) else None  # before gRPC is loaded
     from pfl_node.daemon import run_daemon
 
-    return run_daemon(settings)
+    return run_daemon(settings, ears)
 
 
 def _run(ctx: typer.Context, version: Version = False, **given: Any) -> int | None:  # noqa: ARG001

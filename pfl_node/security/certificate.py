@@ -85,7 +85,7 @@ def read_der(data: bytes) -> Certificate:
 
 
 def _read(data: bytes) -> Certificate:
-    outer = next(der.items(data)).children()
+    outer = der.first(data).children()
     fields = outer[0].children()
     if fields[0].tag == der.VERSION:
         fields = fields[1:]
@@ -106,10 +106,10 @@ def _read(data: bytes) -> Certificate:
 
 
 def _alternative_names(rest: list[der.Item]) -> list[str]:
-    extensions = next((next(iter(item)) for item in rest if item.tag == der.EXTENSIONS), None)
+    extensions = next((der.first(item.content) for item in rest if item.tag == der.EXTENSIONS), None)
     for extension in extensions.children() if extensions else ():
         oid, *_, value = extension.children()
         if oid.content == ALT_NAMES:
-            names = next(der.items(value.content)).children()
+            names = der.first(value.content).children()
             return [n.content.decode("ascii", "replace") for n in names if n.tag == der.DNS_NAME]
     return []

@@ -37,6 +37,10 @@ def items(data: bytes) -> Iterator[Item]:
         yield item
 
 
+def first(data: bytes) -> Item:
+    return _item(data, 0)
+
+
 def _item(data: bytes, at: int) -> Item:
     if len(data) < at + 2:
         raise ValueError("ends early")

@@ -129,7 +129,8 @@ class Trust:
 
     def _complain(self) -> None:
         mine, moment = self.passport.certificate, self._clock()
-        if mine.not_after - moment < SOON and moment - self._complained > AGAIN:
+        soon = min(SOON, (mine.not_after - mine.not_before) / 4)
+        if mine.not_after - moment < soon and moment - self._complained > AGAIN:
             self._complained = moment
             log.warning("this node's certificate expires on %s; have it issued again", _day(mine.not_after))
 

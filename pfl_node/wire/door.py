@@ -6,7 +6,9 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from time import monotonic
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
@@ -23,7 +25,8 @@ Context = Any
 Handler = Any  # grpc.RpcMethodHandler, whose types know neither its fields nor how to make another
 LOOKING = frozenset({"GetStatus", "GetHistory", "WatchEvents", "List", "Check", "Watch", "ServerReflectionInfo"})
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
-TOLD_LIMIT = 1024  # callers whose refusal was logged; a refused one that calls on is only counted
+SAY_AGAIN = 60.0  # seconds
+SAID_LIMIT = 1024  # callers and reasons
 
 
 class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -33,7 +36,7 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self.trust = trust
         self.refused: Counter[tuple[str, str]] = Counter()  # (call, reason)
         self.on_refused: Callable[[str, str, str], None] | None = None  # call, reason, id
-        self._told: set[tuple[str, str]] = set()
+        self._said: dict[tuple[str, str], float] = {}  # until when it is not said again
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Handler]], handler_call_details: Any
@@ -76,15 +79,30 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await context.abort(STATUS[refused.reason], refused.text, ((REASON_KEY, str(refused.reason)),))
         CALLER.set(shown.id if shown else None)
 
+    def turned_away(self, place: str, reason: Reason, words: str) -> None:
+        """A connection that ended before a call."""
+        self._count("handshake", reason, "")
+        host = place.rpartition(":")[0]
+        self._say((host, reason), "refused a connection from %s: %s", place, words)
+
     def _note(self, call: str, refused: Refused, who: PeerId, place: str) -> None:
-        self.refused[call, str(refused.reason)] += 1
+        self._count(call, refused.reason, who)
+        self._say((who, refused.reason), "refused a call from %s: %s", unquote(place), refused.text)
+
+    def _count(self, call: str, reason: Reason, who: str) -> None:
+        self.refused[call, str(reason)] += 1
         if self.on_refused is not None:
-            self.on_refused(call, str(refused.reason), who)
-        if (who, refused.reason) not in self._told:
-            if len(self._told) >= TOLD_LIMIT:
-                self._told.clear()
-            self._told.add((who, refused.reason))
-            log.warning("refused a call from %s: %s", place, refused.text)
+            self.on_refused(call, str(reason), who)
+
+    def _say(self, about: tuple[str, str], text: str, *words: str) -> None:
+        """Who is refused again and again is told of once in a while."""
+        now = monotonic()
+        if now < self._said.get(about, 0.0):
+            return
+        if len(self._said) >= SAID_LIMIT:
+            self._said.clear()
+        self._said[about] = now + SAY_AGAIN
+        log.warning(text, *words)
 
 
 def _certificate(context: Context) -> Certificate:

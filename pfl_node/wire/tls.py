@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import grpc
 
+from pfl_node.errors import Reason
+from pfl_node.security.arrivals import Arrivals
 from pfl_node.security.files import TlsFiles
+from pfl_node.security.overheard import Overheard
 from pfl_node.security.passport import Passport
 from pfl_node.security.start import prepare
 from pfl_node.security.trust import Trust
 from pfl_node.types import PeerId
 from pfl_node.wire.dial import TlsDialer
 from pfl_node.wire.door import Door
+
+CLOSING = 0.1  # seconds until the connection of one who was turned away is gone from the kernel's table
 
 
 class Tls:
@@ -26,6 +32,7 @@ class Tls:
         self.dialer = TlsDialer(self.trust)
         self._reload = reload
         self._watching: asyncio.Task[None] | None = None
+        self._arrivals: Arrivals | None = None
 
     @property
     def id(self) -> PeerId:
@@ -37,12 +44,25 @@ class Tls:
 
         def fetch() -> Any:
             nonlocal shown
+            if self._arrivals:
+                self._arrivals.look()
             if self.trust.passport is shown:
                 return None
             shown = self.trust.passport
             return _configuration(shown)
 
         return grpc.dynamic_ssl_server_credentials(_configuration(shown), fetch, True)
+
+    def overhear(self, ears: Overheard, port: int) -> None:
+        """From now on the log tells of connections that did not come as far as a call."""
+        loop = asyncio.get_running_loop()
+        self._arrivals = Arrivals(port)
+
+        def tell(reason: Reason, words: str) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(loop.call_later, CLOSING, self._turned_away, reason, words)
+
+        ears.tell = tell
 
     def watch(self) -> None:
         self._watching = asyncio.get_running_loop().create_task(self._watch())
@@ -52,6 +72,10 @@ class Tls:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
             self._watching = None
+
+    def _turned_away(self, reason: Reason, words: str) -> None:
+        places = self._arrivals.left() if self._arrivals else []
+        self.door.turned_away(" or ".join(places) or "somebody", reason, words)
 
     async def _watch(self) -> None:
         while True:
