@@ -20,8 +20,18 @@ Scale = Annotated[
     Literal["quick", "paper"], typer.Option(help="A size that shows the same order, or that of the paper.")
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many seeds; otherwise as the spec says.")]
-Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Runs at a time; otherwise one per core.")]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go; otherwise ./lab/NAME-SCALE.")]
+Backend = Annotated[
+    Literal["sim", "swarm"], typer.Option(help="Simulate, or run real nodes on this machine over gRPC.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Simulations at a time, or processes of a swarm; otherwise one per core."
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where results go; otherwise ./lab/NAME-SCALE[-swarm].")
+]
 Root = Annotated[Path | None, typer.Option("--data-root", metavar="DIR", help="Where data sets are.")]
 Download = Annotated[bool, typer.Option("--download", help="Fetch data sets that are missing.")]
 Sets = Annotated[
@@ -97,6 +107,7 @@ def described(experiment: "Experiment") -> dict[str, Any]:
 def run(
     name: Name,
     scale: Scale = "quick",
+    backend: Backend = "sim",
     seeds: Seeds = None,
     workers: Workers = None,
     out: Out = None,
@@ -113,14 +124,14 @@ def run(
     from pfl_node.lab.report.record import Record
     from pfl_node.lab.report.write import write
     from pfl_node.lab.spec import Wishes, load
-    from pfl_node.sim.crew import cores
 
     data = {"task.root": data_root and str(data_root.resolve()), "task.download": download or None}
     given = {key: value for key, value in data.items() if value is not None}
-    experiment = load(name, scale, seeds=seeds, wishes=Wishes(given, sets or ()))
-    folder = Folder(out or Path("lab") / f"{experiment.name}-{scale}")
+    experiment = load(name, scale, seeds=seeds, wishes=Wishes(given, sets or ())).on(backend)
+    place = f"{experiment.name}-{scale}" + ("" if backend == "sim" else f"-{backend}")
+    folder = Folder(out or Path("lab") / place)
     with watching(experiment) as watch:
-        failures = runner.run(experiment, folder, workers=workers or cores(), watch=watch)
+        failures = runner.run(experiment, folder, workers=workers, watch=watch)
     found = results.read(experiment, folder)
     if not found.found and failures:
         raise PflError(f"no run succeeded: {failures[0].why}")

@@ -25,18 +25,19 @@ def watching(experiment: "Experiment") -> "Iterator[Watch]":
 
     from pfl_node.lab.report.words import cell_title
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    texts = TextColumn("{task.description}"), TextColumn("{task.fields[at]}")
+    columns = (texts[0], BarColumn(), texts[1], TimeElapsedColumn(), TimeRemainingColumn())
     under_way: dict[str, TaskID] = {}
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         whole = sum(work_of(cell) for cell in experiment.cells)
-        total = shown.add_task(f"{experiment.name}, {len(experiment.cells)} runs", total=whole)
+        total = shown.add_task(f"{experiment.name}, {len(experiment.cells)} runs", total=whole, at="")
         done: dict[str, int] = {}
 
         def watch(cell: "Cell", said: dict[str, Any]) -> None:
             if said["event"] == "progress":
                 if cell.folder not in under_way:
-                    under_way[cell.folder] = shown.add_task(cell_title(cell), total=said["total"])
-                shown.update(under_way[cell.folder], completed=said["done"])
+                    under_way[cell.folder] = shown.add_task(cell_title(cell), total=said["total"], at="")
+                shown.update(under_way[cell.folder], completed=said["done"], at=where(cell, said))
                 done[cell.folder] = min(said["done"], work_of(cell))
             else:
                 done[cell.folder] = work_of(cell)
@@ -45,6 +46,13 @@ def watching(experiment: "Experiment") -> "Iterator[Watch]":
             shown.update(total, completed=sum(done.values()))
 
         yield watch
+
+
+def where(cell: "Cell", said: dict[str, Any]) -> str:
+    """How far a run is, in words: a simulation's nodes in the mean, a swarm's slowest."""
+    if said.get("started") is not None:
+        return f"{said['started']} of {cell.nodes} nodes are there"
+    return f"round {said.get('slowest', said['done'] // cell.nodes)} of {cell.settings.rounds}"
 
 
 def work_of(cell: "Cell") -> int:
@@ -78,7 +86,7 @@ def show(record: "Record", *, json: bool) -> None:
         return
     metrics = record.experiment.metrics
     as_table(table.columns(record.experiment), [table.texts(line) for line in table.lines(found, metrics)])
-    print(f"\n{words.legend(record.experiment)}")
+    print(f"\n{words.legend(found)}")
     if absent := table.missing(found):
         print(f"not finished: {'; '.join(map(words.cell_title, absent))}")
     for verdict in found.verdicts():

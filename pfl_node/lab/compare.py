@@ -121,6 +121,7 @@ def _circumstances(a: Side, b: Side) -> Iterator[Unlike]:
 def _facts(record: Record) -> dict[str, Any]:
     facts, machine = record.facts, record.facts.get("machine", {})
     own: dict[str, Any] = {"experiment": record.experiment.name, "scale": record.experiment.scale}
+    own |= {"backend": record.experiment.backend}
     own |= {"seeds": ", ".join(map(str, record.experiment.seeds))}
     own |= {name: facts.get(name) for name in ("pfl-node", "commit", "python")}
     return own | dict(facts.get("packages", {})) | {name: machine.get(name) for name in ("cpu", "cores", "system")}

@@ -6,17 +6,18 @@ Where it comes from (a TOML file) is `spec.py`'s business, how it is run `runner
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pfl_node.settings import Settings
 
 Scale = Literal["quick", "paper"]
+Backend = Literal["sim", "swarm"]  # the simulator, or real nodes on this machine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """One run with one seed: what is simulated at a time, and has a folder of its own."""
+    """One run with one seed: what has a folder of its own."""
 
     run: str  # the label of its row, such as "FACADE"
     point: str  # where in the sweep, such as "alpha = 0.1"; empty: there is no sweep
@@ -24,6 +25,7 @@ class Cell:
     nodes: int
     settings: Settings  # whole: policy, task, rounds, seed
     folder: str  # relative to the result's: "facade/alpha-0.1/seed-0"
+    backend: Backend = "sim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,14 @@ class Experiment:
     claims: tuple[Claim, ...] = ()
     clusters: Mapping[int, str] = field(default_factory=dict)  # words for them: {0: "majority", 1: "minority"}
     text: str = ""  # the TOML it came from, which is kept beside the results
+
+    @property
+    def backend(self) -> Backend:
+        """The same for all cells."""
+        return self.cells[0].backend if self.cells else "sim"
+
+    def on(self, backend: Backend) -> Experiment:
+        return replace(self, cells=tuple(replace(cell, backend=backend) for cell in self.cells))
 
     @property
     def runs(self) -> tuple[str, ...]:

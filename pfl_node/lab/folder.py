@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pfl_node.errors import StoreError
+from pfl_node.errors import ConfigError, StoreError
 from pfl_node.lab.environment import environment
-from pfl_node.lab.experiment import Cell, Experiment
+from pfl_node.lab.experiment import Backend, Cell, Experiment
 from pfl_node.store.files import write_atomic
 
 TOLD, SUMMARY, JOURNAL = "settings.json", "summary.json", "journal.jsonl"
+ENVIRONMENT = "environment.json"
 
 
 class Folder:
@@ -31,9 +32,18 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"cannot make {self.path}: {error.strerror or error}") from error
+        self._check(experiment.backend)
         write_atomic(self.path / "spec.toml", experiment.text.encode())
-        facts = {"name": experiment.name, "scale": experiment.scale, "seeds": list(experiment.seeds)}
-        write_atomic(self.path / "environment.json", json.dumps({**facts, **environment()}, indent=1).encode())
+        facts: dict[str, Any] = {"name": experiment.name, "scale": experiment.scale, "backend": experiment.backend}
+        facts |= {"seeds": list(experiment.seeds), **environment()}
+        write_atomic(self.path / ENVIRONMENT, json.dumps(facts, indent=1).encode())
+
+    def _check(self, backend: Backend) -> None:
+        """What the one found is not thrown away for the other."""
+        there = _json(self.path / ENVIRONMENT)
+        if there and backend_of(there) != backend and any(self.path.glob(f"**/{SUMMARY}")):
+            other = f"--backend {backend_of(there)}"
+            raise ConfigError(f"{self.path} holds results of {other}: say with --out where these shall go")
 
     def place(self, cell: Cell) -> Path:
         return self.path / cell.folder
@@ -61,12 +71,25 @@ class Folder:
                 yield json.loads(line)
 
     def _told(self, cell: Cell) -> Any:
-        try:
-            return json.loads((self.place(cell) / TOLD).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
+        told = _json(self.place(cell) / TOLD)
+        return told and {"backend": backend_of(told), **told}
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """None: it is not there, or damaged."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def backend_of(told: Mapping[str, Any]) -> Backend:
+    """Of a cell or of all, as its file tells; once there was the simulator only."""
+    backend: Backend = told.get("backend", "sim")
+    return backend
 
 
 def told_of(cell: Cell) -> dict[str, Any]:
     """What decides the result of a cell."""
-    return {"nodes": cell.nodes, "settings": cell.settings.model_dump(mode="json")}
+    return {"backend": cell.backend, "nodes": cell.nodes, "settings": cell.settings.model_dump(mode="json")}

@@ -1,15 +1,21 @@
-"""Runs the cells of an experiment, several at a time, in processes of their own. What is done stays done: a second
-call does what is left, and a cell that was broken off goes on from its last segment."""
+"""Runs the cells of an experiment: several simulations at a time, or swarms of real nodes one after the other.
+
+What is done stays done: a second call does what is left, and a cell that was broken off goes on from its last
+segment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.folder import Folder
-from pfl_node.sim.crew import Said, run_all
+from pfl_node.lab.swarms import crew as swarms
+from pfl_node.sim import crew as simulations
+from pfl_node.sim.crew import Heard, Said, cores
 from pfl_node.sim.worker import Order
+from pfl_node.swarm.console import quiet
 
 SEGMENTS = 20  # a cell is written down about so often
 LEAST = 5  # rounds in a segment
@@ -26,7 +32,7 @@ class Failure:
 Watch = Callable[[Cell, Said], None]  # progress (done, total), done (summary), failed (why) or kept
 
 
-def run(experiment: Experiment, folder: Folder, *, workers: int, watch: Watch) -> list[Failure]:
+def run(experiment: Experiment, folder: Folder, *, workers: int | None, watch: Watch) -> list[Failure]:
     """Everything that is left to do. The longest cells come first, so that no core idles at the end."""
     folder.prepare(experiment)
     todo = []
@@ -38,10 +44,26 @@ def run(experiment: Experiment, folder: Folder, *, workers: int, watch: Watch) -
     todo.sort(key=_work, reverse=True)
     for cell in todo:
         folder.begin(cell)
-    orders = [Order(cell.settings, cell.nodes, out=folder.place(cell), segment=segment_of(cell)) for cell in todo]
-    last = run_all(orders, workers, lambda number, said: watch(todo[number], said)) if orders else []
+    how = _in_swarms if experiment.backend == "swarm" else _in_simulations
+    last = how(todo, folder, workers, lambda number, said: watch(todo[number], said)) if todo else []
     said = zip(todo, last, strict=True)
     return [Failure(cell, word["why"]) for cell, word in said if word["event"] == "failed"]
+
+
+def _in_simulations(cells: Sequence[Cell], folder: Folder, workers: int | None, heard: Heard) -> list[Said]:
+    """So many at a time."""
+    orders = [Order(c.settings, c.nodes, out=folder.place(c), segment=segment_of(c)) for c in cells]
+    return simulations.run_all(orders, workers or cores(), heard)
+
+
+def _in_swarms(cells: Sequence[Cell], folder: Folder, workers: int | None, heard: Heard) -> list[Said]:
+    """One at a time, in so many processes."""
+    told = [cell.settings.model_copy(update={"log": quiet(cell.settings)}) for cell in cells]
+    orders = [
+        swarms.Order(settings, cell.nodes, workers, folder.place(cell), segment_of(cell))
+        for cell, settings in zip(cells, told, strict=True)
+    ]
+    return swarms.run_all(orders, heard)
 
 
 def segment_of(cell: Cell) -> int:

@@ -6,6 +6,8 @@ import sys
 
 from rich.console import Console
 
+from pfl_node.settings import LogSettings, Settings
+
 WIDTH = 100  # columns where there is no terminal to ask
 
 
@@ -28,3 +30,11 @@ def short(name: str) -> str:
 
 def percent(share: float | None) -> str:
     return "unknown" if share is None else f"{100 * share:.1f} %"
+
+
+def quiet(settings: Settings) -> LogSettings:
+    """Warnings only, unless the user said otherwise; in the format of this process's stderr, not of a worker's."""
+    log = settings.log
+    level = log.level if "level" in log.model_fields_set else "warning"
+    people = log.format == "console" or (log.format == "auto" and sys.stderr.isatty())
+    return log.model_copy(update={"level": level, "format": "console" if people else "json"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,21 +22,23 @@ class SwarmOutcome(Outcome):
     failed_calls: Mapping[str, int]  # by call and reason
     wall_seconds: float
     cpu_seconds: float  # of the workers, after their imports
+    processes: int = 1  # that hosted the nodes
 
     @classmethod
-    def of(cls, swarm: Swarm, seconds: float) -> SwarmOutcome:
-        names = {seat.node: node_name(seat.index) for seat in swarm.seats}
+    def of(cls, swarm: Swarm, seconds: float, *, called: Callable[[int], str] = node_name) -> SwarmOutcome:
+        names = {seat.node: called(seat.index) for seat in swarm.seats}
         results = [seat.result or {} for seat in swarm.seats]
         return cls(
             policy=swarm.settings.policy.name,
             task=swarm.settings.task.name,
             seed=swarm.settings.seed,
             rounds=swarm.settings.rounds,
-            nodes=tuple(record(seat, names) for seat in swarm.seats),
+            nodes=tuple(record(seat, called(seat.index), names) for seat in swarm.seats),
             refused=_total(results, "refused"),
             failed_calls=_total(results, "failed_calls"),
             wall_seconds=seconds,
             cpu_seconds=swarm.cpu,
+            processes=len(swarm.shares),
         )
 
     @property
@@ -51,14 +53,14 @@ class SwarmOutcome(Outcome):
         return sum(1 for n in self.nodes if n.state not in ENDED)
 
 
-def record(seat: Seat, names: Mapping[str, str]) -> NodeRecord:
+def record(seat: Seat, id: str, names: Mapping[str, str]) -> NodeRecord:
     result = seat.result or {}
     last = {what: seat.said.get(f"test_{what}") for what in ("accuracy", "loss")}
     test = result.get("measured", {}).get("test", last)
     told = result.get("told", {})
     chosen = told.get("neighbours", {}).get("ids")
     return NodeRecord(
-        id=node_name(seat.index),
+        id=id,
         cluster=seat.cluster,
         state=result.get("how", "lost"),
         rounds=seat.round,
@@ -70,6 +72,7 @@ def record(seat: Seat, names: Mapping[str, str]) -> NodeRecord:
         bytes_received=result.get("bytes_received", 0),
         neighbours=None if chosen is None else tuple(names.get(p, p) for p in chosen),
         head=told.get("round", {}).get("head"),
+        confusion=result.get("confusion"),
     )
 
 

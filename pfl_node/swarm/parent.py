@@ -16,7 +16,7 @@ from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
 from pfl_node.settings import Settings
 from pfl_node.swarm.pipes import Child, Said
-from pfl_node.swarm.spec import WorkerSpec, node_name, split
+from pfl_node.swarm.spec import TraceSpec, WorkerSpec, node_name, split
 from pfl_node.wire.endpoint import Endpoint
 
 GRACE = 8.0  # seconds that the nodes have to leave in order
@@ -38,11 +38,14 @@ class Seat:
 class Swarm:
     """N nodes in W processes, all traffic between them real gRPC."""
 
-    def __init__(self, settings: Settings, *, nodes: int, workers: int | None, out: Path) -> None:
+    def __init__(
+        self, settings: Settings, *, nodes: int, workers: int | None, out: Path, trace: TraceSpec | None = None
+    ) -> None:
         self.settings = settings
         self.nodes = nodes
         self.shares = split(nodes, workers or _cores())
         self.out = out
+        self.trace = trace
         self.seats = [Seat(i) for i in range(nodes)]
         self.pids: list[int] = []
         self.imported = 0  # workers that have torch
@@ -50,6 +53,7 @@ class Swarm:
         self.ready = asyncio.Event()  # every node has started
         self.stopping = False
         self.on_event: Callable[[Said], None] = lambda _: None
+        self.on_kept: Callable[[Said], None] = lambda _: None  # a node of a traced swarm has kept its state
         self._workers: list[Child] = []
 
     async def run(self) -> None:
@@ -132,7 +136,7 @@ class Swarm:
     async def _hear_out(self, worker: Child, share: tuple[int, ...], seed: str) -> None:
         if self.stopping:
             worker.kill()
-        worker.order(WorkerSpec(self.settings, self.nodes, share, seed, self.out).dump())
+        worker.order(WorkerSpec(self.settings, self.nodes, share, seed, self.out, self.trace).dump())
         async for said in worker.events():
             self.on_event(self._hear(said))
 
@@ -143,6 +147,8 @@ class Swarm:
                 self.imported += 1
             case "worked":
                 self.cpu += said["cpu"]
+            case "kept":
+                self.on_kept(said)
             case "result":
                 self.seats[said["index"]].result = said
             case "node":

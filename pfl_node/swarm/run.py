@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -12,9 +11,9 @@ from rich.console import Console
 
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
-from pfl_node.settings import LogSettings, Settings
+from pfl_node.settings import Settings
 from pfl_node.swarm.baseline import Baseline
-from pfl_node.swarm.console import terminal
+from pfl_node.swarm.console import quiet, terminal
 from pfl_node.swarm.folder import directory
 from pfl_node.swarm.live import watching
 from pfl_node.swarm.outcome import SwarmOutcome
@@ -47,7 +46,7 @@ class Run:
     def __init__(
         self, settings: Settings, *, nodes: int, workers: int | None, out: Path, compare: bool = False
     ) -> None:
-        self.settings = settings.model_copy(update={"log": _log(settings)})
+        self.settings = settings.model_copy(update={"log": quiet(settings)})
         self.swarm = Swarm(self.settings, nodes=nodes, workers=workers, out=out)
         self.baseline = Baseline(self.settings, nodes) if compare else None
         self.seconds: float | None = None  # that the swarm took; None: it is still running
@@ -109,11 +108,3 @@ class Run:
         if self.seconds is None:
             self.killed = self.swarm.stopping
             (self.swarm.kill if self.killed else self.swarm.stop)()
-
-
-def _log(settings: Settings) -> LogSettings:
-    """Warnings only, unless the user said otherwise; in the format of this process's stderr, not of a worker's."""
-    log = settings.log
-    level = log.level if "level" in log.model_fields_set else "warning"
-    people = log.format == "console" or (log.format == "auto" and sys.stderr.isatty())
-    return log.model_copy(update={"level": level, "format": "console" if people else "json"})

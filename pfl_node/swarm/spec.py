@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError
 from pfl_node.settings import Settings
+
+START_WAIT = 120.0  # seconds for all nodes to load, at least
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSpec:
+    """What an experiment wants to know of the nodes (`trace.py`)."""
+
+    every: int  # rounds from one state to the next
+    messages: bool  # are the senders of models written down?
+    began: float  # when the swarm was started, in seconds since 1970
+    seconds: float  # that earlier lives of the swarm had before
+    sent: tuple[int, ...]  # bytes that each node had sent in those
+
+    def dump(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def load(cls, raw: Mapping[str, Any]) -> TraceSpec:
+        return cls(**{**raw, "sent": tuple(raw["sent"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +42,7 @@ class WorkerSpec:
     indices: tuple[int, ...]  # of this worker
     seed_address: str
     out: Path
+    trace: TraceSpec | None = None
 
     def dump(self) -> str:
         return json.dumps(
@@ -30,6 +52,7 @@ class WorkerSpec:
                 "indices": self.indices,
                 "seed_address": self.seed_address,
                 "out": str(self.out),
+                "trace": self.trace and self.trace.dump(),
             }
         )
 
@@ -42,6 +65,7 @@ class WorkerSpec:
             tuple(raw["indices"]),
             raw["seed_address"],
             Path(raw["out"]),
+            raw["trace"] and TraceSpec.load(raw["trace"]),
         )
 
     def node_settings(self, index: int) -> Settings:
@@ -57,9 +81,21 @@ class WorkerSpec:
                 "data_dir": self.out / "nodes" / name,
                 "http": s.http.model_copy(update={"listen": page_of(s, index)}),
                 "task": s.task.model_copy(update={"index": index, "nodes": self.nodes}),
-                "start": s.start.model_copy(update={"peers": self.nodes - 1, "wait": 120.0}),
+                "start": s.start.model_copy(
+                    update={"peers": self.nodes - 1, "wait": max(START_WAIT, s.start.wait)}
+                ),
             }
         )
+
+
+def rows_of(out: Path, name: str) -> Path:
+    """Where the events of a node are."""
+    return out / "rows" / f"{name}.jsonl"
+
+
+def state_of(out: Path, part: int, name: str) -> Path:
+    """Where the state of a node is after `part` times `every` rounds."""
+    return out / "states" / f"{part:06}" / f"{name}.safetensors"
 
 
 def page_of(settings: Settings, index: int) -> str | None:

@@ -22,6 +22,7 @@ from pfl_node.status import details_of
 from pfl_node.store.home import Home
 from pfl_node.swarm.pipes import Parent, leave
 from pfl_node.swarm.spec import WorkerSpec
+from pfl_node.swarm.trace import Trace
 
 PATIENCE = 20.0  # seconds from being told to stop to the end; more than the parent has, if it lives
 
@@ -34,12 +35,14 @@ class Worker:
         self.parent = parent
         self.trainer = Trainer()
         self.nodes: dict[int, Node] = {}  # those whose port is open
+        self.traces: dict[int, Trace] = {}  # if somebody wants them
+        self._imports = 0.0  # seconds
 
     async def run(self) -> None:
         """Until every node is done or the parent wants no more."""
         self.parent.on_stop(self.stop)
         await self.trainer.do(lambda _: _import_torch())
-        imports = time.process_time()
+        self._imports = time.process_time()
         self.parent.tell("imported", {})
         try:
             for index in self.spec.indices:
@@ -47,10 +50,13 @@ class Worker:
             async with asyncio.TaskGroup() as group:
                 for index, node in self.nodes.items():
                     group.create_task(self._run(index, node))
-            self.parent.tell("worked", {"cpu": time.process_time() - imports})
+            self.parent.tell("worked", {"cpu": self._cpu()})
         finally:
             await asyncio.gather(*(node.close() for node in self.nodes.values()))
             await self.trainer.close()
+
+    def _cpu(self) -> float:
+        return time.process_time() - self._imports
 
     def stop(self) -> None:
         if len(self.nodes) < len(self.spec.indices):
@@ -65,16 +71,32 @@ class Worker:
         settings = self.spec.node_settings(index)
 
         def observe(event: str, data: Mapping[str, Any]) -> None:
+            if trace := self.traces.get(index):
+                trace.observe(event, data)
             self.parent.tell("node", {"index": index, "what": event, "data": data})
 
         node = Node(settings, Home.open(settings.data_dir), self.trainer, observe, lab=True)
+        if self.spec.trace:
+            self.traces[index] = Trace(self.spec.trace, node, index, self.spec.out, self._kept)
         await node.start()
         return node
+
+    def _kept(self, facts: dict[str, Any]) -> None:
+        self.parent.tell("kept", {**facts, "worker": self.spec.indices[0], "cpu": self._cpu()})
 
     async def _run(self, index: int, node: Node) -> None:
         structlog.contextvars.bind_contextvars(node=node.name)
         how = await node.run()
-        self.parent.tell("result", {"index": index, "how": how, **details_of(node)})
+        if trace := self.traces.get(index):
+            await trace.close()
+        last = {"confusion": await self._confusion(node) if how == "done" else None, **details_of(node)}
+        self.parent.tell("result", {"index": index, "how": how, **last})
+
+    async def _confusion(self, node: Node) -> list[list[int]] | None:
+        """On its test data."""
+        chronicle = node.chronicle
+        assert chronicle is not None
+        return await self.trainer.soon(lambda: chronicle.learner.confusion(chronicle.policy.model))
 
 
 def _import_torch() -> None:

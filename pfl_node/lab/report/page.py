@@ -65,6 +65,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     sizes = ", ".join(_several(f"{c.nodes} nodes, {c.settings.rounds} rounds" for c in experiment.cells))
     yield "Repeat it", f"<code>{escape(record.command)}</code>"
     yield "Scale", escape(f"{experiment.scale}: {sizes}")
+    yield "Backend", escape(words.backend(record.results))
     yield "Seeds", escape(", ".join(map(str, experiment.seeds)))
     yield "Runs", f"{done} of {planned} done"
     yield "pfl-node", escape(f"{facts.get('pfl-node', 'unknown')}, commit {_commit(facts.get('commit'))}")
@@ -96,7 +97,7 @@ def _results(record: Record) -> str:
     experiment = record.experiment
     heads = "".join(_head(head) for head in table.columns(experiment))
     rows = "".join(_row(line, experiment) for line in table.lines(record.results, experiment.metrics))
-    note = f"{words.legend(experiment)}."
+    note = f"{words.legend(record.results)}."
     if experiment.scale == "quick" and experiment.figures:
         note += " At the quick scale the paper's order should show; its figures belong to its own scale."
     return (

@@ -18,11 +18,11 @@ from pydantic import ValidationError
 from pfl_node.errors import ConfigError
 from pfl_node.lab import results, spec
 from pfl_node.lab.experiment import Cell, Experiment
-from pfl_node.lab.folder import SUMMARY, TOLD, Folder
+from pfl_node.lab.folder import ENVIRONMENT, SUMMARY, TOLD, Folder, backend_of
 from pfl_node.lab.results import Results
 from pfl_node.settings import Settings
 
-ENVIRONMENT, SPEC = "environment.json", "spec.toml"
+SPEC = "spec.toml"
 Flat = dict[str, Any]  # dotted keys
 
 
@@ -48,6 +48,7 @@ class Record:
         if name not in spec.shipped() or spec.read(name)[1] != experiment.text:
             name = str(self.folder.path / SPEC)
         size = ["--scale", experiment.scale, "--seeds", str(len(experiment.seeds))]
+        size += ["--backend", experiment.backend] if experiment.backend != "sim" else []
         wishes = [f"{key}={_toml(value)}" for key, value in self._wishes().items()]
         sets = [word for wish in wishes for word in ("--set", wish)]
         return shlex.join(["pfl-node", "lab", "run", name, *size, *sets])
@@ -81,6 +82,7 @@ def reopen(path: Path) -> Record:
     facts = _json(path / ENVIRONMENT)
     planned = _load(path, facts["name"], facts["scale"], len(facts["seeds"]))
     folder = Done(path)
+    planned = planned.on(backend_of(facts))
     experiment = replace(planned, cells=tuple(_as_run(folder, cell) for cell in planned.cells))
     return Record(folder, results.read(experiment, folder))
 
@@ -98,10 +100,11 @@ def _as_run(folder: Folder, cell: Cell) -> Cell:
     if not path.exists():
         return cell
     told = _json(path)
+    as_run = replace(cell, nodes=told["nodes"], backend=backend_of(told))
     try:
-        return replace(cell, nodes=told["nodes"], settings=Settings.model_validate(told["settings"]))
+        return replace(as_run, settings=Settings.model_validate(told["settings"]))
     except ValidationError:
-        return replace(cell, nodes=told["nodes"])
+        return as_run
 
 
 def _planned(path: Path, experiment: Experiment) -> Experiment:

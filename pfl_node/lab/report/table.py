@@ -80,7 +80,7 @@ def markdown(found: Results, command: str) -> str:
         f"# {experiment.title}",
         f"{experiment.paper}. Scale: {experiment.scale}. `{command}`",
         "\n".join(f"| {' | '.join(_cell(text) for text in row)} |" for row in rows),
-        f"Figures: {words.legend(experiment)}.",
+        f"Figures: {words.legend(found)}.",
     ]
     if absent := missing(found):
         blocks.append("Not finished: " + "; ".join(map(words.cell_title, absent)) + ".")
@@ -106,6 +106,7 @@ def as_dict(found: Results) -> dict[str, Any]:
         "title": experiment.title,
         "paper": experiment.paper,
         "scale": experiment.scale,
+        "backend": experiment.backend,
         "seeds": list(experiment.seeds),
         "metrics": list(asked),
         "rows": [_row(line, asked) for line in lines(found, [*asked, *others])],

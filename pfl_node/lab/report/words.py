@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from pfl_node.lab.experiment import Cell, Experiment
+from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES, to_paper
-from pfl_node.lab.results import Estimate, Verdict
+from pfl_node.lab.results import Estimate, Results, Verdict
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -46,12 +46,24 @@ def heading(metric: str) -> str:
     return f"{measure.title}, {measure.unit}" if measure.unit and measure.unit != "rounds" else measure.title
 
 
-def legend(experiment: Experiment) -> str:
+def backend(found: Results) -> str:
+    """In what the runs took place."""
+    if found.experiment.backend == "sim":
+        return "simulated, on a virtual clock and network"
+    sizes = (
+        f"{cell.nodes} nodes in {plural(f.summary['processes'], 'process')}" for cell, f in found.found.items()
+    )
+    return ", ".join(["real nodes over gRPC", *dict.fromkeys(sizes)])
+
+
+def legend(found: Results) -> str:
     """What the figures of a table are."""
+    experiment = found.experiment
     n = len(experiment.seeds)
     ours = f"our mean ± half the 95 % interval over {n} seeds" if n > 1 else "ours, of one seed"
     paper = "; in brackets the paper's figure and how far ours is above it" if experiment.figures else ""
-    return ours + paper
+    real = f"; {backend(found)}" if experiment.backend != "sim" else ""
+    return ours + paper + real
 
 
 def capital(text: str) -> str:
@@ -92,7 +104,7 @@ def duration(seconds: float) -> str:
 
 
 def plural(n: int, what: str) -> str:
-    return f"{n} {what}" + ("" if n == 1 else "s")
+    return f"{n} {what}" + ("" if n == 1 else "es" if what.endswith("s") else "s")
 
 
 def file_name(*words: str) -> str:

@@ -1,0 +1,91 @@
+"""What an experiment wants of a swarm's nodes besides what they do for themselves: every event with the bytes sent
+so far, the senders of the models they took, and after every so many rounds a state from which all can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pfl_node.chronicle import checkpoint_facts
+from pfl_node.node import Node
+from pfl_node.status import details_of
+from pfl_node.store.checkpoint import save_checkpoint
+from pfl_node.store.journal import Journal
+from pfl_node.swarm.spec import TraceSpec, rows_of, state_of
+from pfl_node.types import PeerId
+
+Kept = Callable[[dict[str, Any]], None]
+
+
+class Trace:
+    """Of one node. `observe` what it writes down, `close` when it is done."""
+
+    def __init__(self, spec: TraceSpec, node: Node, index: int, out: Path, kept: Kept) -> None:
+        self._spec = spec
+        self._node = node
+        self._index = index
+        self._out = out
+        self._kept = kept
+        self._file = rows_of(out, node.name)
+        self._journal = Journal(self._file)
+        self._taken: Counter[PeerId] = Counter()
+        self._part: int | None = None  # the last whose state was kept
+        self._saves: list[asyncio.Task[None]] = []
+
+    def observe(self, event: str, data: Mapping[str, Any]) -> None:
+        """Told when it is in the node's own journal, before anything else happens."""
+        match event, data:
+            case "started", {"round": int(round)}:
+                self._part = round // self._spec.every
+                self._write(event, data)
+            case "round", {"round": int(round)}:
+                self._round(round, data)
+            case _:
+                self._write(event, data)
+
+    async def close(self) -> None:
+        """All states are on disk; raises what they failed with."""
+        try:
+            await asyncio.gather(*self._saves)
+        finally:
+            self._journal.close()
+
+    def _round(self, round: int, data: Mapping[str, Any]) -> None:
+        if self._spec.messages:
+            for sender in (self._node.reception.received - self._taken).elements():
+                self._write("taken", {"from": sender, "call": "send", "round": round})
+            self._taken = Counter(self._node.reception.received)
+        details = details_of(self._node)
+        self._write("round", {**data, "bytes_sent": self._spec.sent[self._index] + details["bytes_sent"]})
+        policy = self._node.policy
+        assert policy is not None
+        if policy.rounds is None or policy.round + 1 < policy.rounds:
+            self._keep(policy.round + 1, details)
+
+    def _keep(self, after: int, details: dict[str, Any]) -> None:
+        """At a Report the state is whole; it is taken now and written by and by."""
+        part = after // self._spec.every
+        if self._part is not None and part <= self._part:
+            return
+        self._part = part
+        assert self._node.policy is not None
+        facts = {"part": part, "index": self._index, "round": after, "details": details}
+        save = self._save(part, self._node.policy.snapshot(), {**facts, "rows": self._file.stat().st_size})
+        self._saves.append(asyncio.create_task(save))
+
+    async def _save(self, part: int, state: Mapping[str, Any], facts: dict[str, Any]) -> None:
+        node, path = self._node, state_of(self._out, part, self._node.name)
+        assert node.policy is not None
+        assert node.chronicle is not None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        same = checkpoint_facts(node.settings, node.policy)
+        await asyncio.to_thread(save_checkpoint, path, state, node.chronicle.learner.layout, **same)
+        self._kept(facts)
+
+    def _write(self, event: str, data: Mapping[str, Any]) -> None:
+        now = self._spec.seconds + time.time() - self._spec.began
+        self._journal.write(event, {**data, "node": self._node.id}, time=now)

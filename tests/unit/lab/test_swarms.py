@@ -1,0 +1,193 @@
+"""Cells as swarms, without one: what is kept until they are done, and what their processes say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfl_node.lab.swarms import crew, shelf
+from pfl_node.lab.swarms.cell import Cell, for_turns, progress
+from pfl_node.lab.swarms.crew import Order
+from pfl_node.lab.swarms.shelf import Mark, Shelf, Standing, joined, standings
+from pfl_node.settings import Settings
+from pfl_node.sim.crew import Said
+from pfl_node.store.home import Home
+from pfl_node.swarm.spec import node_name, rows_of, state_of
+from tests.unit.swarm.made import after, outcome, record, started, swarm
+
+DETAILS = {"bytes_sent": 10, "bytes_received": 5, "models_sent": {"n001": 2}, "told": {"round": {"head": 1}}}
+
+
+def order(out: Path, nodes: int = 2) -> Order:
+    return Order(Settings(rounds=20), nodes, 2, out, every=5)
+
+
+def kept(place: Shelf, part: int, rows: int) -> Mark:
+    """A state of the swarm, as workers and the process above them write it."""
+    for name in place.names:
+        state_of(place.path, part, name).parent.mkdir(parents=True, exist_ok=True)
+        state_of(place.path, part, name).write_bytes(b"state %d" % part)
+    mark = Mark(part, tuple(Standing(5 * part, rows, DETAILS) for _ in place.names), wall=3.0, cpu=2.0)
+    place.keep(mark)
+    return mark
+
+
+# -- the shelf -------------------------------------------------------------------------------------------------
+
+
+def test_nodes_have_the_names_that_they_have_in_a_simulation(tmp_path: Path) -> None:
+    place = Shelf(tmp_path, 2)
+    assert place.go_on() == Mark(0, (Standing(), Standing()))
+    home = Home.open(place.path / "nodes" / node_name(1))
+    assert home.identity.id == "n001"
+    home.close()
+
+
+def test_a_swarm_goes_on_from_the_last_state_that_all_nodes_have(tmp_path: Path) -> None:
+    place = Shelf(tmp_path, 2)
+    place.go_on()
+    for name in place.names:
+        rows_of(place.path, name).write_text("before\nafter\n")
+    kept(place, 1, rows=0)
+    mark = kept(place, 2, rows=len("before\n"))
+    assert not state_of(place.path, 1, node_name(0)).exists()
+    state_of(place.path, 3, node_name(0)).parent.mkdir()
+    state_of(place.path, 3, node_name(0)).write_bytes(b"the other one has none")
+    assert Shelf(tmp_path, 2).go_on() == mark
+    for name in place.names:
+        assert rows_of(place.path, name).read_text() == "before\n"
+        assert (place.path / "nodes" / name / "checkpoint.safetensors").read_bytes() == b"state 2"
+    assert mark.sent == (10, 10)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda place: (place.path / "mark.json").write_text("{"),
+        lambda place: state_of(place.path, 1, node_name(1)).unlink(),
+        lambda place: rows_of(place.path, node_name(1)).write_text("less"),
+    ],
+)
+def test_a_state_that_is_not_whole_is_none(tmp_path: Path, spoil: Callable[[Shelf], None]) -> None:
+    place = Shelf(tmp_path, 2)
+    place.go_on()
+    for name in place.names:
+        rows_of(place.path, name).write_text("before\n")
+    kept(place, 1, rows=len("before\n"))
+    spoil(place)
+    assert place.go_on().part == 0
+    assert rows_of(place.path, node_name(0)).read_text() == ""
+
+
+def test_the_events_of_all_nodes_become_one_journal_in_the_order_of_time(tmp_path: Path) -> None:
+    place = Shelf(tmp_path, 2)
+    place.go_on()
+    for name, times in zip(place.names, ((1.0, 4.0), (2.0, 3.0)), strict=True):
+        rows_of(place.path, name).write_text("".join(json.dumps({"time": t}) + "\n" for t in times))
+    place.finish(outcome(record(0), record(1)))
+    rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert [row["time"] for row in rows] == [1.0, 2.0, 3.0, 4.0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl", "summary.json"]
+
+
+def test_nodes_that_are_still_leaving_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "LOOK", 0.01)
+    monkeypatch.setattr(shelf, "LEAVING", 0.05)
+    place = Shelf(tmp_path, 1)
+    place.go_on()
+    home = Home.open(place.path / "nodes" / node_name(0))
+    with pytest.raises(shelf.PflError, match="another run is under way"):
+        asyncio.run(place.vacant())
+    home.close()
+    asyncio.run(place.vacant())
+
+
+# -- two lives of a node ---------------------------------------------------------------------------------------
+
+
+def test_counters_of_two_lives_are_added_and_the_last_words_count() -> None:
+    now: dict[str, Any] = {"bytes_sent": 7, "bytes_received": 1, "models_sent": {"n001": 1, "n002": 4}, "peers": 3}
+    both = joined(DETAILS, {**now, "told": {"neighbours": {"ids": ["n001"]}}})
+    assert (both["bytes_sent"], both["bytes_received"], both["peers"]) == (17, 6, 3)
+    assert both["models_sent"] == {"n001": 3, "n002": 4}
+    assert both["told"] == {"round": {"head": 1}, "neighbours": {"ids": ["n001"]}}
+    assert joined(None, now) == now
+
+
+def test_a_state_counts_what_was_before_the_life_that_wrote_it() -> None:
+    mark = Mark(1, (Standing(5, 9, DETAILS), Standing(5, 9, None)))
+    said = {index: {"round": 10, "rows": 20 + index, "details": DETAILS} for index in (1, 0)}
+    first, second = standings(mark, said)
+    assert (first.round, first.rows, second.rows) == (10, 20, 21)
+    assert first.details is not None
+    assert second.details is not None
+    assert (first.details["bytes_sent"], second.details["bytes_sent"]) == (20, 10)
+
+
+def test_a_state_is_the_swarms_when_the_last_node_has_it(tmp_path: Path) -> None:
+    cell = Cell(order(tmp_path), parent=None)  # type: ignore[arg-type]
+    mark = cell.shelf.go_on()
+    said = {"part": 1, "round": 5, "rows": 0, "details": DETAILS, "worker": 0}
+    cell._keep(mark, {**said, "index": 1, "cpu": 2.0})
+    assert not (cell.shelf.path / "mark.json").exists()
+    cell._keep(mark, {**said, "index": 0, "cpu": 1.0})
+    assert json.loads((cell.shelf.path / "mark.json").read_text())["cpu"] == 2.0
+
+
+# -- the processes ---------------------------------------------------------------------------------------------
+
+
+def test_an_order_survives_the_pipe(tmp_path: Path) -> None:
+    assert Order.load(order(tmp_path).dump()) == order(tmp_path)
+
+
+def test_nodes_that_take_turns_are_given_time() -> None:
+    told = for_turns(Settings.model_validate({"rounds": 20, "round": {"patience": 5000}}))
+    assert told.round.patience == 5000
+    assert for_turns(Settings(rounds=20)).round.patience >= 60
+    assert told.store.checkpoint_every > 20
+
+
+def test_progress_tells_how_many_are_there_and_then_the_slowest() -> None:
+    assert progress(swarm(2))["started"] == 0
+    ready = after(started(swarm(2)), 3)
+    ready.seats[1].round = 11  # a final exchange
+    assert progress(ready) == {"done": 13, "total": 20, "slowest": 3, "started": None}
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [("mistake", "your task"), ("exit", "its process ended with code 3"), ("failure", "our failure")],
+)
+def test_a_swarm_that_fails_does_not_keep_the_next_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, why: str
+) -> None:
+    monkeypatch.setattr(crew, "MODULE", "tests.unit.swarm.child")
+    monkeypatch.setattr(Order, "dump", lambda self: json.dumps(what if self.nodes == 1 else "answer"))
+    heard: list[tuple[int, Said]] = []
+    last = crew.run_all(
+        [order(tmp_path, 1), order(tmp_path, 2)], lambda number, said: heard.append((number, said))
+    )
+    assert (last[0]["event"], last[0]["why"], last[0].get("mistake", False)) == ("failed", why, what == "mistake")
+    assert last[1]["event"] == "answer"
+    assert heard == list(enumerate(last))
+
+
+def test_whoever_stops_listening_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "MODULE", "tests.unit.swarm.child")
+    monkeypatch.setattr(Order, "dump", lambda self: json.dumps("wait"))
+    spawned = []
+    spawn = crew._spawn
+    monkeypatch.setattr(crew, "_spawn", lambda: spawned.append(process := spawn()) or process)
+
+    def heard(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        crew.run_all([order(tmp_path)], heard)
+    assert spawned[0].returncode == 0
