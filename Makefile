@@ -9,10 +9,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check proto docs bench clean
+.PHONY: help setup demo test test-all test-docker check proto docs bench image compose compose-50 clean
 
 help:  ## show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## create .venv and install everything into it
 
@@ -24,6 +24,9 @@ test: $(STAMP)  ## run the tests, without the slow ones
 
 test-all: $(STAMP)  ## run all tests
 	$(BIN)/pytest -m "" $(ARGS)
+
+test-docker: $(STAMP) image  ## build the images and run the tests that need a Docker engine
+	$(BIN)/pytest -m docker tests/containers $(ARGS)
 
 check: $(STAMP)  ## lint, format, types, stale generated files
 	$(BIN)/ruff check .
@@ -40,6 +43,15 @@ docs: $(STAMP)  ## write what is generated in the documents
 
 bench: $(STAMP)  ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+image:  ## build the images pfl-node and pfl-bootstrap; BuildKit is not needed
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) docker/build.py $(ARGS)
+
+compose: image  ## a swarm of N=10 containers
+	cd compose && docker compose up --scale node=$(or $(N),10) $(ARGS)
+
+compose-50: $(STAMP) image  ## 50 containers, measured: time to ready, memory, 10 killed and replaced
+	$(BIN)/python -m benchmarks.containers $(or $(N),50) $(ARGS)
 
 clean:  ## remove what was built or cached; .venv stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

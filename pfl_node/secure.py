@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pfl_node.errors import ConfigError
-from pfl_node.security.files import TlsFiles
+from pfl_node.security.files import CERT, TlsFiles
 from pfl_node.security.start import check_files, reason_for_tls
+from pfl_node.store.home import DEFAULT_ROOT, Home
 
 if TYPE_CHECKING:
     from pfl_node.settings import Settings
-    from pfl_node.store.home import Home
     from pfl_node.wire.tls import Tls
 
 
@@ -24,12 +24,17 @@ def why_tls(settings: Settings) -> str | None:
 
 def check_tls(settings: Settings) -> None:
     """Before anything is opened: is there what this start needs? Raises ConfigError."""
-    if why := why_tls(settings):
+    if (why := why_tls(settings)) and not _later(settings):
         try:
             files = tls_files(settings, settings.data_dir)
         except ConfigError as error:
             raise ConfigError(f"{why}: {error}") from error
         check_files(files, why)
+
+
+def _later(settings: Settings) -> bool:
+    """A node that takes the first free directory knows its files when it has one."""
+    return settings.data_dir is None and any(DEFAULT_ROOT.glob("node-*/" + CERT))
 
 
 def tls_files(settings: Settings, directory: Path | None) -> TlsFiles:
@@ -39,10 +44,13 @@ def tls_files(settings: Settings, directory: Path | None) -> TlsFiles:
 
 def tls_of(settings: Settings, home: Home) -> Tls | None:
     """None: plain. Otherwise the node is from now on whom its key says."""
-    if not why_tls(settings):
+    why = why_tls(settings)
+    if not why:
         return None
     from pfl_node.wire.tls import Tls
 
-    tls = Tls(tls_files(settings, home.path), reload=settings.tls.reload, name=settings.name or "")
+    files = tls_files(settings, home.path)
+    check_files(files, why)
+    tls = Tls(files, reload=settings.tls.reload, name=settings.name or "")
     home.adopt(tls.id)
     return tls
