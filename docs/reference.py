@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pfl_node.config import toml
+from pfl_node.failpoints import EVERYWHERE, PLACES
 from pfl_node.keys import allowed, keys, sections
 from pfl_node.ops.events import KINDS
 from pfl_node.ops.exposition import FIGURES
@@ -81,10 +82,18 @@ def events() -> str:
     return "\n".join(["| kind | what happened |", "| --- | --- |", *rows]) + "\n"
 
 
+def failpoints() -> str:
+    """Every place at which something can be made to go wrong."""
+    more = {name: ", ".join(f"`{a}`" for a in sorted(place.takes - EVERYWHERE)) for name, place in PLACES.items()}
+    rows = [f"| `{name}` | {place.about} | {more[name]} |" for name, place in PLACES.items()]
+    return "\n".join(["| place | when | takes besides |", "| --- | --- | --- |", *rows]).replace("|  |", "| |") + "\n"
+
+
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "docs/configure.md": ("settings", settings),
     "docs/metrics.md": ("metrics", metrics),
     "docs/watch.md": ("events", events),
+    "docs/reliability.md": ("failpoints", failpoints),
     "ARCHITECTURE.md": ("files", files),
 }
 
