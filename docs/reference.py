@@ -85,8 +85,10 @@ def events() -> str:
 def failpoints() -> str:
     """Every place at which something can be made to go wrong."""
     more = {name: ", ".join(f"`{a}`" for a in sorted(place.takes - EVERYWHERE)) for name, place in PLACES.items()}
-    rows = [f"| `{name}` | {place.about} | {more[name]} |" for name, place in PLACES.items()]
-    return "\n".join(["| place | when | takes besides |", "| --- | --- | --- |", *rows]).replace("|  |", "| |") + "\n"
+    rows = [
+        f"| `{name}` | {place.about} | {more[name]} |".replace("|  |", "| |") for name, place in PLACES.items()
+    ]
+    return "\n".join(["| place | when | takes besides |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {

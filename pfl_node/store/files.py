@@ -61,7 +61,7 @@ def _remove(path: Path) -> None:
 
 
 def _write(file: FileIO, pieces: tuple[Piece, ...], what: str) -> None:
-    *first, last = map(memoryview, pieces)
+    *first, last = [memoryview(piece) for piece in pieces]
     for piece in first:
         _all(file, piece)
     half = len(last) // 2

@@ -58,8 +58,8 @@ class Generations:
                 refused.append(error)
                 continue
             if found:
-                for error in refused:
-                    self._put_aside(error, found)
+                for unusable in refused:
+                    self._put_aside(unusable, found)
                 return found
         if refused:
             raise self._none(refused)
@@ -77,19 +77,19 @@ class Generations:
 
     def _put_aside(self, error: Unusable, used: Checkpoint) -> None:
         """Out of the way of those to come, and there to be looked at."""
-        aside: Path | None = _free(error.path, "damaged" if error.damaged else "foreign")
+        aside = _free(error.path, "damaged" if error.damaged else "foreign")
         try:
             failpoint("checkpoint.aside")
             error.path.rename(aside)
         except OSError as problem:
-            aside = None
+            aside = error.path
             log.warning("a checkpoint could not be put aside", file=str(error.path), error=str(problem))
         log.warning(
             f"checkpoint {error.path.name} cannot be used, going on from the one before",
             why=error.why,
             used=used.path.name,
             round=used.state.get("round"),
-            kept_as=str(aside or error.path),
+            kept_as=str(aside),
         )
 
     def _none(self, refused: list[Unusable]) -> StoreError:

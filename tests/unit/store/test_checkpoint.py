@@ -95,7 +95,7 @@ def test_a_changed_bit_of_any_byte_is_noticed(tmp_path: Path, whole: bytes) -> N
     for place in range(len(whole)):
         data = bytearray(whole)
         data[place] ^= 1 << place % 8
-        assert refused_as_damaged(tmp_path, data)
+        assert refused_as_damaged(tmp_path, bytes(data))
 
 
 def test_a_checkpoint_cut_off_anywhere_is_noticed(tmp_path: Path, whole: bytes) -> None:

@@ -24,7 +24,7 @@ def at(folder: Path) -> Generations:
 
 
 def save(folder: Path, round: int, **facts: str) -> Path:
-    return at(folder).save({"model": constant(round), "round": round}, LAYOUT, **facts)
+    return at(folder).save({"model": constant(round), "round": round}, LAYOUT, told=None, **facts)
 
 
 def load(folder: Path, **facts: str) -> int | None:
