@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,16 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
 
+from benchmarks.bare import Bare, Counted, Work
 from benchmarks.report import show
 from benchmarks.tasks import facade_lenet
-from pfl_node.learning.learner import Learner
 from pfl_node.learning.task import Data, Task
-from pfl_node.model import Layout, Model
 from pfl_node.settings import PolicySettings, Settings, TrainSettings
 from pfl_node.sim import simulate
-from pfl_node.types import Eval, Part, PeerId, Split
 
 NODES, ROUNDS, TRAIN, HELD = 5, 3, 500, 100
 STEPS, BATCH = 10, 8
@@ -37,59 +31,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "facade": {"name": "facade", "warmup": 1, "all_reduce": False},
     "pens": {"name": "pens", "n_sampled": 4, "m": 2, "T": 100, "score_samples": 80},
 }
-
-
-@dataclass(frozen=True)
-class Job:
-    """Something a node computed: `count` batches of training, or `count` samples of a split scored."""
-
-    node: int
-    kind: Split | None  # None: training
-    count: int
-
-
-class Work:
-    """What was computed in a run, and the CPU seconds spent inside the learners."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-        self.seconds = 0.0
-
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        began = time.process_time()
-        yield
-        self.seconds += time.process_time() - began
-
-
-class Counted:
-    """A learner that writes down what it is asked to compute."""
-
-    def __init__(self, index: int, learner: Learner, work: Work) -> None:
-        self.index = index
-        self.learner = learner
-        self.work = work
-        self.layout: Layout = learner.layout
-        self.samples: int = learner.samples
-        self.cluster: int | None = learner.cluster
-
-    def fresh(self, seed: int, part: Part = "model") -> Model:
-        with self.work.timed():
-            return self.learner.fresh(seed, part)
-
-    def train(self, model: Model, **asked: Any) -> Model:
-        self.work.jobs.append(Job(self.index, None, STEPS))
-        with self.work.timed():
-            return self.learner.train(model, **asked)
-
-    def confusion(self, _: Model) -> None:
-        """Nobody looks at it here."""
-
-    def score(self, models: Sequence[Model], *, split: Split = "train", **asked: Any) -> tuple[Eval, ...]:
-        with self.work.timed():
-            scores = self.learner.score(models, split=split, **asked)
-        self.work.jobs.extend(Job(self.index, split, s.samples) for s in scores)
-        return scores
 
 
 def images() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], str]:
@@ -115,77 +56,22 @@ def tasks(x: npt.NDArray[np.float32], y: npt.NDArray[np.int64]) -> list[Task]:
     return found
 
 
-def simulated(policy: str, learners: Sequence[Learner]) -> tuple[float, Work]:
+def simulated(policy: str, learners: Sequence[Counted]) -> tuple[float, Work]:
     """CPU seconds of a whole run with its journal, and what was computed in it."""
     work = Work()
+    for learner in learners:
+        learner.work = work
     settings = Settings(rounds=ROUNDS, policy=PolicySettings(**POLICIES[policy]))
 
-    def load(index: int, _: PeerId) -> Any:  # it can do what these policies ask for
-        return Counted(index, learners[index], work)
-
     with tempfile.TemporaryDirectory(prefix="pfl-bench-") as folder:
-        summary = simulate(settings, nodes=NODES, out=Path(folder), load=load)
+        summary = simulate(settings, nodes=NODES, out=Path(folder), load=lambda index, _: learners[index])
     return summary.cpu_seconds, work
-
-
-# -- the same without us -----------------------------------------------------------------------------------------
-
-
-class Bare:
-    """Models, data and loops as one writes them by hand."""
-
-    def __init__(self, all_tasks: Sequence[Task], *, tuned: bool) -> None:
-        form = torch.channels_last if tuned else torch.contiguous_format
-        self.eval_batch = 64 if tuned else 256
-        self.models = [facade_lenet().to(memory_format=form) for _ in all_tasks]
-        self.train = [self._tensors(t.train, form) for t in all_tasks]
-        self.held = [self._tensors(t.test, form) for t in all_tasks]
-
-    def _tensors(self, data: Data | None, form: torch.memory_format) -> tuple[Tensor, Tensor]:
-        assert data is not None
-        return torch.from_numpy(data.x).to(memory_format=form), torch.from_numpy(data.y)
-
-    def replay(self, jobs: Sequence[Job]) -> float:
-        """CPU seconds."""
-        began = time.process_time()
-        for job in jobs:
-            model, data = self.models[job.node], self.train[job.node]
-            if job.kind is None:
-                fit(model, *data, steps=job.count)
-            else:
-                score(model, *(data if job.kind == "train" else self.held[job.node]), job.count, self.eval_batch)
-        return time.process_time() - began
-
-
-def fit(model: nn.Module, x: Tensor, y: Tensor, *, steps: int) -> None:
-    model.train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    order = torch.randperm(len(x))
-    for i in range(steps):
-        index = order[i * BATCH : (i + 1) * BATCH]
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-
-def score(model: nn.Module, x: Tensor, y: Tensor, samples: int, batch: int) -> tuple[float, float]:
-    model.eval()
-    if samples < len(x):
-        draw = torch.randperm(len(x))[:samples]
-        x, y = x[draw], y[draw]
-    loss = right = 0.0
-    with torch.inference_mode():
-        for xs, ys in zip(torch.split(x, batch), torch.split(y, batch), strict=True):
-            output = model(xs)
-            loss += nn.functional.cross_entropy(output, ys).item() * len(ys)
-            right += (output.argmax(1) == ys).sum().item()
-    return loss / samples, right / samples
 
 
 # -- the table ---------------------------------------------------------------------------------------------------
 
 
-def measure(policy: str, learners: Sequence[Learner], bares: dict[str, Bare], repeats: int) -> dict[str, Any]:
+def measure(policy: str, learners: Sequence[Counted], bares: dict[str, Bare], repeats: int) -> dict[str, Any]:
     """Simulator and bare loops one after the other, again and again, so that all feel the machine's moods."""
     times: dict[str, list[float]] = {"sim": [], **{name: [] for name in bares}}
     around: list[float] = []
@@ -213,7 +99,8 @@ def main() -> None:
     torch.set_num_threads(1)
     x, y, source = images()
     all_tasks = tasks(x, y)
-    learners = [Learner(t, TrainSettings(steps=STEPS, batch=BATCH, lr=0.01), "cpu") for t in all_tasks]
+    how = TrainSettings(steps=STEPS, batch=BATCH, lr=0.01)
+    learners = [Counted(index, task, how) for index, task in enumerate(all_tasks)]
     bares = {"plain": Bare(all_tasks, tuned=False), "tuned": Bare(all_tasks, tuned=True)}
     rows = [measure(policy, learners, bares, repeats) for policy in POLICIES]
     notes = [

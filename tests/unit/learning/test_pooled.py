@@ -28,7 +28,7 @@ def small_cifar10(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def place(index: int | None, nodes: int | None, **options: Any) -> Task:
-    return load_task(TaskSettings(name="cifar10", **options), Place(index, nodes, 3, "me"))  # type: ignore[call-arg]
+    return load_task(TaskSettings(name="cifar10", **options), Place(index, nodes, 3, "me"))
 
 
 def same(found: Data | None, parts: list[Data | None]) -> bool:
