@@ -20,6 +20,7 @@ from pfl_node.ops.history import History
 from pfl_node.ops.secrets import without_secrets
 from pfl_node.ops.ties import Ties
 from pfl_node.status import Moved
+from pfl_node.store.generations import Generations
 
 if TYPE_CHECKING:
     from pfl_node.chronicle import Chronicle
@@ -63,8 +64,8 @@ class Lookout:
         """The node's port is open; the page's opens now."""
         node = self._node
         self.history.read(node.home.journal)
-        if node.home.checkpoint.exists():
-            self.checkpoint_at = node.home.checkpoint.stat().st_mtime
+        for newest in list(Generations(node.home.checkpoint).files().values())[:1]:
+            self.checkpoint_at = newest.stat().st_mtime
         self.tell(
             "opened",
             {
