@@ -42,7 +42,7 @@ def from_node(
 ) -> Iterator[Part]:
     """Of a node that runs; its journal too, where its directory is on this machine."""
     told = list(events)
-    opened = next((e["data"] for e in reversed(told) if e["kind"] == "opened"), {})
+    opened: Mapping[str, Any] = next((e["data"] for e in reversed(told) if e["kind"] == "opened"), {})
     yield "status.json", "what the node is doing", status
     yield "peers.json", "everybody it knows", list(members)
     yield "events.jsonl", f"the last {len(told)} events", _lines(told)

@@ -27,6 +27,8 @@ KINDS: dict[str, str] = {
     "sent": "a model went out to a peer: `call`, `peer`, `bytes`",
     "received": "a model came from a peer: `call`, `peer`, `bytes`",
     "refused": "a message of a peer was refused: `call`, `peer`, `reason`, `bytes`",
+    "kept_out": "the guard kept a peer's model from being used: `peer`, `reason`",
+    "quarantined": "a peer's messages were bad: its models are refused for a while: `peer`, `reason`, `seconds`",
     "failed": "a call to a peer failed: `call`, `peer`, `reason`, `text`",
     "joined": "a member came, or came back",
     "suspected": "a member does not answer; it may still refute that",

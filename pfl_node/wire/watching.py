@@ -24,15 +24,15 @@ class Seen(Protocol):
     def history(self) -> History: ...
 
 
-def watching(seen: Seen) -> dict[str, grpc.RpcMethodHandler]:
+def watching(seen: Seen) -> dict[str, Any]:
     """The handlers by the names of their calls."""
 
     async def events(message: bytes, context: Context) -> None:
         request = await _parsed(pb.WatchRequest, message, context)
-        wanted = {"kinds": frozenset(request.kinds)}
+        kinds = frozenset(request.kinds)
         try:
-            with seen.hub.watch(**wanted) as watch:  # before the look back, so that nothing falls in between
-                for event in seen.hub.recent(after=request.after, last=request.last or None, **wanted):
+            with seen.hub.watch(kinds) as watch:  # before the look back, so that nothing falls in between
+                for event in seen.hub.recent(after=request.after, last=request.last or None, kinds=kinds):
                     await context.write(_event(event))
                 while request.follow and (news := await watch.some()):
                     for event in news:

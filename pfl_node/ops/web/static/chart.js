@@ -9,9 +9,10 @@ const LISTED = 6;
 
 export class Chart {
   // `low` and `high`: no figure lies beyond; `zero`: the axis begins there.
-  constructor(title, { format, low = null, high = null, zero = false }) {
+  constructor(title, { format, tick = format, low = null, high = null, zero = false }) {
     this.title = title;
     this.format = format;
+    this.tick = tick; // the same for marks of the axis, which are round numbers
     this.bounds = [low, high];
     this.zero = zero;
     this.lines = [];
@@ -69,17 +70,19 @@ export class Chart {
         "g",
         {},
         s("line", { class: "grid", x1: EDGE.left, x2: width - EDGE.right, y1: this.y(tick), y2: this.y(tick) }),
-        s("text", { class: "mark", x: EDGE.left - 8, y: this.y(tick) + 4, "text-anchor": "end" }, this.format(tick)),
+        s("text", { class: "mark", x: EDGE.left - 8, y: this.y(tick) + 4, "text-anchor": "end" }, this.tick(tick)),
       ),
     );
     return s("g", {}, ...rows);
   }
 
   axis(x0, x1, width) {
-    const steps = nice(x0, x1, x0, x1, Math.max(2, Math.floor(width / 110))).ticks.filter(Number.isInteger);
-    const marks = steps.map((tick) =>
-      s("text", { class: "mark", x: this.x(tick), y: HEIGHT - 8, "text-anchor": "middle" }, String(tick + 1)),
-    );
+    const steps = nice(x0 + 1, x1 + 1, x0 + 1, x1 + 1, Math.max(2, Math.floor(width / 110))).ticks;
+    const marks = steps
+      .filter(Number.isInteger)
+      .map((tick) =>
+        s("text", { class: "mark", x: this.x(tick - 1), y: HEIGHT - 8, "text-anchor": "middle" }, String(tick)),
+      );
     const word = s("text", { class: "mark", x: EDGE.left - 8, y: HEIGHT - 8, "text-anchor": "end" }, "round");
     return s("g", {}, word, ...marks);
   }

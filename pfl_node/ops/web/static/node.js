@@ -14,7 +14,7 @@ export function node(root, id) {
   const title = h("h2", { class: "page-title" });
   const figures = tiles();
   const accuracy = new Chart("Accuracy", { format: (v) => percent(v, 0), low: 0, high: 1 });
-  const losses = new Chart("Loss", { format: loss, low: 0 });
+  const losses = new Chart("Loss", { format: loss, tick: String, low: 0 });
   const partners = bars("It has merged no other model yet.");
   const refused = bars("It has refused no message.");
   const facts = h("dl", { class: "facts" });

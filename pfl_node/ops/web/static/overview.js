@@ -11,7 +11,7 @@ const ME = "var(--text)";
 export function overview(root) {
   const figures = tiles();
   const accuracy = new Chart("Accuracy", { format: (v) => percent(v, 0), low: 0, high: 1 });
-  const losses = new Chart("Loss", { format: loss, low: 0 });
+  const losses = new Chart("Loss", { format: loss, tick: String, low: 0 });
   let split = "test";
   const pick = choice("Data", [["test", "test"], ["val", "validation"]], split, (name) => {
     split = name;

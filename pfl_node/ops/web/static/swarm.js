@@ -65,5 +65,5 @@ function describe(item, ids) {
   const accuracies = ids.map((id) => store.swarm.byId.get(id)?.measured?.test?.accuracy).filter(known);
   const mean = accuracies.reduce((a, b) => a + b, 0) / accuracies.length;
   text(figure, accuracies.length ? `mean accuracy ${percent(mean)}` : "");
-  text(names, ids.map(nameOf).join(", "));
+  text(names, ids.map(nameOf).sort().join(", "));
 }
