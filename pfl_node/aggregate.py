@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 from math import inf, sqrt
+from statistics import median as median_of
 from typing import Literal, Protocol
 
 import numpy as np
@@ -34,12 +35,21 @@ class Rule(Protocol):
     def byzantine(self) -> int: ...
     @property
     def clip(self) -> float | None: ...
+    @property
+    def claim(self) -> float | None: ...
 
 
 def combine(
-    settings: Rule, mine: Model, others: Sequence[Model], weights: Sequence[float] | None = None, own: float = 1.0
+    settings: Rule,
+    mine: Model,
+    others: Sequence[Model],
+    weights: Sequence[float] | None = None,
+    own: float = 1.0,
+    *,
+    claimed: bool = False,
 ) -> Model:
     """What `Average` answers. Before any rule, models that are not finite and those without weight are left out.
+    Weights that are `claimed` are bounded by the settings.
 
     Without weight, mine is only the centre of clipping, and the answer when there is nothing else. If mine is not
     finite, the others alone are put together; clipping, which has no centre then, becomes the median."""
@@ -49,6 +59,8 @@ def combine(
     if not usable:
         return mine
     models, shares = [m for m, _ in usable], [w for _, w in usable]
+    if claimed and settings.claim is not None:
+        shares = bounded(shares, settings.claim)
     centred = mine.is_finite()
     if centred and settings.rule == "clipping":
         return clipping(mine, models, settings.byzantine, settings.clip, shares, own)
@@ -65,6 +77,13 @@ def combine(
             return krum(models, settings.byzantine)
         case "multi_krum":
             return multi_krum(models, settings.byzantine)
+
+
+def bounded(weights: Sequence[float], factor: float) -> list[float]:
+    """None of them more than so many times their median: a peer that says it has a billion samples does not
+    outweigh all others."""
+    most = factor * median_of(weights)
+    return [min(w, most) for w in weights]
 
 
 # -- the rules -------------------------------------------------------------------------------------------------

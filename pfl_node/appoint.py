@@ -27,7 +27,11 @@ class Knows(Protocol):
 
 
 def check_lab(cls: type[Policy], settings: Settings, *, lab: bool) -> None:
-    """What only a lab knows no daemon can be told."""
+    """What only a lab knows no daemon can be told, and what only a lab may do none does."""
+    if settings.attack.kind and not lab:
+        raise ConfigError(
+            "attack.kind makes nodes malicious, which no daemon is: it is for `pfl-node sim`, `swarm` and `lab`"
+        )
     if cls.oracular and not lab:
         raise ConfigError(
             f"policy {settings.policy.name} is told the true clusters, which no daemon knows: "

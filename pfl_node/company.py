@@ -59,9 +59,9 @@ class Company:
                 return
             await bell.wait(until - now)
 
-    def at_work(self) -> list[PeerId]:
-        """Who still has rounds to do. Without an end everybody always has."""
-        return [p for p, round in self.rounds().items() if self._rounds is None or round < self._rounds]
+    def at_work(self) -> dict[PeerId, int]:
+        """Who still has rounds to do, and is in which. Without an end everybody always has."""
+        return {p: round for p, round in self.rounds().items() if self._rounds is None or round < self._rounds}
 
     def i_am_in(self, round: int) -> None:
         """Told to the others with the next probes."""

@@ -6,13 +6,18 @@ Knows how an answer comes about; knows no algorithm and no lifecycle.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pfl_node.bell import Bell
 from pfl_node.errors import ConfigError, PeerError, Reason, Refused
 from pfl_node.fault import users_fault
+from pfl_node.guard.settings import GuardSettings
+from pfl_node.guard.warden import Warden
+from pfl_node.lingering import Lingering
 from pfl_node.mailbox import Mailbox
 from pfl_node.model import Layout
 from pfl_node.policies.base import Policy
@@ -44,6 +49,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Call = Callable[[PeerId, str], Awaitable[T]]  # of a peer at an address
 LOOK = 0.5  # seconds between two looks at how far the others are; their rounds come without a ring
+ANSWERED = frozenset({"Fetch", "EvaluateModel"})  # calls whose answer can be bad
+SPOILED = frozenset({Reason.NOT_FINITE, Reason.CHECKSUM, Reason.BOMB, Reason.TOO_LARGE, Reason.GARBAGE})
 
 
 class Diary(Protocol):
@@ -61,7 +68,7 @@ class Others(Protocol):
     def __call__(self) -> Mapping[PeerId, str]: ...
     def rounds(self) -> Mapping[PeerId, int]: ...
     def finished(self) -> Iterable[PeerId]: ...
-    def at_work(self) -> Sequence[PeerId]: ...
+    def at_work(self) -> Mapping[PeerId, int]: ...
     def i_am_done(self) -> None: ...
 
 
@@ -78,6 +85,7 @@ class Desk:
     company: Others
     diary: Diary
     work: Work
+    warden: Warden = field(default_factory=lambda: Warden(GuardSettings(), certain=False))
 
 
 class Driver:
@@ -89,7 +97,9 @@ class Driver:
         self.waiting_for: tuple[PeerId, ...] = ()
         self._study = Study(policy, desk)
         self._sends: set[asyncio.Task[bool]] = set()
-        self._slots = asyncio.Semaphore(desk.settings.wire.concurrency)
+        self._lingering = Lingering(desk.settings.round.linger)
+        self._slots = asyncio.Semaphore(desk.settings.wire.concurrency)  # of what I push
+        self._pulls = asyncio.Semaphore(desk.settings.wire.concurrency)  # of what I ask for
 
     async def run(self) -> None:
         """Until `main` returns. A policy that fails takes the node with it."""
@@ -189,17 +199,15 @@ class Driver:
         return tuple(sorted({*self.desk.company(), *finished}))
 
     async def _linger(self, step: Linger) -> bool:
-        clock = asyncio.get_running_loop().time
-        end = None if step.seconds is None else clock() + step.seconds
+        end = inf if step.seconds is None else time.monotonic() + step.seconds
         self.desk.company.i_am_done()
-        while busy := self.desk.company.at_work():
+        while left := self._lingering.left(time.monotonic(), busy := self.desk.company.at_work()):
             self.waiting_for = tuple(busy)
-            left = LOOK if end is None else min(LOOK, end - clock())
-            if left <= 0:
+            if time.monotonic() >= end:
                 break
-            await self.desk.bell.wait(left)
+            await self.desk.bell.wait(min(LOOK, left, end - time.monotonic()))
         self.waiting_for = ()
-        return not busy
+        return not left
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -225,9 +233,15 @@ class Driver:
             return await self._reach("SendModel", peer, go) is not None
 
     async def _each(self, call: str, peers: Sequence[PeerId], go: Call[T]) -> dict[PeerId, T]:
-        """Call these peers at once; those that are gone or refuse are missing."""
-        once = list(dict.fromkeys(peers))
-        answers = await asyncio.gather(*(self._reach(call, p, go) for p in once))
+        """Call these peers, as many at a time as the settings allow. Those that are gone or refuse are missing, as
+        are those in quarantine, whose answer nobody would use."""
+
+        async def pull(peer: PeerId) -> T | None:
+            async with self._pulls:
+                return await self._reach(call, peer, go)
+
+        once = self.desk.warden.free(dict.fromkeys(peers), time.monotonic())
+        answers = await asyncio.gather(*map(pull, once))
         return {p: a for p, a in zip(once, answers, strict=True) if a is not None}
 
     async def _reach(self, call: str, peer: PeerId, go: Call[T]) -> T | None:
@@ -240,6 +254,8 @@ class Driver:
         except PeerError as error:
             if isinstance(error, Refused) and error.reason is Reason.STALE_ROUND:
                 self.desk.mailbox.overtaken(peer)
+            if isinstance(error, Refused) and call in ANSWERED and error.reason in SPOILED:
+                self.desk.warden.offence(peer, error.reason, time.monotonic())
             self.desk.diary.failed(call, error)
             return None
 
@@ -257,12 +273,10 @@ class Driver:
 
     def _missing(self, step: Gather) -> tuple[PeerId, ...]:
         """Whose models can still come. One that is in a later round, as the membership tells, has sent already:
-        not to me if it did not know of me, or drew others."""
-        box, rounds = self.desk.mailbox, self.desk.company.rounds()
-        alive = [p for p in box.missing(step.peers, step.round) if p in rounds]
-        for peer in alive:
-            box.began(peer, rounds[peer])
-        return tuple(box.missing(alive, step.round))
+        not to me if it did not know of me, or drew others. What one in quarantine sends is refused."""
+        rounds = self.desk.company.rounds()
+        awaited = self.desk.mailbox.missing(step.peers, step.round, rounds)
+        return tuple(self.desk.warden.free([p for p in awaited if p in rounds], time.monotonic()))
 
     async def _receive(self, step: Receive) -> tuple[Offer, ...]:
         loop, box = asyncio.get_running_loop(), self.desk.mailbox
@@ -279,7 +293,7 @@ class Driver:
         if layout is None:
             return ()
         found = await self._each("Fetch", step.peers, lambda p, a: client.fetch(p, a, step.part, layout))
-        return tuple(found.values())
+        return self.desk.warden.fetched(found.values(), self.policy.model, time.monotonic())
 
     def _layout(self, part: Part) -> Layout | None:
         learner = self.desk.learner

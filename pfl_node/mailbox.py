@@ -6,8 +6,9 @@ One consumer for each message: with a round it waits on that round's shelf for a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.types import Offer, Part, PeerId
@@ -21,7 +22,26 @@ class Limits:
     inbox: int = 64  # models in the inbox in all
     ahead: int = 16  # rounds a peer may be ahead of me
     shelves: int = 2048  # models for this and coming rounds in all
+    size: int = 1 << 30  # bytes of models in all; a single one may be larger
+    size_per_peer: int = 1 << 28  # of one peer; here too
     peers: int = 4096  # whose last round is remembered; those silent for longest are forgotten first
+
+
+class Serving(Protocol):
+    """The part of the `serve` section that matters here."""
+
+    @property
+    def per_peer(self) -> int: ...
+    @property
+    def inbox(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def waiting_per_peer(self) -> int: ...
+
+
+def limits_of(serve: Serving) -> Limits:
+    return Limits(serve.per_peer, serve.inbox, size=serve.waiting, size_per_peer=serve.waiting_per_peer)
 
 
 class Mailbox:
@@ -36,16 +56,22 @@ class Mailbox:
         self._latest: dict[PeerId, int] = {}  # the last round I know a peer to have begun
         self._stale_for: set[PeerId] = set()  # who called a model of mine stale since the last round ended
         self._coming: Counter[tuple[PeerId, int | None]] = Counter()  # admitted, still on the wire
+        self._sizes: dict[tuple[PeerId, int | None], int] = {}  # bytes of those
+        self._waiting: Counter[PeerId] = Counter()  # bytes that wait or are on the wire
+        self._spoiled: set[tuple[PeerId, int]] = set()  # whose model for a round came and could not be used
 
-    def admit(self, sender: PeerId, round: int | None, part: Part = "model") -> None:
+    def admit(self, sender: PeerId, round: int | None, part: Part = "model", size: int = 0) -> None:
         """Called with the header, before the payload is read; raises Refused. A `put` or `cancel` must follow."""
         self._check_part(sender, part)
+        self._check_size(sender, size)
         if round is not None:
             self._check_round(sender, round)
             self._check_shelves(sender, round)
         else:
             self._check_inbox(sender)
         self._coming[sender, round] += 1
+        self._sizes[sender, round] = self._sizes.get((sender, round), 0) + size
+        self._waiting[sender] += size
 
     def put(self, offer: Offer) -> None:
         """Take what was admitted. A round may have ended while it travelled: then it is refused after all."""
@@ -53,27 +79,54 @@ class Mailbox:
         self._check_part(offer.sender, offer.model.layout.part)
         if offer.round is None:
             self._inbox.append(offer)
-            return
-        self._check_round(offer.sender, offer.round)
-        self._shelves.setdefault(offer.round, {})[offer.sender] = offer
+        else:
+            self._check_round(offer.sender, offer.round)
+            shelf = self._shelves.setdefault(offer.round, {})
+            if old := shelf.get(offer.sender):
+                self._gone((old,))
+            shelf[offer.sender] = offer
+        self._waiting[offer.sender] += offer.model.nbytes
 
     def cancel(self, sender: PeerId, round: int | None) -> None:
         """What was admitted did not arrive."""
-        self._coming[sender, round] -= 1
-        if self._coming[sender, round] <= 0:
+        left = self._coming[sender, round] - 1
+        size = self._sizes.get((sender, round), 0)
+        share = size if left <= 0 else size // (left + 1)
+        self._lighter(sender, share)
+        if left <= 0:
             del self._coming[sender, round]
+            self._sizes.pop((sender, round), None)
+        else:
+            self._coming[sender, round] = left
+            self._sizes[sender, round] = size - share
+
+    def spoil(self, sender: PeerId, round: int | None) -> None:
+        """What came for this round cannot be used, and nothing else will come: it need not be waited for."""
+        if round is not None and self.round <= round <= self.round + self.limits.ahead:
+            self._spoiled.add((sender, round))
 
     def take(self, n: int = 1) -> tuple[Offer, ...]:
         """Up to n models of the inbox, oldest first."""
-        return tuple(self._inbox.popleft() for _ in range(min(n, len(self._inbox))))
+        taken = tuple(self._inbox.popleft() for _ in range(min(n, len(self._inbox))))
+        self._gone(taken)
+        return taken
 
-    def missing(self, peers: Iterable[PeerId], round: int) -> list[PeerId]:
+    def missing(
+        self, peers: Iterable[PeerId], round: int, rumoured: Mapping[PeerId, int] | None = None
+    ) -> list[PeerId]:
         """Those whose model for the round can still come: not here yet, the round not over, and the peer not in a
-        later one, because it sends before it goes on."""
+        later one, because it sends before it goes on. Rounds that are only `rumoured` are believed as long as they
+        are told, and not kept: what was forged is refuted."""
         if round < self.round:
             return []
-        shelf = self._shelves.get(round, {})
-        return [p for p in peers if p not in shelf and self._latest.get(p, 0) <= round]
+        shelf, told = self._shelves.get(round, {}), rumoured or {}
+        return [
+            p
+            for p in peers
+            if p not in shelf
+            and (p, round) not in self._spoiled
+            and max(self._latest.get(p, 0), told.get(p, 0)) <= round
+        ]
 
     def collect(self, peers: Iterable[PeerId], round: int, *, others: bool = False) -> tuple[Offer, ...]:
         """What these peers sent for the round, and then what `others` did, by id; afterwards the round is over and
@@ -90,15 +143,17 @@ class Mailbox:
         """Rounds before this one are over."""
         self.round = max(self.round, round)
         for old in [r for r in self._shelves if r < self.round]:
-            del self._shelves[old]
+            self._gone(self._shelves.pop(old).values())
+        if self._spoiled:
+            self._spoiled = {(p, r) for p, r in self._spoiled if r >= self.round}
 
     def overtaken(self, peer: PeerId) -> None:
         """The peer called a model of my round stale: it went on without me."""
         self.began(peer, self.round + 1)
         self._stale_for.add(peer)
 
-    def left_behind(self, round: int, alive: Iterable[PeerId]) -> int | None:
-        """After a round: where to go on when others went on without me, else None.
+    def left_behind(self, round: int, alive: Mapping[PeerId, int]) -> int | None:
+        """After a round: where to go on when others went on without me, else None. `alive` tells rounds, too.
 
         A peer that is merely ahead has waited for my models, so only one that called a model of mine stale counts;
         then the round that at least half of those I heard from have begun.
@@ -106,7 +161,8 @@ class Mailbox:
         if not self._stale_for:
             return None
         self._stale_for.clear()
-        rounds = sorted(self._latest[p] for p in alive if p in self._latest)
+        most = self.round + self.limits.ahead
+        rounds = sorted(max(self._latest[p], min(told, most)) for p, told in alive.items() if p in self._latest)
         typical = rounds[(len(rounds) - 1) // 2] if rounds else 0
         return typical if typical > round + 1 else None
 
@@ -118,6 +174,11 @@ class Mailbox:
     def held(self) -> int:
         """Models waiting anywhere."""
         return len(self._inbox) + sum(len(s) for s in self._shelves.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes of models that wait or are on the wire."""
+        return self._waiting.total()
 
     def began(self, peer: PeerId, round: int) -> None:
         """A peer may claim any round; it is believed only as far as its models would be taken."""
@@ -131,6 +192,22 @@ class Mailbox:
             raise Refused(Reason.NOT_SERVED, "this node's policy takes no models; it fetches them", sender)
         if part not in self.takes:
             raise Refused(Reason.LAYOUT, f"{part} came, this policy takes {' or '.join(self.takes)}", sender)
+
+    def _check_size(self, sender: PeerId, size: int) -> None:
+        mine, all = self._waiting[sender], self._waiting.total()
+        if mine and mine + size > self.limits.size_per_peer:
+            raise Refused(Reason.FLOOD, f"{mine} bytes of yours are still waiting; slow down", sender)
+        if all and all + size > self.limits.size:
+            raise Refused(Reason.FLOOD, f"{all} bytes of models are waiting here; try again later", sender)
+
+    def _gone(self, offers: Iterable[Offer]) -> None:
+        for offer in offers:
+            self._lighter(offer.sender, offer.model.nbytes)
+
+    def _lighter(self, peer: PeerId, size: int) -> None:
+        self._waiting[peer] -= size
+        if self._waiting[peer] <= 0:
+            del self._waiting[peer]
 
     def _check_inbox(self, sender: PeerId) -> None:
         waiting = sum(1 for o in self._inbox if o.sender == sender) + self._coming[sender, None]

@@ -29,6 +29,9 @@ class NodeRecord:
     neighbours: tuple[str, ...] | None = None  # whom the policy chose to learn with
     head: int | None = None  # FACADE: which head it chose
     confusion: list[list[int]] | None = None  # on its test data: rows are true classes, columns what was said
+    honest: bool = True  # in a lab some may be malicious
+    quarantined: tuple[str, ...] = ()  # whom its guard had in quarantine at some time
+    kept_out: int = 0  # models that its guard refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,22 @@ class Found:
     recall: float | None  # of my cluster, how many were chosen
 
 
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """How well the quarantines of the honest nodes met the malicious ones, over all pairs of the two."""
+
+    precision: float | None  # of those in quarantine, how many are malicious
+    recall: float | None  # of the malicious, how many were in quarantine
+
+
 def mean_accuracy(nodes: Iterable[NodeRecord]) -> float | None:
-    known = [n.accuracy for n in nodes if n.accuracy is not None and isfinite(n.accuracy)]
+    """Of the honest ones, like every figure about how well nodes do."""
+    known = [n.accuracy for n in nodes if n.honest and n.accuracy is not None and isfinite(n.accuracy)]
     return fmean(known) if known else None
 
 
 def mean_loss(nodes: Iterable[NodeRecord]) -> float | None:
-    known = [n.loss for n in nodes if n.loss is not None and isfinite(n.loss)]
+    known = [n.loss for n in nodes if n.honest and n.loss is not None and isfinite(n.loss)]
     return fmean(known) if known else None
 
 
@@ -65,7 +77,7 @@ def fair_accuracy(by_cluster: Mapping[Cluster, float], alpha: float = 2 / 3) -> 
 
 def found_neighbours(nodes: Sequence[NodeRecord]) -> Found | None:
     """None when no node chose neighbours or no cluster is known. A node without any counts for recall only."""
-    chose = [n for n in nodes if n.neighbours is not None and n.cluster is not None]
+    chose = [n for n in nodes if n.honest and n.neighbours is not None and n.cluster is not None]
     if not chose:
         return None
     members = {c: {n.id for n in nodes if n.cluster == c} for c in clusters_of(nodes)}
@@ -78,6 +90,17 @@ def found_neighbours(nodes: Sequence[NodeRecord]) -> Found | None:
         if mine:
             recalls.append(len(picked & mine) / len(mine))
     return Found(fmean(precisions) if precisions else None, fmean(recalls) if recalls else None)
+
+
+def caught(nodes: Sequence[NodeRecord]) -> Caught | None:
+    """None when no node is malicious."""
+    bad = {n.id for n in nodes if not n.honest}
+    if not bad:
+        return None
+    pairs = [(n.id, peer) for n in nodes if n.honest for peer in n.quarantined]
+    hits = sum(peer in bad for _, peer in pairs)
+    possible = len(bad) * (len(nodes) - len(bad))
+    return Caught(hits / len(pairs) if pairs else None, hits / possible if possible else None)
 
 
 def heads_by_cluster(nodes: Sequence[NodeRecord]) -> Heads | None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from pfl_node.appoint import appoint, check_lab, check_reports, entry_round
+from pfl_node.attacks.bent import liar, spoilt
+from pfl_node.attacks.crew import is_bad
+from pfl_node.attacks.labels import poisoned
 from pfl_node.bell import Bell
 from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
 from pfl_node.company import Company
@@ -21,9 +24,10 @@ from pfl_node.driver import Desk, Driver
 from pfl_node.errors import ConfigError, StoreError, TaskError
 from pfl_node.failpoints import afailpoint
 from pfl_node.fault import users_fault
+from pfl_node.guard.warden import Warden
 from pfl_node.learning.task import Place
 from pfl_node.learning.trainer import Trainer
-from pfl_node.mailbox import Limits, Mailbox
+from pfl_node.mailbox import Mailbox, limits_of
 from pfl_node.membership.events import Changed, Died, Event, JoinRefused, Left
 from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
@@ -75,6 +79,9 @@ class Node:
         self.work = Work()
         self.policy_class = load_policy(settings.policy.name)
         check_lab(self.policy_class, settings, lab=lab)
+        self.bad = lab and is_bad(settings, place_of(settings, home), settings.task.nodes)  # malicious
+        if self.bad:
+            self.policy_class = spoilt(self.policy_class, settings)
         self.policy_config = configure(self.policy_class, settings.policy.options)
         self.policy: Policy | None = None
         self.driver: Driver | None = None
@@ -84,7 +91,10 @@ class Node:
         self._stop = asyncio.Event()
         self._refusal: ConfigError | None = None
         serve = settings.serve
-        self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox), self.policy_class.takes)
+        self.mailbox = Mailbox(limits_of(serve), self.policy_class.takes)
+        # On a lab's one machine, and where TLS says who calls, names are sure.
+        certain = lab or self.tls is not None or settings.guard.names
+        self.warden = Warden(settings.guard, certain=certain, tell=self._guarded)
         self.reception = Reception(
             self.id,
             settings.run,
@@ -93,7 +103,10 @@ class Node:
             self._bell,
             status=lambda: status_of(self),
             window=Window(self.id, serve, self.policy_class.serves),
+            warden=self.warden,
+            mine=lambda: self.policy.model if self.policy else None,
         )
+        self.reception.lie = liar(settings.attack) if self.bad else None
         dialer = self.tls.dialer if self.tls else None
         self.client = PeerClient(self.id, settings.run, settings.wire, dialer)
         self.endpoint = Endpoint(tls=self.tls)
@@ -122,8 +135,6 @@ class Node:
         """Open the port. Needs no torch."""
         PeerService(self.reception, self.settings.wire, seen=self.lookout).attach(self.endpoint)
         self.membership.attach(self.endpoint)
-        if self.tls:
-            self.tls.watch()
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self.settings, self.endpoint
@@ -154,8 +165,6 @@ class Node:
         await self.lookout.close()
         await self.membership.close()
         await self.client.close()
-        if self.tls:
-            await self.tls.close()
         await self.endpoint.stop()
         self.home.close()
 
@@ -205,6 +214,7 @@ class Node:
             company=self.company,
             diary=self.chronicle,
             work=self.work,
+            warden=self.warden,
         )
         self.driver = Driver(policy, desk)
         had_rounds = policy.more
@@ -216,10 +226,9 @@ class Node:
         from pfl_node.learning.learner import Learner
         from pfl_node.learning.tasks import load_task
 
-        task = self.settings.task
-        index = self.home.slot if task.index == "slot" else task.index
-        place = Place(index=index, nodes=task.nodes, seed=self.settings.seed, node_id=self.id)
-        return Learner(load_task(task, place), self.settings.train, self.settings.device)
+        mine = self.settings
+        place = Place(index=place_of(mine, self.home), nodes=mine.task.nodes, seed=mine.seed, node_id=self.id)
+        return Learner(poisoned(load_task(mine.task, place), mine, place), mine.train, mine.device)
 
     async def _make_policy(self, learner: Learner) -> Policy:
         """As the checkpoint left it, or new."""
@@ -257,7 +266,7 @@ class Node:
     def _ended(self, round: int) -> None:
         """A round is done. A node of a lockstep policy that fell behind goes on where the others are."""
         assert self.policy is not None
-        if self.policy.lockstep and (ahead := self.mailbox.left_behind(round, self.company())):
+        if self.policy.lockstep and (ahead := self.mailbox.left_behind(round, self.company.rounds())):
             log.info("catching up", round=round, swarm=ahead)
             self.policy.round = ahead - 1
         self.company.i_am_in(self.policy.round + 1)
@@ -274,6 +283,14 @@ class Node:
                 self._refusal = ConfigError(event.reason)
                 self.stop()
         self._bell.ring()
+
+    def _guarded(self, event: str, data: Mapping[str, Any]) -> None:
+        """What the guard did goes into the journal, and to whoever watches."""
+        if self.chronicle:
+            self.chronicle.write(event, data)
+        self.lookout.tell(event, data)
+        if event == "quarantined":
+            log.warning("a peer is in quarantine", **data)
 
     def _keep_incarnation(self, incarnation: int) -> None:
         """A full disk costs nothing here: after a restart the others tell the node again."""
@@ -295,3 +312,8 @@ class Node:
                 self.company.i_am_done()
             if not await afailpoint("leave"):
                 await self.membership.leave()
+
+
+def place_of(settings: Settings, home: Home) -> int | None:
+    """Which place of its run a node is; None: nobody said."""
+    return home.slot if settings.task.index == "slot" else settings.task.index

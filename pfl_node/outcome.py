@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl_node import metrics
-from pfl_node.metrics import Found, Heads, NodeRecord
+from pfl_node.metrics import Caught, Found, Heads, NodeRecord
 from pfl_node.plain import plain
 from pfl_node.store.files import write_atomic
 
@@ -44,6 +44,10 @@ class Outcome:
     @property
     def found(self) -> Found | None:
         return metrics.found_neighbours(self.nodes)
+
+    @property
+    def caught(self) -> Caught | None:
+        return metrics.caught(self.nodes)
 
     @property
     def heads(self) -> Heads | None:
@@ -81,6 +85,11 @@ class Outcome:
         }
         if self.found:
             row["neighbours"] = asdict(self.found)
+        if any(n.quarantined or n.kept_out for n in self.nodes):
+            row["kept_out"] = sum(n.kept_out for n in self.nodes if n.honest)
+        if self.caught:
+            row["malicious"] = [n.id for n in self.nodes if not n.honest]
+            row["quarantine"] = asdict(self.caught)
         if self.heads is not None:
             row |= {"heads_by_cluster": self.heads, "settled": self.settled}
         row["per_node"] = [asdict(n) for n in self.nodes]

@@ -5,7 +5,7 @@ The wire's server calls it; it calls nobody outside, so a caller never waits for
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Literal
 from pfl_node.bell import Bell
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import failpoint
+from pfl_node.guard.settings import GuardSettings
+from pfl_node.guard.warden import Warden
 from pfl_node.mailbox import Mailbox
-from pfl_node.model import Layout
+from pfl_node.model import Layout, Model
 from pfl_node.ops.events import Tell, nobody
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pfl_node.learning.trainer import Trainer
 
 MINUTE = 60.0
+BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that bring a model
 SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
 MAX_ID = 64  # characters; a longer name of a sender is nobody's
 
@@ -73,6 +76,8 @@ class Reception:
         bell: Bell,
         status: Callable[[], Status],
         window: Window,
+        warden: Warden | None = None,
+        mine: Callable[[], Model | None] = lambda: None,
     ) -> None:
         self.me = me
         self.run = run
@@ -87,6 +92,9 @@ class Reception:
         self.bytes_in = 0
         self.bytes_out = 0
         self.tell: Tell = nobody
+        self.warden = warden or Warden(GuardSettings(), certain=False)
+        self.mine = mine  # my personal model, to compare others' with
+        self.lie: Callable[[Eval], Eval] | None = None  # what a malicious node says instead; in a lab only
         self._scoring = Rate(settings.scores_per_minute)
         self._fetching = Rate(settings.fetches_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
@@ -123,12 +131,14 @@ class Reception:
         if failpoint("admit"):
             raise Refused(Reason.FLOOD, "not admitted: fail point admit", envelope.sender)
         sender = PeerId(envelope.sender)
+        if call in BROUGHT:
+            self.warden.admit(sender, time.monotonic())
         if call == "SendModel":
             self.bell.ring()  # even a refused header tells how far its sender is
-            self.mailbox.admit(sender, envelope.round, envelope.part)
+            self.mailbox.admit(sender, envelope.round, envelope.part, self.layout(envelope.part).nbytes)
             return
         rate = self._scoring if call == "EvaluateModel" else self._fetching
-        rate.take(sender, asyncio.get_running_loop().time())
+        rate.take(sender, time.monotonic())
         if call == "EvaluateModel":
             if self._busy[sender] >= self.settings.per_peer:
                 raise Refused(
@@ -139,6 +149,7 @@ class Reception:
     def cancel(self, call: str, envelope: Envelope) -> None:
         if call == "SendModel":
             self.mailbox.cancel(PeerId(envelope.sender), envelope.round)
+            self._spoil(PeerId(envelope.sender), envelope.round)
         elif call == "EvaluateModel":
             self._release(PeerId(envelope.sender))
 
@@ -146,6 +157,12 @@ class Reception:
         if self._learning is None:
             self.mailbox.cancel(offer.sender, offer.round)
             raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
+        try:
+            self.warden.examine(offer, self.mine())
+        except Refused:
+            self.mailbox.cancel(offer.sender, offer.round)
+            self._spoil(offer.sender, offer.round)
+            raise
         self.mailbox.put(offer)
         self.received[offer.sender] += 1
         self.bell.ring()
@@ -157,7 +174,7 @@ class Reception:
                 raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
             learner, trainer = self._learning
             scores = await trainer.soon(lambda: learner.score([offer.model], split="train"))
-            return scores[0]
+            return self.lie(scores[0]) if self.lie else scores[0]
         finally:
             self._release(offer.sender)
 
@@ -169,6 +186,8 @@ class Reception:
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         self.calls[call, outcome] += 1
         facts = {"call": call, "peer": peer[:MAX_ID], "bytes": nbytes}
+        if outcome != "ok" and peer:
+            self.warden.offence(PeerId(peer[:MAX_ID]), outcome, time.monotonic())
         if outcome != "ok":  # a refused caller may have invented its name, as many and as long as it likes
             self.tell("refused", {**facts, "reason": outcome})
         if call in ("SendModel", "EvaluateModel"):
@@ -205,6 +224,12 @@ class Reception:
             self._window.check(envelope.part)
         if call == "EvaluateModel" and not self.settings.evaluate:
             raise Refused(Reason.NOT_SERVED, f"this node does not serve {call}")
+
+    def _spoil(self, peer: PeerId, round: int | None) -> None:
+        """Its model of the round came and cannot be used. Where anybody can use its name, it is waited for."""
+        if self.warden.certain:
+            self.mailbox.spoil(peer, round)
+            self.bell.ring()
 
     def _release(self, peer: PeerId) -> None:
         self._busy[peer] -= 1

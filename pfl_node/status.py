@@ -81,6 +81,8 @@ def details_of(node: Node) -> dict[str, Any]:
         "bytes_sent": moved.sent,
         "bytes_received": moved.received,
         "refused": node.reception.refused,
+        "guard": node.warden.status(time.monotonic()),
+        "honest": not node.bad,
         "membership": node.membership.counters,
         "version": __version__,
         "learns_with": {peer: round(tie, 3) for peer, tie in node.lookout.ties.lately.items()},

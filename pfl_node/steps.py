@@ -31,6 +31,7 @@ DIVERGED = "diverged"  # the event of a training that was thrown away
 # Words of the journal that a policy's own events must not use.
 RESERVED = frozenset(
     {"started", "round", "finished", "restarted", "crashed", "imported", "worked", "result", "failed"}
+    | {"quarantined", "kept_out"}
 )
 
 Flow = Coroutine[Step[Any], Any, None]  # what `main()` and `on_model()` are, seen by a driver
@@ -160,12 +161,14 @@ class Score(Lesson[tuple[Eval, ...]]):
 class Average(Step[Model]):
     """My model put together with others of its layout, by the rule of the run's `aggregate` settings: the mean,
     weighted if `weights` (one for each of the others) say so. `own` is the weight of mine; 0: it is only what the
-    answer is when nothing else can be used. Models that are not finite are left out first."""
+    answer is when nothing else can be used. Models that are not finite are left out first. `claimed`: the weights
+    are what peers say of themselves, and the settings bound how much of that is believed."""
 
     mine: Model
     others: Sequence[Model]
     weights: Sequence[float] | None = None
     own: float = 1.0
+    claimed: bool = False
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -242,8 +245,8 @@ class Report(Step[None]):
 
 @dataclass(frozen=True, slots=True)
 class Linger(Step[bool]):
-    """My rounds are done: stay for the others, who may Fetch and Ask, until theirs are done too (True) or so many
-    seconds are over (False; None: as long as it takes)."""
+    """My rounds are done: stay for the others, who may Fetch and Ask, until theirs are done too or none of them
+    has got on for as long as the settings say (True), or so many seconds are over (False; None: no such limit)."""
 
     seconds: float | None = None
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pfl_node import aggregate
 from pfl_node.failpoints import afailpoint
+from pfl_node.guard.warden import UNTRAINED
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.seeds import fresh_seed, seed_from
@@ -84,9 +86,32 @@ class Study:
     async def _average(self, step: Average) -> Model:
         if await afailpoint("merge"):
             return step.mine
+        step = await self._sifted(step)
         work = partial(
-            aggregate.combine, self.desk.settings.aggregate, step.mine, step.others, step.weights, step.own
+            aggregate.combine,
+            self.desk.settings.aggregate,
+            step.mine,
+            step.others,
+            step.weights,
+            step.own,
+            claimed=step.claimed,
         )
         if sum(m.layout.size for m in step.models) < INLINE_NUMBERS:
             return work()
         return await asyncio.to_thread(work)
+
+    async def _sifted(self, step: Average) -> Average:
+        """Without the models that the guard's gate refuses; mine and theirs are scored for that on my validation
+        data, and once an untrained one."""
+        warden, learner = self.desk.warden, self.desk.learner
+        models = warden.to_score(step, self.policy.model)
+        if not models:
+            return step
+        if warden.untrained is None:
+            models = (*models, await self._fresh(Fresh(seed=UNTRAINED)))
+        seed, samples = self._seed("gate"), warden.settings.samples
+        with self.desk.work.of("gated", len(models)):
+            scores = await self.desk.trainer.soon(
+                lambda: learner.score(models, split="val", samples=samples, seed=seed)
+            )
+        return warden.sifted(step, scores, time.monotonic())

@@ -8,11 +8,12 @@ from types import coroutine
 from typing import Any, TypeVar
 
 from pfl_node.attacks import vectors
-from pfl_node.attacks.crew import Pool
+from pfl_node.attacks.crew import Pool, bad_places
 from pfl_node.attacks.settings import AttackSettings
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.seeds import seed_from
+from pfl_node.settings import Settings
 from pfl_node.steps import Fetch, Flow, Gather, Publish, Receive, Report, Send, Step, Train
 from pfl_node.types import Eval, Offer, PeerId
 
@@ -45,7 +46,7 @@ class Bent(Policy):
         super().__init__(**given)
         self.heard: dict[PeerId, Model] = {}  # the last model of each peer
         self.old: list[Model] = []  # my own models, the oldest first
-        self._bends: tuple[Model, Model] | None = None  # the last one, and what it became
+        self._bends: tuple[Model, int, Model] | None = None  # the last one, in which round, and what it became
 
     def ask(self, step: Step[Any]) -> Step[Any]:
         """What the driver gets to see."""
@@ -71,10 +72,10 @@ class Bent(Policy):
             self.plot.pool.heard(offer.sender, offer.model)
 
     def _bent(self, model: Model) -> Model:
-        """The same for all who get this model."""
-        if self._bends is None or self._bends[0] is not model:
-            self._bends = (model, self._spoil(model))
-        return self._bends[1]
+        """The same for all who get this model in this round."""
+        if self._bends is None or self._bends[0] is not model or self._bends[1] != self.round:
+            self._bends = (model, self.round, self._spoil(model))
+        return self._bends[2]
 
     def _spoil(self, model: Model) -> Model:
         attack, bent = self.plot.attack, model
@@ -161,6 +162,12 @@ def bent(cls: type[P], plot: Plot) -> type[P]:
         body["on_model"] = on_model
     made: Any = type(cls.__name__, (Bent, cls), body)
     return made
+
+
+def spoilt(cls: type[P], settings: Settings, pool: Pool | None = None) -> type[P]:
+    """The class of a run's bad nodes."""
+    nodes = settings.task.nodes or 0
+    return bent(cls, Plot(settings.attack, nodes, len(bad_places(settings.attack, nodes, settings.seed)), pool))
 
 
 def liar(attack: AttackSettings) -> Callable[[Eval], Eval] | None:

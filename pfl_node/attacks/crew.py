@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from pfl_node.attacks.settings import AttackSettings
@@ -21,7 +22,8 @@ def bad_places(attack: AttackSettings, nodes: int, seed: int) -> frozenset[int]:
         return frozenset(attack.nodes)
     count = round(attack.share * nodes)
     chance = Random(f"{seed}/attack")
-    return frozenset(int((i + chance.random()) * nodes / count) for i in range(count))
+    edges = [i * nodes // count for i in range(count + 1)] if count else []
+    return frozenset(chance.randrange(low, high) for low, high in pairwise(edges))
 
 
 def is_bad(settings: Settings, index: int | None, nodes: int | None) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 
 from pfl_node.model import Model
 from pfl_node.steps import Average
-from pfl_node.types import Eval
+from pfl_node.types import Eval, Part
 
-LEARNT = 0.1  # of an untrained model's loss: who has learnt less than that cannot judge others
+LEARNT = 0.1  # of an untrained model's loss: who has learnt less than that judges as if it had learnt so much
 
 
 def completed(step: Average, whole: Model) -> tuple[Model, ...] | None:
@@ -25,14 +26,14 @@ def completed(step: Average, whole: Model) -> tuple[Model, ...] | None:
     return tuple(whole.core + head for head in step.models)
 
 
-def refused(scores: Sequence[Eval], untrained: float, tolerance: float) -> list[int]:
+def refused(scores: Sequence[Eval], untrained: float, tolerance: float, part: Part = "model") -> list[int]:
     """The places of the others that would throw away more than this share of what I have learnt. The scores are
-    mine and then theirs. Where I have learnt little, nobody is refused: a head that I do not use tells nothing."""
+    mine and then theirs. A head of mine that is worse than untrained is one that I do not use: my data tell
+    nothing about it, and nobody's is refused."""
     mine, *theirs = (score.loss for score in scores)
-    learnt = untrained - mine
-    if not learnt >= LEARNT * untrained:
+    if not isfinite(mine) or (part == "head" and mine > untrained):
         return []
-    most = mine + tolerance * learnt
+    most = mine + tolerance * max(untrained - mine, LEARNT * untrained)
     return [i for i, loss in enumerate(theirs) if not loss <= most]
 
 

@@ -17,12 +17,12 @@ class GuardSettings(Section):
     """Other peers whose last models must be known before one is called an outlier."""
     gate: PositiveFloat | None = None
     """Do not merge a model whose validation loss is above mine by more than this share of what I have learnt: the
-    loss of an untrained model less mine. 1 is careful. None: off. Costs a scoring for each model."""
+    loss of an untrained model less mine; 0.5 is a start. None: off. Costs a scoring for each model."""
     samples: PositiveInt | None = 128
     """The gate: own validation samples to score a model on; None: all."""
     blame: NonNegativeFloat = 0.25
     """What a model that the gate refused counts against its sender; 0 where the data of nodes differ much."""
-    limit: PositiveFloat = 3.0
+    limit: PositiveFloat = 2.5
     """What must count against a peer for a quarantine. A NaN or a bomb is 1, an outlier 0.5, a flood 0.005."""
     half_life: PositiveFloat = 300.0
     """Seconds after which what counts against a peer is half."""

@@ -17,6 +17,7 @@ from pfl_node.steps import Average
 from pfl_node.types import Eval, Offer, PeerId
 
 GATE = "gate"
+UNTRAINED = 1_000_003  # the seed of the model that shows the gate what nobody has learnt
 Tell = Callable[[str, Mapping[str, Any]], None]
 
 
@@ -85,11 +86,15 @@ class Warden:
             return ()
         return gate.completed(step, whole) or ()
 
-    def sift(self, step: Average, scores: Sequence[Eval], now: float) -> Average:
-        """The step without the models that the gate refuses. `untrained` is known by now."""
+    def sifted(self, step: Average, scores: Sequence[Eval], now: float) -> Average:
+        """The step without the models that the gate refuses. As long as `untrained` is not known, one score
+        more is that of a model that has learnt nothing."""
         assert self.settings.gate is not None
+        known = len(step.models)
+        if len(scores) > known:
+            self.untrained = scores[known].loss
         assert self.untrained is not None
-        places = gate.refused(scores, self.untrained, self.settings.gate)
+        places = gate.refused(scores[:known], self.untrained, self.settings.gate, step.mine.layout.part)
         for place in places:
             self.refused[GATE] += 1
             sender = self._origins.of(step.others[place])
@@ -101,12 +106,16 @@ class Warden:
 
     # -- what can be seen of it ----------------------------------------------------------------------------
 
+    def quarantined(self, now: float) -> dict[PeerId, float]:
+        """Who is in quarantine, and for how many seconds more."""
+        return self._conduct.quarantined(now)
+
     def status(self, now: float) -> dict[str, Any]:
         """Plain values."""
         return {
             "refused": dict(sorted(self.refused.items())),
             "against": {peer: round(score, 3) for peer, score in sorted(self._conduct.against(now).items())},
-            "quarantine": {peer: round(left, 1) for peer, left in sorted(self._conduct.quarantined(now).items())},
+            "quarantine": {peer: round(left, 1) for peer, left in sorted(self.quarantined(now).items())},
             "ever": dict(sorted(self.ever.items())),
         }
 
@@ -132,4 +141,5 @@ class Warden:
         seconds = self._conduct.count(peer, weight, now)
         if seconds is not None:
             self.ever[peer] = self.ever.get(peer, 0) + 1
-            self.tell("quarantined", {"peer": peer, "seconds": seconds, "reason": reason, "time": self.ever[peer]})
+            facts = {"peer": peer, "seconds": seconds, "reason": reason, "times": self.ever[peer]}
+            self.tell("quarantined", facts)

@@ -82,7 +82,8 @@ def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[Fo
     def of(found: Found) -> float | None:
         groups = []
         for cluster in sorted(found.sizes):
-            matrices = [n["confusion"] for n in found.nodes if n["cluster"] == cluster and n.get("confusion")]
+            members = [n for n in found.nodes if n["cluster"] == cluster and n.get("honest", True)]
+            matrices = [n["confusion"] for n in members if n.get("confusion")]
             if matrices:
                 groups.append(np.sum(matrices, axis=0).tolist())
         return rule(groups) if len(groups) > 1 else None
@@ -92,7 +93,8 @@ def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[Fo
 
 def mean_series(found: Found, what: str = "test_accuracy", cluster: int | None = None) -> dict[int, float]:
     """The mean over the nodes (of a cluster) of what they measured, by round."""
-    members = {n["id"] for n in found.nodes if cluster is None or n["cluster"] == cluster}
+    honest = [n for n in found.nodes if n.get("honest", True)]
+    members = {n["id"] for n in honest if cluster is None or n["cluster"] == cluster}
     series = {}
     for round, rows in sorted(found.series.items()):
         values = [row[what] for node, row in rows.items() if node in members and row.get(what) is not None]
@@ -132,6 +134,9 @@ MEASURES: dict[str, Measure] = {
     "equalized_odds_sum": Measure("equalized odds (TPR + FPR)", "", "lower", _fair(fairness.equalized_odds_sum)),
     "precision": Measure("precision", "%", "higher", _key("neighbours", "precision")),
     "recall": Measure("recall", "%", "higher", _key("neighbours", "recall")),
+    "kept_out": Measure("models kept out", "", "lower", _key("kept_out")),
+    "quarantine_precision": Measure("quarantine precision", "%", "higher", _key("quarantine", "precision")),
+    "quarantine_recall": Measure("quarantine recall", "%", "higher", _key("quarantine", "recall")),
     "models_sent": Measure("models sent", "models", "lower", _key("models_sent")),
     "communication": Measure("models per node, sent and received", "models", "lower", _communication),
     "megabytes": Measure("sent", "MB", "lower", lambda f: f.summary["bytes_sent"] / 1e6),

@@ -41,8 +41,8 @@ class Dac(Policy):
             scores = await Score([o.model for o in offers], samples=self.cfg.score_samples) if offers else ()
             self.s |= {o.sender: similarity(e) for o, e in zip(offers, scores, strict=True)}
             self.hear(offers, peers)
-            n = [float(o.samples) for o in offers]
-            merged = await Average(self.model, [o.model for o in offers], weights=n, own=float(self.samples))
+            n, own = [float(o.samples) for o in offers], float(self.samples)
+            merged = await Average(self.model, [o.model for o in offers], weights=n, own=own, claimed=True)
             self.model = await Train(merged)
             await Report(t, self.model, {"from": [o.sender for o in offers]}, notes=self.told)
         await Linger()

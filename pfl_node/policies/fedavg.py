@@ -40,7 +40,8 @@ class FedAvg(Policy):
                 came = await self.updates(t)  # for each client k in S_t in parallel
                 # paper: a server takes the sum; here: each node, in one order, because all must get the same bits
                 n = [float(o.samples) for o in came]
-                self.model = await Average(self.model, [o.model for o in came], n, own=0)  # sum n_k / n w_k
+                w = [o.model for o in came]
+                self.model = await Average(self.model, w, n, own=0, claimed=True)  # sum n_k / n w_k
                 self.next = t + 1 if came else self.next
                 await Report(t, self.model, {"from": [o.sender for o in came]})
 

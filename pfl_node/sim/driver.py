@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.errors import SimulationStuck
+from pfl_node.lingering import Lingering
 from pfl_node.policies.base import Policy
 from pfl_node.sim.fiber import WAIT, Fiber, Reply
 from pfl_node.sim.lane import Lane
@@ -57,6 +58,7 @@ class SimDriver:
         self._receivings: list[Receiving] = []
         self.study = SimStudy(policy, node, world)
         self._moment, self._steps = 0.0, 0  # what was asked for since time last moved
+        self._lingering = Lingering(world.settings.round.linger)
         self._trainer_free = 0.0  # when the node's one trainer has done all it was asked for
 
     def start(self) -> None:
@@ -92,9 +94,11 @@ class SimDriver:
             case Receive():
                 return self._receive(fiber, step)
             case Fetch():
+                step = replace(step, peers=self._free(step.peers))
                 call = partial(self.post.fetch, self.node, step)
-                return self._call(fiber, step.peers, call, lambda found: tuple(found.values()))
+                return self._call(fiber, step.peers, call, lambda found: self.node.fetched(found.values()))
             case Ask():
+                step = replace(step, peers=self._free(step.peers))
                 return self._call(fiber, step.peers, partial(self.post.ask, self.node, step), dict)
             case Linger():
                 return self._linger(fiber, step)
@@ -132,18 +136,23 @@ class SimDriver:
         end = inf if step.seconds is None else self.clock.now + step.seconds
 
         def look() -> None:
-            nobody = not any(self.world.nodes[p].at_work for p in self.world.views.alive(self.node.id))
             if not reply.open:
                 return
-            if nobody or self.clock.now >= end:
-                reply(nobody)
+            others = [self.world.nodes[p] for p in self.world.views.alive(self.node.id)]
+            left = self._lingering.left(self.clock.now, {n.id: n.policy.round for n in others if n.at_work})
+            if not left or self.clock.now >= end:
+                reply(not left)
             else:
-                self.clock.at(min(end, self.clock.now + LOOK), look)
+                self.clock.at(min(end, self.clock.now + min(LOOK, left)), look)
 
         self.clock.after(0.0, look)
         return WAIT
 
     # -- messages ------------------------------------------------------------------------------------------
+
+    def _free(self, peers: Iterable[PeerId]) -> list[PeerId]:
+        """Without those in quarantine."""
+        return self.node.warden.free(peers, self.clock.now)
 
     def _call(
         self,
@@ -162,7 +171,7 @@ class SimDriver:
         box, believes = self.node.mailbox, self.world.views.believes
         box.advance(step.round)
         me = self.node.id
-        awaited = {p for p in box.missing(step.peers, step.round) if p != me and believes(me, p)}
+        awaited = {p for p in self._free(box.missing(step.peers, step.round)) if p != me and believes(me, p)}
         if not awaited:
             return self._collect(step)
         waits = Gathering(step, awaited, fiber.reply())

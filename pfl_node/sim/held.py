@@ -32,6 +32,7 @@ class Held:
     reports: int
     told: dict[str, Any]
     measured: dict[Split, Eval]
+    guard: dict[str, Any]
 
     def row(self) -> dict[str, Any]:
         """Everything but the checkpoint."""
@@ -42,7 +43,7 @@ def held_from(row: Mapping[str, Any], checkpoint: dict[str, Any] | None) -> Held
     """The inverse of `row`, read from JSON, where a number that is none has become null."""
     scores = {split: Eval(**{k: nan_for(v) for k, v in s.items()}) for split, s in row["measured"].items()}
     traffic = Traffic(**row["traffic"] | {"refused": Counter(row["traffic"]["refused"])})
-    return Held(row["state"], checkpoint, traffic, row["reports"], row["told"], scores)
+    return Held(row["state"], checkpoint, traffic, row["reports"], row["told"], scores, row["guard"])
 
 
 def nan_for(value: Any) -> Any:

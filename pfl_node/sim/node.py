@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 from pfl_node.appoint import appoint, entry_round
+from pfl_node.attacks.bent import Bent, liar
 from pfl_node.errors import Reason, Refused
-from pfl_node.mailbox import Limits, Mailbox
+from pfl_node.guard.warden import Warden
+from pfl_node.mailbox import Mailbox, limits_of
 from pfl_node.metrics import NodeRecord
 from pfl_node.model import Layout, Model
 from pfl_node.seeds import fresh_seed
@@ -46,6 +48,8 @@ class SimNode:
         self._confusion: list[list[int]] | None = None
         self._driver: SimDriver | None = None
         self._held = False
+        self.bad = issubclass(plan.policy, Bent)  # malicious, for the others to bear
+        self._lie = liar(world.settings.attack) if self.bad else None
         self._set_up()
 
     @property
@@ -61,7 +65,8 @@ class SimNode:
     def _set_up(self) -> None:
         """As a process does when it starts: from the checkpoint, or new."""
         settings, serve = self.world.settings, self.world.settings.serve
-        self.mailbox = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox), self._plan.policy.takes)
+        self.mailbox = Mailbox(limits_of(serve), self._plan.policy.takes)
+        self.warden = Warden(settings.guard, certain=True, tell=self._guarded)
         model = self.learner.fresh(fresh_seed(settings, self.id, 0), "model")
         self.policy = appoint(self._plan.policy, self._plan.cfg, settings, self.id, self.learner, model)
         self._window = Window(self.id, serve, self._plan.policy.serves)
@@ -113,13 +118,17 @@ class SimNode:
     def pause(self) -> Held:
         """The segment is over: whatever is under way is dropped, and this is how it goes on."""
         self.stop()
-        return Held(self.state, self._checkpoint, self.traffic, self._reports, self._told, dict(self._measured))
+        known = self.warden.dump()
+        return Held(
+            self.state, self._checkpoint, self.traffic, self._reports, self._told, dict(self._measured), known
+        )
 
     def resume(self, held: Held) -> None:
         """Go on from there, instead of from the beginning."""
         self.state, self._checkpoint, self.traffic = held.state, held.checkpoint, held.traffic
         self._reports, self._told, self._measured = held.reports, held.told, held.measured
         self._set_up()
+        self.warden.load(held.guard)
         if held.state != "up":
             self.at_work = False
 
@@ -137,9 +146,16 @@ class SimNode:
     def take(self, offer: Offer, *, finite: bool) -> None:
         """A model was pushed; raises Refused."""
         mine = self.mine(offer)
-        if not finite:
-            raise Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity", offer.sender)
-        self.mailbox.admit(offer.sender, offer.round, offer.model.layout.part)
+        self.warden.admit(offer.sender, self.world.clock.now)
+        self.mailbox.admit(offer.sender, offer.round, offer.model.layout.part, offer.model.nbytes)
+        try:
+            if not finite:
+                raise Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity", offer.sender)
+            self.warden.examine(mine, self.policy.model)
+        except Refused:
+            self.mailbox.cancel(offer.sender, offer.round)
+            self.mailbox.spoil(offer.sender, offer.round)
+            raise
         self.mailbox.put(mine)
 
     def mine(self, offer: Offer) -> Offer:
@@ -155,8 +171,18 @@ class SimNode:
         """What an Ask gets; raises Refused. It runs beside the node's own training, which it does not hold up."""
         if not self.world.settings.serve.evaluate:
             raise Refused(Reason.NOT_SERVED, "this node does not score models of others", asker)
+        self.warden.admit(asker, self.world.clock.now)
         self._check_layout(model, asker)
-        return self.learner.score([model], split="train", samples=None, own_sample_each=False, seed=0)[0]
+        score = self.learner.score([model], split="train", samples=None, own_sample_each=False, seed=0)[0]
+        return self._lie(score) if self._lie else score
+
+    def fetched(self, offers: Collection[Offer]) -> tuple[Offer, ...]:
+        """What came of a Fetch, as far as it may be used."""
+        now = self.world.clock.now
+        for offer in offers:
+            if not offer.model.is_finite():
+                self.warden.offence(offer.sender, Reason.NOT_FINITE, now)
+        return self.warden.fetched([o for o in offers if o.model.is_finite()], self.policy.model, now)
 
     def heard(self, offer: Offer) -> None:
         if self._driver:
@@ -247,7 +273,7 @@ class SimNode:
 
     def _catch_up(self, round: int) -> None:
         """A node of a lockstep policy that fell behind goes on where the others are."""
-        alive = self.world.views.alive(self.id)
+        alive = dict.fromkeys(self.world.views.alive(self.id), 0)
         if self.policy.lockstep and (ahead := self.mailbox.left_behind(round, alive)):
             self._write("catching_up", round=round, swarm=ahead)
             self.policy.round = ahead - 1
@@ -270,6 +296,13 @@ class SimNode:
     def _write(self, event: str, **data: Any) -> None:
         self.world.journal.write(self.world.clock.now, self.id, event, **data)
 
+    def _guarded(self, event: str, data: Mapping[str, Any]) -> None:
+        """What the guard did: a quarantine is an event, a model it kept out a message."""
+        if event == "quarantined":
+            self._write(event, **data)
+        else:
+            self.world.journal.message(self.world.clock.now, self.id, event, **data)
+
     def summary(self) -> NodeRecord:
         test = self._measured.get("test")
         neighbours = self._told.get("neighbours", {}).get("ids")
@@ -287,4 +320,7 @@ class SimNode:
             neighbours=None if neighbours is None else tuple(neighbours),
             head=self._told.get("round", {}).get("head"),
             confusion=self._confusion,
+            honest=not self.bad,
+            quarantined=tuple(sorted(self.warden.ever)),
+            kept_out=self.warden.refused.total(),
         )

@@ -151,6 +151,8 @@ class Post:
     def _refused(self, sender: SimNode, receiver: SimNode, parcel: Parcel, calls: Calls, refused: Refused) -> None:
         world, now = self._world, self._world.clock.now
         receiver.traffic.refused[refused.reason.value] += 1
+        if parcel.call != "fetch":
+            receiver.warden.offence(sender.id, refused.reason, now)
         facts = {"from": sender.id, "call": parcel.call, "round": parcel.round, "reason": refused.reason.value}
         world.journal.message(now, receiver.id, "refused", **facts)
         back = now + self._travel(0, receiver)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pfl_node import aggregate
+from pfl_node.guard.warden import UNTRAINED
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.seeds import fresh_seed, seed_from
@@ -46,8 +47,24 @@ class SimStudy:
                 scores = learner.score(step.models, seed=self._seed("score"), **step.options)
                 return costs.sample * sum(score.samples for score in scores), scores
             case Average():
-                return 0.0, aggregate.combine(settings.aggregate, step.mine, step.others, step.weights, step.own)
+                seconds, sifted = self._sifted(step)
+                told = (sifted.mine, sifted.others, sifted.weights, sifted.own)
+                return seconds, aggregate.combine(settings.aggregate, *told, claimed=sifted.claimed)
         raise TypeError(f"a policy asked for {step!r}, which the simulator does not know")
+
+    def _sifted(self, step: Average) -> tuple[float, Average]:
+        """Without the models that the guard's gate refuses, and what it takes to score them."""
+        warden, learner = self.node.warden, self.node.learner
+        models = warden.to_score(step, self.policy.model)
+        if not models:
+            return 0.0, step
+        if warden.untrained is None:
+            seed = fresh_seed(self.world.settings, self.node.id, UNTRAINED)
+            models = (*models, learner.fresh(seed, "model"))
+        scores = learner.score(models, split="val", samples=warden.settings.samples, seed=self._seed("gate"))
+        return self.world.costs.sample * sum(s.samples for s in scores), warden.sifted(
+            step, scores, self.world.clock.now
+        )
 
     def _seed(self, kind: str) -> int:
         self._jobs += 1

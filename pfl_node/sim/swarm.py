@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
+from pfl_node.attacks.bent import Plot, bent
+from pfl_node.attacks.crew import Pool, bad_places
 from pfl_node.errors import SimulationStuck
 from pfl_node.metrics import NodeRecord
 from pfl_node.settings import Settings
@@ -33,6 +35,12 @@ class Progress:
     rounds_done: int  # over all nodes
     rounds_total: int
     virtual_seconds: float
+
+
+def plan_of_bad(plan: Plan, settings: Settings, nodes: int, bad: Collection[int]) -> Plan:
+    """What malicious nodes are to do."""
+    pool = Pool() if settings.attack.collude else None
+    return replace(plan, policy=bent(plan.policy, Plot(settings.attack, nodes, len(bad), pool)))
 
 
 class SimSwarm:
@@ -61,8 +69,11 @@ class SimSwarm:
             settings, costs or Costs(), Clock(now), Weather(faults), journal, reported=self._reported
         )
         self.post = Post(self.world)
+        bad = bad_places(settings.attack, nodes, settings.seed)
+        malicious = plan_of_bad(plan, settings, nodes, bad) if bad else plan
         for index, id in enumerate(ids):
-            self.world.nodes[id] = SimNode(id, load(index, id), plan, self.world, self.post)
+            own = malicious if index in bad else plan
+            self.world.nodes[id] = SimNode(id, load(index, id), own, self.world, self.post)
         self._to_come = 0  # joins and restarts that have not happened yet
         self._rounds_done = done  # over all nodes
         self._alive_at = now  # when something last showed that the run goes on

@@ -73,6 +73,9 @@ def record(seat: Seat, id: str, names: Mapping[str, str]) -> NodeRecord:
         neighbours=None if chosen is None else tuple(names.get(p, p) for p in chosen),
         head=told.get("round", {}).get("head"),
         confusion=result.get("confusion"),
+        honest=result.get("honest", True),
+        quarantined=tuple(sorted(names.get(p, p) for p in result.get("guard", {}).get("ever", {}))),
+        kept_out=sum(result.get("guard", {}).get("refused", {}).values()),
     )
 
 

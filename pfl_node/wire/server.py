@@ -158,7 +158,7 @@ class PeerService:
     # -- what they share -----------------------------------------------------------------------------------
 
     async def _receive(self, context: Context, visit: Visit) -> Offer:
-        decoder = Decoder(self._host.layout, visit.admit)
+        decoder = Decoder(visit.layout, visit.admit)
         try:
             async with asyncio.timeout(self._quiet) as patience:
                 while isinstance(message := await context.read(), bytes):
@@ -166,7 +166,7 @@ class PeerService:
                     visit.nbytes = decoder.received
                     if decoder.complete:
                         break
-                    patience.reschedule(self._soon())
+                    patience.reschedule(min(self._soon(), visit.began + self._longest(visit.size)))
         except TimeoutError as error:
             raise self._stalled() from error
         if await afailpoint("receive"):
@@ -189,19 +189,24 @@ class PeerService:
                 async for message in paced(messages, threaded=self._settings.zstd > 0):
                     await context.write(message)
                     visit.nbytes += len(message)
-                    patience.reschedule(self._soon())
+                    patience.reschedule(min(self._soon(), visit.began + self._longest(layout.nbytes)))
         except TimeoutError as error:
             raise self._stalled() from error
 
     def _soon(self) -> float:
         return asyncio.get_running_loop().time() + self._quiet
 
+    def _longest(self, nbytes: int) -> float:
+        """Seconds that a stream may take in all: a caller must not hold a place for ever, a byte at a time."""
+        return self._quiet + nbytes / self._settings.slowest
+
     def _stalled(self) -> Refused:
-        return Refused(Reason.TRUNCATED, f"nothing moved for {self._quiet:g} s")
+        slow = f"nothing moved for {self._quiet:g} s, or less than {self._settings.slowest:g} bytes a second"
+        return Refused(Reason.TRUNCATED, slow)
 
     async def _attend(self, call: str, context: Context, work: Callable[[Visit], Awaitable[T]]) -> T:
         """Whatever happens, the call is counted once and ends with a status."""
-        visit = Visit(self._host, call)
+        visit = Visit(self._host, call, asyncio.get_running_loop().time())
         try:
             answer = await work(visit)
             visit.end("ok")
@@ -233,9 +238,11 @@ def _parsed(kind: type[M], message: bytes) -> M:
 class Visit:
     """One call from its header to its end."""
 
-    def __init__(self, host: Host, call: str) -> None:
+    def __init__(self, host: Host, call: str, now: float) -> None:
+        self.began = now
         self.peer = ""
         self.nbytes = 0
+        self.size = 0  # bytes of the model that comes, as its header says
         self._host = host
         self._call = call
         self._admitted: Envelope | None = None
@@ -245,6 +252,11 @@ class Visit:
         check_sender(envelope.sender)
         self._host.admit(self._call, envelope)
         self._admitted = envelope
+
+    def layout(self, part: Part) -> Layout:
+        found = self._host.layout(part)
+        self.size = found.nbytes
+        return found
 
     def handed_over(self) -> None:
         """From here on the host looks after what it admitted."""

@@ -15,6 +15,7 @@ from pfl_node.errors import LayoutMismatch
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.settings import AggregateSettings
 from tests.byhand import LAYOUT, model
+from tests.toy import constant
 from tests.vectors import Exact, Rows, by, combined, flat, norms, numbers, tables, wild
 
 NAMES = get_args(RuleName)
@@ -338,3 +339,15 @@ def test_the_network_puts_the_middle_in_order_for_everything_that_can_come(n: in
             for low, high in aggregate._network(n, cut):
                 row[low], row[high] = min(row[low], row[high]), max(row[low], row[high])
             assert row[cut : n - cut] == expected
+
+
+def test_a_claim_is_believed_up_to_so_many_times_the_median_and_only_where_it_is_one() -> None:
+    mine, others = constant(0.0), [constant(1.0), constant(1.0), constant(9.0)]
+    claims = [100.0, 100.0, 1e12]
+    bounded = aggregate.combine(AggregateSettings(claim=2.0), mine, others, claims, own=0.0, claimed=True)
+    assert bounded.vector[0] == pytest.approx((1 + 1 + 2 * 9) / 4)
+    for settings, claimed in ((AggregateSettings(claim=None), True), (AggregateSettings(claim=2.0), False)):
+        believed = aggregate.combine(settings, mine, others, claims, own=0.0, claimed=claimed)
+        assert believed.vector[0] == pytest.approx(9.0)
+    equal = aggregate.combine(AggregateSettings(), mine, others, [5.0, 6.0, 40.0], own=0.0, claimed=True)
+    assert equal == aggregate.combine(AggregateSettings(), mine, others, [5.0, 6.0, 40.0], own=0.0)

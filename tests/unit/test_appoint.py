@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.appoint import appoint, check_reports, entry_round
+from pfl_node.appoint import appoint, check_lab, check_reports, entry_round
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
@@ -82,3 +82,10 @@ def test_a_main_that_reports_nothing_is_a_mistake_that_is_named() -> None:
         check_reports("mine.py:M", 0, had_rounds=True)
     check_reports("mine.py:M", 1, had_rounds=True)
     check_reports("mine.py:M", 0, had_rounds=False)
+
+
+def test_a_daemon_refuses_to_be_malicious_and_a_lab_does_not() -> None:
+    told = Settings.model_validate({"attack": {"kind": ["sign_flip"]}})
+    with pytest.raises(ConfigError, match=r"attack\.kind makes nodes malicious"):
+        check_lab(Plain, told, lab=False)
+    check_lab(Plain, told, lab=True)

@@ -75,8 +75,8 @@ class Company:
     def finished(self) -> list[PeerId]:
         return self.board.finished
 
-    def at_work(self) -> list[PeerId]:
-        return sorted(self.board.alive - self.board.done - {self.me})
+    def at_work(self) -> dict[PeerId, int]:
+        return {p: self.board.rounds.get(p, 0) for p in sorted(self.board.alive - self.board.done - {self.me})}
 
     def i_am_done(self) -> None:
         self.board.done.add(self.me)

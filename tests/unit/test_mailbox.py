@@ -10,6 +10,7 @@ from pfl_node.errors import Reason, Refused
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.types import Offer, PeerId
 from tests.byhand import A, B, C, core_of, offer
+from tests.toy import constant
 
 
 def deliver(box: Mailbox, sender: PeerId, value: float = 0, round: int | None = None) -> None:
@@ -191,21 +192,21 @@ def test_one_left_behind_goes_on_where_half_of_those_heard_from_are(
     for sender, round in rounds.items():
         deliver(box, sender, round=round)
     box.overtaken(A)  # in round 1 at least
-    assert box.left_behind(0, [A, B, C]) == ahead
+    assert box.left_behind(0, dict.fromkeys([A, B, C], 0)) == ahead
 
 
 def test_one_whose_models_are_taken_is_not_left_behind_by_those_ahead() -> None:
     box = Mailbox()
     deliver(box, A, round=9)
-    assert box.left_behind(0, [A]) is None
+    assert box.left_behind(0, dict.fromkeys([A], 0)) is None
 
 
 def test_being_left_behind_is_noticed_once() -> None:
     box = Mailbox()
     deliver(box, A, round=9)
     box.overtaken(A)
-    assert box.left_behind(0, [A]) == 9
-    assert box.left_behind(0, [A]) is None
+    assert box.left_behind(0, dict.fromkeys([A], 0)) == 9
+    assert box.left_behind(0, dict.fromkeys([A], 0)) is None
 
 
 def test_the_dead_do_not_say_where_the_swarm_is() -> None:
@@ -213,7 +214,7 @@ def test_the_dead_do_not_say_where_the_swarm_is() -> None:
     deliver(box, A, round=9)
     deliver(box, B, round=3)
     box.overtaken(A)
-    assert box.left_behind(0, [B]) == 3
+    assert box.left_behind(0, dict.fromkeys([B], 0)) == 3
 
 
 @pytest.mark.parametrize("round", [None, 0])
@@ -245,9 +246,9 @@ def test_of_very_many_senders_those_silent_for_longest_are_forgotten() -> None:
         deliver(box, sender, round=5)
     box.advance(6)
     box.overtaken(C)
-    assert box.left_behind(0, [B]) is None
+    assert box.left_behind(0, dict.fromkeys([B], 0)) is None
     box.overtaken(C)
-    assert box.left_behind(0, [A]) == 5
+    assert box.left_behind(0, dict.fromkeys([A], 0)) == 5
 
 
 def test_a_claim_is_believed_only_as_far_as_models_are_taken() -> None:
@@ -256,7 +257,7 @@ def test_a_claim_is_believed_only_as_far_as_models_are_taken() -> None:
         with pytest.raises(Refused):
             box.admit(peer, 10**12)
     box.overtaken(C)
-    assert box.left_behind(0, [A, B, C]) == 3
+    assert box.left_behind(0, dict.fromkeys([A, B, C], 0)) == 3
 
 
 def test_a_second_model_for_a_round_waits_until_the_first_has_arrived() -> None:
@@ -296,3 +297,48 @@ def test_a_policy_that_fetches_takes_nothing() -> None:
     box = Mailbox(takes=())
     assert refused(box, A) is Reason.NOT_SERVED
     assert refused(box, A, round=0) is Reason.NOT_SERVED
+
+
+def test_bytes_that_wait_are_bounded_per_peer_and_in_all_but_a_single_model_may_be_larger() -> None:
+    size = constant(0.0).nbytes
+    box = Mailbox(Limits(per_peer=9, size=4 * size, size_per_peer=2 * size))
+    box.admit(A, None, size=100 * size)  # nothing else waits
+    with pytest.raises(Refused, match="bytes of yours are still waiting"):
+        box.admit(A, None, size=size)
+    with pytest.raises(Refused, match="bytes of models are waiting here"):
+        box.admit(B, None, size=size)
+    box.cancel(A, None)
+    assert box.size == 0
+    for sender, round in ((A, None), (A, 0), (B, None), (B, 0)):
+        box.admit(sender, round, size=size)
+        box.put(Offer(sender, constant(0.0), round))
+    assert box.size == 4 * size
+    with pytest.raises(Refused, match="bytes of models"):
+        box.admit(C, None, size=size)
+    box.take(1)
+    box.collect([A, B], 0)
+    assert box.size == size
+
+
+def test_a_model_that_replaces_another_of_its_round_is_weighed_once() -> None:
+    box = Mailbox()
+    for _ in range(3):
+        box.admit(A, 0, size=constant(0.0).nbytes)
+        box.put(Offer(A, constant(0.0), 0))
+    assert box.size == constant(0.0).nbytes
+
+
+def test_a_round_that_is_only_rumoured_is_believed_while_it_is_told_and_not_kept() -> None:
+    box = Mailbox()
+    assert box.missing([A, B], 0, {A: 900}) == [B]
+    assert box.missing([A, B], 0, {A: 0}) == [A, B]
+
+
+def test_what_came_spoiled_is_not_waited_for_in_its_round() -> None:
+    box = Mailbox()
+    box.spoil(A, 0)
+    box.spoil(B, None)
+    assert box.missing([A, B], 0) == [B]
+    assert box.missing([A, B], 1) == [A, B]
+    box.advance(1)
+    assert box.missing([A], 1) == [A]

@@ -87,6 +87,8 @@ def test_before_it_has_learnt_anything_it_says_who_and_where_it_is(tmp_path: Pat
         "bytes_sent": 0,
         "bytes_received": 0,
         "refused": {},
+        "guard": {"against": {}, "ever": {}, "quarantine": {}, "refused": {}},
+        "honest": True,
         "membership": {},
         "version": __version__,
         "learns_with": {},

@@ -428,7 +428,9 @@ def test_an_earlier_round_of_mine_is_old_news_and_not_refuted() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.PING, Kind.ACK, Kind.GOSSIP])
-def test_one_who_speaks_of_an_earlier_round_than_is_believed_is_told_so_and_its_refutation_wins(kind: Kind) -> None:
+def test_one_who_speaks_of_an_earlier_round_than_is_believed_is_told_so_and_its_refutation_wins(
+    kind: Kind,
+) -> None:
     hand = Hand(2)
     hand.hear(Packet(Kind.GOSSIP, peer(1, round=900)), source="192.0.2.66:1")  # somebody says that it is p1
     hand.packets.clear()
