@@ -118,7 +118,7 @@ def run(
 ) -> int:
     """Run an experiment, or what is left of it; then its table, plots and report."""
     from pfl_node.cli.labbed import show as show_result
-    from pfl_node.cli.labbed import watching
+    from pfl_node.cli.labbed import stopping, watching
     from pfl_node.lab import results, runner
     from pfl_node.lab.folder import Folder
     from pfl_node.lab.report.record import Record
@@ -131,7 +131,7 @@ def run(
     place = f"{experiment.name}-{scale}" + ("" if backend == "sim" else f"-{backend}")
     folder = Folder(out or Path("lab") / place)
     with watching(experiment) as watch:
-        failures = runner.run(experiment, folder, workers=workers, watch=watch)
+        failures = runner.run(experiment, folder, workers=workers, watch=stopping(watch))
     found = results.read(experiment, folder)
     if not found.found and failures:
         raise PflError(f"no run succeeded: {failures[0].why}")

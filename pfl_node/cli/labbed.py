@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.cli.show import as_json, as_table
+from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
     from pfl_node.lab.compare import Comparison
@@ -53,6 +54,27 @@ def where(cell: "Cell", said: dict[str, Any]) -> str:
     if said.get("started") is not None:
         return f"{said['started']} of {cell.nodes} nodes are there"
     return f"round {said.get('slowest', said['done'] // cell.nodes)} of {cell.settings.rounds}"
+
+
+def stopping(watch: "Watch") -> "Watch":
+    """A user's mistake that shows before anything was learnt ends it all: it is one line, and soon corrected."""
+    from pfl_node.lab.report.words import cell_title
+
+    learnt = False
+
+    def heard(cell: "Cell", said: dict[str, Any]) -> None:
+        nonlocal learnt
+        learnt = learnt or said["event"] == "done" or said.get("done", 0) > 0
+        if said.get("mistake") and not learnt:
+            raise ConfigError(f"{cell_title(cell)}: {in_lab_words(said['why'])}")
+        watch(cell, said)
+
+    return heard
+
+
+def in_lab_words(why: str) -> str:
+    """What there is to do about data, as the lab spells it."""
+    return why.replace("--set task.root=DIR", "--data-root DIR").replace("--set task.download=true", "--download")
 
 
 def work_of(cell: "Cell") -> int:

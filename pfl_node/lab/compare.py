@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.lab.experiment import Cell
+from pfl_node.lab.folder import SPEC
 from pfl_node.lab.measures import MEASURES
 from pfl_node.lab.report import words
-from pfl_node.lab.report.record import SPEC, Record, reopen
+from pfl_node.lab.report.record import Record, reopen
 from pfl_node.lab.results import Estimate
 
 Unlike = tuple[str, str, str]  # what, in A, in B
@@ -119,12 +120,21 @@ def _circumstances(a: Side, b: Side) -> Iterator[Unlike]:
 
 
 def _facts(record: Record) -> dict[str, Any]:
-    facts, machine = record.facts, record.facts.get("machine", {})
+    made = record.environments
     own: dict[str, Any] = {"experiment": record.experiment.name, "scale": record.experiment.scale}
     own |= {"backend": record.experiment.backend}
     own |= {"seeds": ", ".join(map(str, record.experiment.seeds))}
-    own |= {name: facts.get(name) for name in ("pfl-node", "commit", "python")}
-    return own | dict(facts.get("packages", {})) | {name: machine.get(name) for name in ("cpu", "cores", "system")}
+    own |= {name: _each(one.get(name) for one in made) for name in ("pfl-node", "commit", "python")}
+    packages = dict.fromkeys(name for one in made for name in one.get("packages", {}))
+    own |= {name: _each(one.get("packages", {}).get(name) for one in made) for name in packages}
+    machines = [one.get("machine", {}) for one in made]
+    return own | {name: _each(machine.get(name) for machine in machines) for name in ("cpu", "cores", "system")}
+
+
+def _each(values: Iterable[Any]) -> Any:
+    """The one that all runs have; otherwise all that some have."""
+    found = list(dict.fromkeys(values))
+    return found[0] if len(found) == 1 else ", ".join(map(_text, found))
 
 
 def _settings(a: Side, b: Side, pairs: Sequence[tuple[str, str]]) -> Iterator[Unlike]:
@@ -173,7 +183,7 @@ def texts(found: Comparison) -> list[list[str]]:
             str(len(line.difference.values)),
             words.number(line.metric, line.a.mean),
             words.number(line.metric, line.b.mean),
-            words.change(line.metric, line.difference),
+            words.change(line.metric, line.difference, words.digits(line.metric, line.b.mean)),
         ]
         for line in found.lines
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ def environment() -> dict[str, Any]:
     }
 
 
+@cache
 def commit() -> str | None:
     """Of the checkout this runs from, with a + when files in it have changed; None: it was installed."""
     head = _git("rev-parse", "HEAD")
@@ -50,6 +52,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

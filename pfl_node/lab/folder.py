@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pfl_node.errors import ConfigError, StoreError
 from pfl_node.lab.environment import environment
 from pfl_node.lab.experiment import Backend, Cell, Experiment
-from pfl_node.store.files import write_atomic
+from pfl_node.store.files import write_atomic, writing
 
-TOLD, SUMMARY, JOURNAL = "settings.json", "summary.json", "journal.jsonl"
-ENVIRONMENT = "environment.json"
+SPEC, TOLD, SUMMARY, JOURNAL = "spec.toml", "settings.json", "summary.json", "journal.jsonl"
+ENVIRONMENT, MADE_WITH = "environment.json", "made_with.json"
 
 
 class Folder:
@@ -32,18 +33,33 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"cannot make {self.path}: {error.strerror or error}") from error
-        self._check(experiment.backend)
-        write_atomic(self.path / "spec.toml", experiment.text.encode())
+        self._check(experiment)
+        write_atomic(self.path / SPEC, experiment.text.encode())
         facts: dict[str, Any] = {"name": experiment.name, "scale": experiment.scale, "backend": experiment.backend}
         facts |= {"seeds": list(experiment.seeds), **environment()}
         write_atomic(self.path / ENVIRONMENT, json.dumps(facts, indent=1).encode())
 
-    def _check(self, backend: Backend) -> None:
-        """What the one found is not thrown away for the other."""
+    def _check(self, experiment: Experiment) -> None:
+        """What was found before is not thrown away for something else."""
         there = _json(self.path / ENVIRONMENT)
-        if there and backend_of(there) != backend and any(self.path.glob(f"**/{SUMMARY}")):
-            other = f"--backend {backend_of(there)}"
+        if not there or not any(self.path.glob(f"**/{SUMMARY}")):
+            return
+        backend, name, scale = backend_of(there), there.get("name"), there.get("scale")
+        other = ""
+        if name != experiment.name and self._spec() != experiment.text:
+            other = f"experiment {name}"
+        elif scale != experiment.scale:
+            other = f"--scale {scale}"
+        elif backend != experiment.backend:
+            other = f"--backend {backend}"
+        if other:
             raise ConfigError(f"{self.path} holds results of {other}: say with --out where these shall go")
+
+    def _spec(self) -> str | None:
+        try:
+            return (self.path / SPEC).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return None
 
     def place(self, cell: Cell) -> Path:
         return self.path / cell.folder
@@ -54,11 +70,22 @@ class Folder:
     def begin(self, cell: Cell) -> None:
         """What was begun with the same settings stays, to be gone on from."""
         place = self.place(cell)
-        if place.exists() and self._told(cell) != told_of(cell):
-            shutil.rmtree(place)
-        place.mkdir(parents=True, exist_ok=True)
-        (place / SUMMARY).unlink(missing_ok=True)
+        with writing(place):
+            if place.exists() and self._told(cell) != told_of(cell):
+                shutil.rmtree(place)
+            place.mkdir(parents=True, exist_ok=True)
+            (place / SUMMARY).unlink(missing_ok=True)
         write_atomic(place / TOLD, json.dumps(told_of(cell), indent=1).encode())
+        self._note(cell)
+
+    def _note(self, cell: Cell) -> None:
+        """With what it is made; what is gone on from may have been begun with something else."""
+        path, now = self.place(cell) / MADE_WITH, environment()
+        before: list[dict[str, Any]] = (_json(path) or {}).get("environments", [])
+        if not before or {key: value for key, value in before[-1].items() if key != "begun"} != now:
+            begun = datetime.now(UTC).isoformat(timespec="seconds")
+            made = {"environments": [*before, {"begun": begun, **now}]}
+            write_atomic(path, json.dumps(made, indent=1).encode())
 
     def summary(self, cell: Cell) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.place(cell) / SUMMARY).read_text(encoding="utf-8"))

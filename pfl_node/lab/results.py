@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def difference(self) -> float | None:
-        return self.estimate and self.estimate.mean
+        return None if self.estimate is None else self.estimate.mean
 
     @property
     def holds(self) -> bool:

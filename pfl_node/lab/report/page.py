@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from pfl_node.lab.experiment import Experiment
 from pfl_node.lab.report import table, words
 from pfl_node.lab.report.drawing import Drawn
+from pfl_node.lab.report.facts import COMMAND, facts
 from pfl_node.lab.report.plots import PLOTS
 from pfl_node.lab.report.record import Record, not_default
 from pfl_node.lab.report.style import COLOURS, DARK, looks
@@ -28,6 +29,7 @@ def page(record: Record, drawings: Drawings | None) -> str:
         _plots(drawings),
         _runs(record),
         _settings(record),
+        _spec(record),
     ]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -49,37 +51,13 @@ def _colours() -> str:
 
 def _header(record: Record) -> str:
     experiment = record.experiment
-    facts = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in _facts(record))
+    rows = ((name, escape(text)) for name, text in facts(record))
+    told = "".join(f"<dt>{n}</dt><dd>{f'<code>{t}</code>' if n == COMMAND else t}</dd>" for n, t in rows)
     about = f"<p>{escape(experiment.about)}</p>" if experiment.about else ""
     return (
         f'<header><h1>{escape(experiment.title)}</h1><p class="paper">{escape(experiment.paper)}</p>{about}'
-        f"<dl>{facts}</dl>{_missing(record)}</header>"
+        f"<dl>{told}</dl>{_missing(record)}</header>"
     )
-
-
-def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    experiment, facts = record.experiment, record.facts
-    done, planned = len(record.results.found), len(experiment.cells)
-    machine = facts.get("machine", {})
-    versions = {"Python": facts.get("python"), **facts.get("packages", {})}
-    sizes = ", ".join(_several(f"{c.nodes} nodes, {c.settings.rounds} rounds" for c in experiment.cells))
-    yield "Repeat it", f"<code>{escape(record.command)}</code>"
-    yield "Scale", escape(f"{experiment.scale}: {sizes}")
-    yield "Backend", escape(words.backend(record.results))
-    yield "Seeds", escape(", ".join(map(str, experiment.seeds)))
-    yield "Runs", f"{done} of {planned} done"
-    yield "pfl-node", escape(f"{facts.get('pfl-node', 'unknown')}, commit {_commit(facts.get('commit'))}")
-    yield "Versions", escape(", ".join(f"{name} {version}" for name, version in versions.items() if version))
-    cpu = f"{machine.get('cpu') or 'unknown CPU'}, {machine.get('cores', '?')} cores, {machine.get('system', '')}"
-    yield "Machine", escape(cpu)
-    wall, spent = record.seconds("wall"), record.seconds("cpu")
-    yield "Time", f"{words.duration(wall)} of wall time, {words.duration(spent)} of CPU time, all runs added up"
-
-
-def _commit(commit: str | None) -> str:
-    if not commit:
-        return "unknown"
-    return f"{commit[:-1]} with changes that are not committed" if commit.endswith("+") else commit
 
 
 def _missing(record: Record) -> str:
@@ -97,7 +75,7 @@ def _results(record: Record) -> str:
     experiment = record.experiment
     heads = "".join(_head(head) for head in table.columns(experiment))
     rows = "".join(_row(line, experiment) for line in table.lines(record.results, experiment.metrics))
-    note = f"{words.legend(record.results)}."
+    note = f"{words.legend(record.results, 'below it')}."
     if experiment.scale == "quick" and experiment.figures:
         note += " At the quick scale the paper's order should show; its figures belong to its own scale."
     return (
@@ -119,8 +97,8 @@ def _row(line: table.Line, experiment: Experiment) -> str:
 
 
 def _cell(entry: table.Entry) -> str:
-    beside = f"<small>{escape(entry.beside)}</small>" if entry.beside else ""
-    return f"<td>{escape(words.spread(entry.metric, entry.ours))}{beside}</td>"
+    beside = f"<small>paper {escape(entry.beside)}</small>" if entry.beside else ""
+    return f"<td>{escape(entry.figure)}{beside}</td>"
 
 
 def _swatch(run: str, experiment: Experiment) -> str:
@@ -131,7 +109,7 @@ def _swatch(run: str, experiment: Experiment) -> str:
 def _claims(record: Record) -> str:
     rows = []
     for found in record.results.verdicts():
-        kind, mark = ("holds", "✓") if found.holds else ("fails", "✗")
+        kind, mark = ("holds", "✓") if found.holds else ("fails", "✗") if found.estimate else ("open", "?")
         judged = f"{mark} <b>{words.judgement(found)}</b>"
         rows.append(f'<li class="{kind}">{judged}: {escape(words.verdict(found))}</li>')
     return f'<h3>Claims</h3><ul class="claims">{"".join(rows)}</ul>' if rows else ""
@@ -176,7 +154,8 @@ def _runs(record: Record) -> str:
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("run", "accuracy, %", "wall", "CPU"))
     return (
         f'<section><h2>Runs</h2><div class="wide"><table><thead><tr>{heads}<th scope="col" class="word">files</th>'
-        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div></section>"
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        '<p class="note">Links lead to files beside this page, in the folder of the result.</p></section>'
     )
 
 
@@ -211,6 +190,15 @@ def _settings(record: Record) -> str:
     return (
         "<section><h2>Settings</h2><p>What is not listed has its default value.</p><h3>All runs</h3>"
         f"<dl>{same}</dl>{differ if rows else ''}</section>"
+    )
+
+
+def _spec(record: Record) -> str:
+    """As it was read, so that the page alone is enough to run it again."""
+    text = escape(record.experiment.text.strip())
+    return (
+        "<section><h2>Spec</h2><details><summary>The experiment as it is written: spec.toml</summary>"
+        f'<pre class="wide"><code>{text}</code></pre></details></section>'
     )
 
 

@@ -18,11 +18,10 @@ from pydantic import ValidationError
 from pfl_node.errors import ConfigError
 from pfl_node.lab import results, spec
 from pfl_node.lab.experiment import Cell, Experiment
-from pfl_node.lab.folder import ENVIRONMENT, SUMMARY, TOLD, Folder, backend_of
+from pfl_node.lab.folder import ENVIRONMENT, MADE_WITH, SPEC, SUMMARY, TOLD, Folder, backend_of
 from pfl_node.lab.results import Results
 from pfl_node.settings import Settings
 
-SPEC = "spec.toml"
 Flat = dict[str, Any]  # dotted keys
 
 
@@ -69,6 +68,16 @@ class Record:
         path = self.folder.place(cell) / TOLD
         return _flat(_json(path)["settings"]) if path.exists() else flat(cell.settings)
 
+    def made_with(self, cell: Cell) -> list[Mapping[str, Any]]:
+        """Versions, commit and machine of a cell: several, if it was gone on with elsewhere."""
+        path = self.folder.place(cell) / MADE_WITH
+        return list(_json(path)["environments"]) if path.exists() else [self.facts]
+
+    @cached_property
+    def environments(self) -> list[Mapping[str, Any]]:
+        """Those of all cells that are done."""
+        return [made for cell in self.results.found for made in self.made_with(cell)] or [self.facts]
+
     def seconds(self, what: str) -> float:
         """wall or cpu, of all cells that are done."""
         return sum(found.summary.get(f"{what}_seconds") or 0.0 for found in self.results.found.values())
@@ -80,6 +89,8 @@ def reopen(path: Path) -> Record:
         if not (path / name).is_file():
             raise ConfigError(f"{path} is no result of `pfl-node lab run`: it has no {name}")
     facts = _json(path / ENVIRONMENT)
+    if not isinstance(facts, dict) or not facts.keys() >= {"name", "scale", "seeds"}:
+        raise ConfigError(f"{path} is no result of `pfl-node lab run`: its {ENVIRONMENT} is of something else")
     planned = _load(path, facts["name"], facts["scale"], len(facts["seeds"]))
     folder = Done(path)
     planned = planned.on(backend_of(facts))

@@ -132,8 +132,8 @@ def legend_below(figure: Figure, axes: Axes, note: str = "") -> None:
         )
         rows = -(-len(labels) // columns)
         if note:
-            shown.set_title(note, prop={"size": 7})
-            shown.get_title().set_color(FAINT)
+            shown.set_title(note)
+            shown.get_title().set(color=FAINT, fontsize=7)
         figure.set_figheight(figure.get_figheight() + 0.16 * (rows - 1) + (0.15 if note else 0))
 
 

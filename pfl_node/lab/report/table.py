@@ -19,21 +19,30 @@ class Entry:
     metric: str
     ours: Estimate | None
     paper: float | None
+    seeds: int = 0  # those that are done
 
     @property
     def difference(self) -> float | None:
         return None if self.ours is None or self.paper is None else self.ours.mean - self.paper
 
     @property
+    def figure(self) -> str:
+        """Ours."""
+        if self.ours is None and self.seeds and self.metric == "rounds_to_target":
+            return "not reached"
+        return words.spread(self.metric, self.ours, self.seeds)
+
+    @property
     def beside(self) -> str:
         """The paper's figure and the difference; empty where the paper has none."""
         if self.paper is None:
             return ""
-        gap = "" if self.difference is None else f", {words.signed(self.metric, self.difference)}"
-        return f"({words.number(self.metric, self.paper)}{gap})"
+        places = words.digits(self.metric, self.paper)
+        gap = "" if self.difference is None else f", {words.signed(self.metric, self.difference, places)}"
+        return f"{words.number(self.metric, self.paper)}{gap}"
 
     def __str__(self) -> str:
-        return f"{words.spread(self.metric, self.ours)} {self.beside}".rstrip()
+        return f"{self.figure} ({self.beside})" if self.beside else self.figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +58,8 @@ def lines(found: Results, metrics: Sequence[str]) -> Iterator[Line]:
     experiment = found.experiment
     for run in experiment.runs:
         for point in experiment.points:
-            entries = (Entry(m, found.estimate(run, point, m), found.figure(run, point, m)) for m in metrics)
+            done = len(found.cells(run, point))
+            entries = (Entry(m, found.estimate(run, point, m), found.figure(run, point, m), done) for m in metrics)
             yield Line(run, point, tuple(entries))
 
 
@@ -71,26 +81,38 @@ def missing(found: Results) -> list[Cell]:
 # -- Markdown --------------------------------------------------------------------------------------------------
 
 
-def markdown(found: Results, command: str) -> str:
+def markdown(found: Results, facts: Mapping[str, str]) -> str:
+    """The table, what its figures are, which claims hold, and how it came about."""
     experiment = found.experiment
-    heads = columns(experiment)
-    marks = ["---" if head in ("run", "at") else "---:" for head in heads]
-    rows = [heads, marks, *(texts(line) for line in lines(found, experiment.metrics))]
+    rows = [columns(experiment), *(texts(line) for line in lines(found, experiment.metrics))]
     blocks = [
         f"# {experiment.title}",
-        f"{experiment.paper}. Scale: {experiment.scale}. `{command}`",
-        "\n".join(f"| {' | '.join(_cell(text) for text in row)} |" for row in rows),
+        f"{experiment.paper}. Scale: {experiment.scale}.",
+        _aligned(rows, words_first=2 if "at" in rows[0] else 1),
         f"Figures: {words.legend(found)}.",
     ]
     if absent := missing(found):
         blocks.append("Not finished: " + "; ".join(map(words.cell_title, absent)) + ".")
     if claims := [f"- **{words.judgement(v)}**: {words.verdict(v)}" for v in found.verdicts()]:
         blocks.append("\n".join(["Claims:", "", *claims]))
+    if facts:
+        blocks.append("\n".join(["How it was made:", "", *(f"- {name}: {text}" for name, text in facts.items())]))
     return "\n\n".join(blocks) + "\n"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _aligned(rows: Sequence[Sequence[str]], words_first: int) -> str:
+    """Columns of one width, so that the raw text is a table, too; the first are words, the others figures."""
+    cells = [[text.replace("|", "\\|") for text in row] for row in rows]
+    wide = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    marks = ["-" * w if i < words_first else "-" * (w - 1) + ":" for i, w in enumerate(wide)]
+    shown = [
+        [
+            text.ljust(w) if i < words_first else text.rjust(w)
+            for i, (text, w) in enumerate(zip(row, wide, strict=True))
+        ]
+        for row in cells
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (shown[0], marks, *shown[1:]))
 
 
 # -- JSON ------------------------------------------------------------------------------------------------------
@@ -113,6 +135,8 @@ def as_dict(found: Results) -> dict[str, Any]:
         "claims": [
             {"metric": v.claim.metric, "higher": v.claim.higher, "lower": v.claim.lower, "by": v.claim.by}
             | {"point": v.point, "difference": v.difference, "holds": v.holds}
+            | {"half_width": v.estimate and v.estimate.half_width, "at_least": v.at_least}
+            | {"seeds": len(v.estimate.values) if v.estimate else 0, "holding": v.holding}
             for v in found.verdicts()
         ],
         "missing": [cell.folder for cell in missing(found)],

@@ -9,41 +9,59 @@ from pfl_node.lab.measures import MEASURES, to_paper
 from pfl_node.lab.results import Estimate, Results, Verdict
 
 MINUS = "\N{MINUS SIGN}"
+NOTHING = "–"
 
 
-def number(metric: str, value: float) -> str:
+def digits(metric: str, value: float) -> int:
+    """Behind the point: no more than a reader can use."""
+    size = abs(to_paper(metric, value))
+    match MEASURES[metric].unit:
+        case "%" | "MB":
+            return 1
+        case "rounds":
+            return 0
+        case "models" | "s":
+            return 0 if size >= 100 or not size % 1 else 1
+    return 4 if size < 10 else 0
+
+
+def number(metric: str, value: float, places: int | None = None) -> str:
     """In the unit that papers print."""
-    digits = {"%": 1, "rounds": 0, "s": 0, "MB": 1}.get(MEASURES[metric].unit)
     shown = to_paper(metric, value)
-    if digits is None:
-        digits = 4 if abs(shown) < 10 and shown % 1 else 0
-    text = f"{abs(shown):,.{digits}f}"
+    text = f"{abs(shown):,.{digits(metric, value) if places is None else places}f}"
     return MINUS + text if shown < 0 and float(text.replace(",", "")) else text
 
 
-def signed(metric: str, value: float) -> str:
-    text = number(metric, value)
+def signed(metric: str, value: float, places: int | None = None) -> str:
+    text = number(metric, value, places)
     return text if text.startswith(MINUS) else f"+{text}"
 
 
-def spread(metric: str, estimate: Estimate | None) -> str:
-    """The mean and half of its 95 % interval."""
+def spread(metric: str, estimate: Estimate | None, of: int = 0) -> str:
+    """The mean and half of its 95 % interval; of fewer seeds than there are, if so."""
     if estimate is None:
-        return "–"
-    half = estimate.half_width
-    return number(metric, estimate.mean) + ("" if half is None else f" ± {number(metric, half)}")
+        return NOTHING
+    seeds = len(estimate.values)
+    some = f" [{seeds} of {of} seeds]" if seeds < of else ""
+    return number(metric, estimate.mean) + _half(metric, estimate) + some
 
 
-def change(metric: str, estimate: Estimate) -> str:
+def change(metric: str, estimate: Estimate, places: int | None = None) -> str:
     """A difference and half of its 95 % interval."""
+    return signed(metric, estimate.mean, places) + _half(metric, estimate, places)
+
+
+def _half(metric: str, estimate: Estimate, places: int | None = None) -> str:
+    """With as many digits as the mean."""
     half = estimate.half_width
-    return signed(metric, estimate.mean) + ("" if half is None else f" ± {number(metric, half)}")
+    places = digits(metric, estimate.mean) if places is None else places
+    return "" if half is None else f" ± {number(metric, half, places)}"
 
 
 def heading(metric: str) -> str:
-    """The title of a column."""
+    """The title of a column, with a unit that it does not name itself."""
     measure = MEASURES[metric]
-    return f"{measure.title}, {measure.unit}" if measure.unit and measure.unit != "rounds" else measure.title
+    return measure.title if measure.unit in measure.title else f"{measure.title}, {measure.unit}"
 
 
 def backend(found: Results) -> str:
@@ -56,12 +74,17 @@ def backend(found: Results) -> str:
     return ", ".join(["real nodes over gRPC", *dict.fromkeys(sizes)])
 
 
-def legend(found: Results) -> str:
-    """What the figures of a table are."""
+def legend(found: Results, beside: str = "in brackets") -> str:
+    """What the figures of a table are; `beside` says where the paper's stand."""
     experiment = found.experiment
     n = len(experiment.seeds)
-    ours = f"our mean ± half the 95 % interval over {n} seeds" if n > 1 else "ours, of one seed"
-    paper = "; in brackets the paper's figure and how far ours is above it" if experiment.figures else ""
+    ours = (
+        f"our mean ± half of its 95 % confidence interval (Student's t over {n} seeds)"
+        if n > 1
+        else "ours, of one seed, so without a confidence interval"
+    )
+    ours += ", which is wide, as there are only two" if n == 2 else ""
+    paper = f"; {beside} the paper's figure and ours minus the paper's" if experiment.figures else ""
     real = f"; {backend(found)}" if experiment.backend != "sim" else ""
     return ours + paper + real
 
@@ -80,10 +103,17 @@ def verdict(found: Verdict) -> str:
     """A claim and what became of it, without the judgement."""
     claim = found.claim
     where = f" at {found.point}" if found.point else ""
-    unit = gap(claim.metric)
-    by = f" by {number(claim.metric, claim.by)}{unit} or more" if claim.by else ""
-    told = "not measured" if found.difference is None else signed(claim.metric, found.difference) + unit
-    return f"{MEASURES[claim.metric].title} of {claim.higher} above {claim.lower}{where}{by}: {told}"
+    by = f" by {number(claim.metric, claim.by)}{gap(claim.metric)} or more" if claim.by else ""
+    return f"{MEASURES[claim.metric].title} of {claim.higher} above {claim.lower}{where}{by}: {_outcome(found)}"
+
+
+def _outcome(found: Verdict) -> str:
+    metric, estimate = found.claim.metric, found.estimate
+    if estimate is None:
+        return "no seed has both"
+    told = f"at least {signed(metric, estimate.mean)}" if found.at_least else change(metric, estimate)
+    seeds = len(estimate.values)
+    return f"{told}{gap(metric)}" + (f", on {found.holding} of {seeds} seeds" if seeds > 1 else "")
 
 
 def judgement(found: Verdict) -> str:

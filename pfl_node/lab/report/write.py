@@ -7,6 +7,7 @@ import json
 from pfl_node.lab.experiment import Experiment
 from pfl_node.lab.report import style, table
 from pfl_node.lab.report.drawing import DRAW, draw
+from pfl_node.lab.report.facts import facts as facts_of
 from pfl_node.lab.report.page import page
 from pfl_node.lab.report.record import Record
 from pfl_node.plain import plain
@@ -23,8 +24,10 @@ def write(record: Record) -> str | None:
     times = {f"{what}_seconds": record.seconds(what) for what in ("wall", "cpu")}
     found = plain({**table.as_dict(record.results), **facts, **times})
     write_atomic(place / RESULTS, json.dumps(found, indent=1, ensure_ascii=False).encode() + b"\n")
-    write_atomic(place / TABLE, table.markdown(record.results, record.command).encode())
+    write_atomic(place / TABLE, table.markdown(record.results, dict(facts_of(record))).encode())
     drawings = draw(record, wanted(record.experiment)) if style.is_there() else None
+    if drawings and not record.experiment.plots:  # nobody asked for those that have nothing to show
+        drawings = {name: panels for name, panels in drawings.items() if panels}
     write_atomic(place / PAGE, page(record, drawings).encode())
     return NO_PLOTS if drawings is None else None
 

@@ -57,9 +57,10 @@ def test_results_that_are_the_same_differ_in_nothing(whole: Path) -> None:
 def test_what_differs_is_told_settings_versions_and_commit(whole: Path, tmp_path: Path) -> None:
     wishes = spec.Wishes({"train.batch": 4})
     other = made(tmp_path / "result", spec.load(str(written(tmp_path, rounds=10, seeds=3)), wishes=wishes)).path
-    facts = json.loads((other / "environment.json").read_text())
-    facts |= {"commit": "abc", "packages": {**facts["packages"], "numpy": "1.0"}}
-    (other / "environment.json").write_text(json.dumps(facts))
+    for path in other.glob("**/made_with.json"):
+        (facts,) = json.loads(path.read_text())["environments"]
+        facts |= {"commit": "abc", "packages": {**facts["packages"], "numpy": "1.0"}}
+        path.write_text(json.dumps({"environments": [facts]}))
     told = {what: (a, b) for what, a, b in compare(side(whole), side(other)).unlike}
     assert told["commit"][1] == "abc"
     assert told["numpy"][1] == "1.0"

@@ -16,9 +16,10 @@ from pfl_node.errors import ConfigError
 from pfl_node.lab import results, spec
 from pfl_node.lab.folder import Folder
 from pfl_node.lab.report import style, words
+from pfl_node.lab.report.facts import facts
 from pfl_node.lab.report.page import page
 from pfl_node.lab.report.record import Record, reopen
-from pfl_node.lab.report.table import as_dict, markdown
+from pfl_node.lab.report.table import Entry, as_dict, markdown
 from pfl_node.lab.report.write import wanted, write
 from pfl_node.lab.results import Estimate
 from tests.unit.lab.made import made, result, written
@@ -78,6 +79,24 @@ def test_one_seed_has_no_interval() -> None:
     assert words.spread("accuracy", None) == "–"
 
 
+def test_an_interval_has_as_many_digits_as_its_mean() -> None:
+    assert words.spread("models_sent", Estimate((723.5, 724.5))) == "724 ± 6"
+    assert words.spread("cpu", Estimate((2.25, 2.15))) == "2.2 ± 0.6"
+    assert words.spread("demographic_parity", Estimate((0.04, 0.06))) == "0.0500 ± 0.1271"
+
+
+def test_a_figure_that_some_seeds_lack_says_how_many_have_it() -> None:
+    assert words.spread("rounds_to_target", Estimate((70.0,)), of=3) == "70 [1 of 3 seeds]"
+    assert str(Entry("rounds_to_target", None, 87.0, seeds=3)) == "not reached (87)"
+    assert str(Entry("precision", None, None, seeds=3)) == "–"
+
+
+@pytest.mark.parametrize(("metric", "title"), [("settled_after", "settled after, rounds"), ("cpu", "CPU, s")])
+def test_a_column_names_its_unit(metric: str, title: str) -> None:
+    assert words.heading(metric) == title
+    assert words.heading("rounds_to_target") == "rounds to target"
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(4.4, "4 s"), (61, "1 min 1 s"), (7260, "2 h 1 min")])
 def test_times_are_told_in_two_units(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
@@ -88,7 +107,7 @@ def test_times_are_told_in_two_units(seconds: float, text: str) -> None:
 
 def test_the_table_has_our_figure_the_papers_and_the_difference(whole: Path) -> None:
     record = reopen(whole)
-    rows = {line.split(" | ")[0]: line for line in markdown(record.results, record.command).splitlines()}
+    rows = {line.split(" | ")[0].rstrip(): line for line in markdown(record.results, {}).splitlines()}
     ours = record.results.estimate("EL", "", "majority")
     assert ours is not None
     gap = words.signed("majority", ours.mean - 0.72)
@@ -97,9 +116,17 @@ def test_the_table_has_our_figure_the_papers_and_the_difference(whole: Path) -> 
 
 
 def test_the_verdicts_stand_under_the_table(whole: Path) -> None:
-    text = markdown(reopen(whole).results, "")
-    assert re.search(r"\*\*holds\*\*: minority of FACADE above EL by 10.0 points or more: \+\d", text)
-    assert re.search(r"\*\*does not hold\*\*: accuracy of Local above FACADE: −\d", text)
+    text = markdown(reopen(whole).results, {})
+    by = r"by 10.0 points or more: \+[\d.]+ ± [\d.]+ points, on 2 of 2 seeds"
+    assert re.search(rf"\*\*holds\*\*: minority of FACADE above EL {by}", text)
+    assert re.search(r"\*\*does not hold\*\*: accuracy of Local above FACADE: −\d.* on 0 of 2 seeds", text)
+
+
+def test_the_raw_markdown_is_a_table_whose_columns_stand_below_each_other(whole: Path) -> None:
+    text = markdown(reopen(whole).results, {"Seeds": "0, 1"})
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({tuple(i for i, c in enumerate(row) if c == "|") for row in rows}) == 1
+    assert text.endswith("\n- Seeds: 0, 1\n")
 
 
 def test_results_json_has_every_estimate_also_those_the_table_does_not_show(whole: Path) -> None:
@@ -114,8 +141,8 @@ def test_a_sweep_has_a_column_for_its_points(tmp_path: Path, bare: None) -> None
     folder = result(tmp_path, sweep='[sweep]\nsetting = "train.lr"\nvalues = [0.1, 0.01]\nlabel = "lr = {}"\n')
     write(reopen(folder))
     table = (folder / "table.md").read_text()
-    assert "| run | at |" in table
-    assert "| EL | lr = 0.01 |" in table
+    assert re.search(r"\| run +\| at +\|", table)
+    assert re.search(r"\| EL +\| lr = 0.01 +\|", table)
 
 
 # -- the page --------------------------------------------------------------------------------------------------
@@ -142,6 +169,23 @@ def test_the_page_tells_what_is_needed_to_repeat_it(whole: Path) -> None:
         "6 of 6 done",
     ):
         assert fact in text
+
+
+def test_runs_made_with_another_commit_are_told_apart(tmp_path: Path) -> None:
+    folder = result(tmp_path)
+    path = folder / "el" / "seed-0" / "made_with.json"
+    made = json.loads(path.read_text())
+    made["environments"].append({**made["environments"][0], "commit": "abc", "begun": "2026-01-31T12:34:56+00:00"})
+    path.write_text(json.dumps(made))
+    told = dict(facts(reopen(folder)))
+    assert told["pfl-node"].endswith("commit abc (1 run)")
+    assert "(6 runs); " in told["pfl-node"]
+    assert "2026-01-31 12:34 UTC" in told["Begun"]
+    assert ";" not in told["Machine"]
+
+
+def test_the_spec_is_in_the_page(whole: Path) -> None:
+    assert "by = 10\n\n[[claim]]" in page(reopen(whole), None).partition("<pre")[2]
 
 
 def test_every_run_has_links_to_its_folder(whole: Path) -> None:

@@ -1,0 +1,183 @@
+"""What a user of the lab gets wrong beside the spec: data, sizes, folders. One line each, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfl_node.cli import main
+from pfl_node.cli.labbed import stopping
+from pfl_node.errors import ConfigError
+from pfl_node.lab import spec
+from pfl_node.lab.experiment import Cell
+from pfl_node.sim.worker import Order, Voice, obey
+from tests.unit.lab.made import result, written
+from tests.unit.learning.pictures import write_mnist
+
+
+class Heard(Voice):
+    """What a worker says, kept."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, Any] = {}
+
+    def tell(self, event: str, **data: Any) -> None:
+        self.said = {"event": event, **data}
+
+    def progress(self, progress: object) -> None:
+        raise AssertionError("something was learnt")
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:
+    """The line on stderr; there is no other."""
+    capsys.readouterr()
+    assert main(["lab", *words]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err.removeprefix("pfl-node: ").rstrip()
+
+
+def first_cell(tmp_path: Path, *sets: str) -> Cell:
+    return spec.load(str(written(tmp_path)), wishes=spec.Wishes({}, sets)).cells[0]
+
+
+# -- what shows when a run begins ------------------------------------------------------------------------------
+
+ROOT = "task.root=/nowhere"
+
+
+@pytest.mark.parametrize(
+    ("sets", "why"),
+    [
+        (("task=cifar10", ROOT), "data set cifar10: no file /nowhere/cifar-10-batches-py/data_batch_1; say where"),
+        (("task=mnist", ROOT), "data set mnist: no train-images-idx3-ubyte (nor train-images-idx3-ubyte.gz) in"),
+        (("task=emnist", ROOT), "data set emnist: no emnist-letters-train-images-idx3-ubyte"),
+        (("task=imagenette", ROOT), "data set imagenette: no imagenette2-160, imagenette2-320 or imagenette2 in"),
+        (("task=images", ROOT), "data set image_folder: no folder /nowhere/train (wanted: train/CLASS/IMAGE and"),
+        (("task.angles=[0, 45]",), "task.angles: angle 45 is not a multiple of 90"),
+        (('task.angles=["up", 0]',), "task.angles = ['up', 0]"),
+        (("task.sizes=[3, 4]",), "task.sizes = [3, 4] are 7 nodes, but there are 8"),
+        (("task.sizes=[8]",), "task.sizes = [8]: 1 sizes for 2 angles"),
+        (("task.samples=2000",), "samples"),
+    ],
+)
+def test_a_run_that_cannot_begin_is_a_mistake_in_one_line(tmp_path: Path, sets: tuple[str, ...], why: str) -> None:
+    cell, voice = first_cell(tmp_path, *sets), Heard()
+    obey(Order(cell.settings, cell.nodes, out=tmp_path / "cell", segment=5), voice)
+    assert voice.said["event"] == "failed"
+    assert voice.said["mistake"]
+    assert why in voice.said["why"]
+    assert "\n" not in voice.said["why"]
+
+
+def test_more_nodes_than_there_are_samples_is_a_mistake_in_one_line(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "MNIST" / "raw", train=6)
+    cell, voice = first_cell(tmp_path, "task=mnist", f"task.root={tmp_path}"), Heard()
+    obey(Order(cell.settings, cell.nodes, out=tmp_path / "cell", segment=5), voice)
+    assert voice.said["mistake"]
+    assert "6 samples are too few for 8 nodes" in voice.said["why"]
+
+
+def test_a_mistake_before_anything_was_learnt_ends_it_all_in_the_words_of_the_lab(tmp_path: Path) -> None:
+    heard: list[str] = []
+    watch = stopping(lambda cell, said: heard.append(said["event"]))
+    failed = {
+        "event": "failed",
+        "mistake": True,
+        "why": "no data: --set task.root=DIR or --set task.download=true",
+    }
+    watch(cell := first_cell(tmp_path), {"event": "progress", "done": 0, "total": 8})
+    with pytest.raises(ConfigError, match=r"^Local, seed 0: no data: --data-root DIR or --download$"):
+        watch(cell, failed)
+    watch(cell, {"event": "progress", "done": 1, "total": 8})
+    watch(cell, failed)
+    assert heard == ["progress", "progress", "failed"]
+
+
+# -- folders ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("other", (), "holds results of experiment mine: say with --out where these shall go"),
+        ("mine", ("--scale", "paper"), "holds results of --scale quick: say with --out where these shall go"),
+    ],
+)
+def test_the_results_of_something_else_are_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: tuple[str, ...], said: str
+) -> None:
+    folder = result(tmp_path)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    other = written(tmp_path, name=name, rounds=9)
+    assert said in mistake(capsys, "run", str(other), "--out", str(folder), *words)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "/proc/nothing"])
+def test_a_place_that_cannot_be_written_to_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    assert mistake(capsys, "run", str(written(tmp_path)), "--out", out, code=1).startswith(f"cannot make {out}: ")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("verb", ["report", "compare"])
+@pytest.mark.parametrize("where", ["empty", "gone"])
+def test_a_folder_without_a_result_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, where: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    folders = [str(tmp_path / where)] * (2 if verb == "compare" else 1)
+    line = mistake(capsys, verb, *folders)
+    assert line == f"{tmp_path / where} is no result of `pfl-node lab run`: it has no spec.toml"
+
+
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = result(tmp_path)
+    (folder / "el" / "seed-0" / "summary.json").write_text('{"accuracy": 0.')
+    line = mistake(capsys, "report", str(folder), code=1)
+    assert line.startswith(f"{folder / 'el' / 'seed-0'} is damaged (")
+    assert line.endswith("): delete it and run the lab again")
+
+
+def test_an_environment_of_something_else_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = result(tmp_path)
+    (folder / "environment.json").write_text(json.dumps({"node": 1}))
+    assert mistake(capsys, "report", str(folder)).endswith("its environment.json is of something else")
+
+
+def test_a_run_that_a_result_does_not_have_names_the_nearest(
+    whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = mistake(capsys, "compare", str(whole / "Facad"), str(whole / "EL"))
+    assert line == f"{whole} has no run 'Facad'; did you mean 'FACADE'?"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("run", "facade-cifar10-30-3"),
+            "there is no experiment 'facade-cifar10-30-3'; did you mean 'facade-cifar10-",
+        ),
+        (("show", "pens-cifar"), "there is no experiment 'pens-cifar'; did you mean 'pens-cifar10"),
+        (("run", "gone.toml"), "cannot read gone.toml: No such file or directory"),
+        (("run", "digits-clusters", "--scale", "big"), "'big' is not one of 'quick', 'paper'"),
+        (
+            ("run", "digits-clusters", "--seeds", "0"),
+            "invalid value for '--seeds': it should be greater than or equal to 1",
+        ),
+        (("rnu", "digits-clusters"), "no such verb 'rnu': did you mean 'run'?"),
+    ],
+)
+def test_a_mistyped_command_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert said in mistake(capsys, *words)
