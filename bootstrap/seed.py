@@ -55,10 +55,8 @@ class Seed(PeerServicer):
 
     async def start(self, ears: Overheard | None = None) -> None:
         await self.endpoint.bind(self._options.listen, self.membership.bind)
-        if self._tls:
-            self._tls.watch()
-            if ears:
-                self._tls.overhear(ears, self.endpoint.port)
+        if self._tls and ears:
+            self._tls.overhear(ears, self.endpoint.port)
         await self.endpoint.start()
         mine, bound = self._options, self.endpoint
         self.address = join_address(*await dialled(mine.advertise, bound.host, bound.port, mine.peer_seed))
@@ -69,8 +67,6 @@ class Seed(PeerServicer):
         await self.membership.leave()
         await self.membership.close()
         await self.endpoint.stop()
-        if self._tls:
-            await self._tls.close()
         if self._home is not None:
             self._home.close()
 

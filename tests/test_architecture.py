@@ -52,6 +52,10 @@ FORBIDDEN = {
         "pfl_node.wire",
     },
     "pfl_node.membership": {"numpy", "torch", "pfl_node.policies", "pfl_node.driver", "pfl_node.learning"},
+    "pfl_node.security": {
+        *("grpc", "numpy", "torch", "pydantic"),
+        *(f"pfl_node.{part}" for part in ("wire", "membership", "node", "driver", "settings", "cli", "learning")),
+    },
     "pfl_node.sim": {"pfl_node.node", "pfl_node.driver", "pfl_node.swarm", "grpc"},
     "pfl_node.contract": {
         *("torch", "grpc", "asyncio"),
@@ -178,6 +182,7 @@ def test_every_policy_names_its_paper_and_explains_its_knobs(cls: type[Policy]) 
         ("pfl_node.membership", {"torch", "numpy"}),
         ("pfl_node.membership.service", {"torch", "numpy"}),
         ("bootstrap.__main__", {"torch", "numpy"}),
+        ("bootstrap.seed", {"torch", "numpy", "pydantic", "cryptography"}),
     ],
 )
 def test_importing_this_does_not_load_that(start: str, never: set[str]) -> None:

@@ -142,7 +142,8 @@ class Remote:
             raise self._gone(e) from e
 
     def _gone(self, error: grpc.RpcError) -> PeerError:
-        given = dict(error.trailing_metadata() or ()).get("pfl-reason")
+        metadata: Any = error.trailing_metadata()
+        given = dict(metadata or ()).get("pfl-reason")
         if given in set(Reason):
             return Refused(Reason(given), error.details() or str(given), self.address)
         if error.code().name == "UNAVAILABLE" and "closed" in (error.details() or "") and self._speaks_tls():

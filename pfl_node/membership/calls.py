@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 import grpc
 
@@ -90,7 +91,8 @@ async def _expects_tls(address: str) -> None:
 
 
 def _gone(address: str, error: grpc.aio.AioRpcError | None) -> PeerGone | Refused:
-    given = dict(error.trailing_metadata() or ()).get(REASON_KEY) if error else None
+    metadata: Any = error.trailing_metadata() if error else None
+    given = dict(metadata or ()).get(REASON_KEY)
     if error and given in set(Reason):
         return Refused(Reason(given), error.details() or str(given), address)
     return PeerGone(address, f"{error.code().name.lower()}: {error.details()}" if error else "no answer")

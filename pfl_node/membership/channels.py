@@ -49,7 +49,6 @@ class Channels:
         line.calls += 1
         try:
             yield line.stub, line.link.peer
-            line.link.proven = True
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 line.broken = True

@@ -26,6 +26,7 @@ from pfl_node.wire.dial import Dialer
 
 log = logging.getLogger(__name__)
 
+TICKET = "/call/"
 CALLS_LIMIT = 128  # under way at the same time, in each direction
 
 
@@ -122,7 +123,7 @@ class Engine:
         if len(self._callers) >= CALLS_LIMIT:
             return None
         self.counters["calls_in"] += 1
-        ticket = f"/call/{self.counters['calls_in']}"  # no member can have this address
+        ticket = f"{TICKET}{self.counters['calls_in']}"  # no member can have this address
         answer: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
         self._callers[ticket] = answer
         try:
@@ -181,6 +182,8 @@ class Engine:
         if caller is not None:
             if not caller.done():
                 caller.set_result(packet)
+        elif address.startswith(TICKET):
+            return  # the caller waits no more
         elif self._config.transport == "udp":
             self.counters["packets_out"] += 1
             self.udp.send(codec.encode(packet), address)

@@ -29,7 +29,7 @@ SAY_AGAIN = 60.0  # seconds
 SAID_LIMIT = 1024  # callers and reasons
 
 
-class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Every call of every service passes here, health and reflection included."""
 
     def __init__(self, trust: Trust) -> None:
@@ -79,11 +79,11 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await context.abort(STATUS[refused.reason], refused.text, ((REASON_KEY, str(refused.reason)),))
         CALLER.set(shown.id if shown else None)
 
-    def turned_away(self, place: str, reason: Reason, words: str) -> None:
-        """A connection that ended before a call."""
+    def turned_away(self, host: str, reason: Reason, words: str) -> None:
+        """A connection that ended before a call. Who cannot be named is taken for the one who was."""
         self._count("handshake", reason, "")
-        host = place.rpartition(":")[0]
-        self._say((host, reason), "refused a connection from %s: %s", place, words)
+        if self._say((host, reason), "refused a connection from %s: %s", host or "somebody", words):
+            self._said["", reason] = self._said[host, reason]
 
     def _note(self, call: str, refused: Refused, who: PeerId, place: str) -> None:
         self._count(call, refused.reason, who)
@@ -94,15 +94,16 @@ class Door(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if self.on_refused is not None:
             self.on_refused(call, str(reason), who)
 
-    def _say(self, about: tuple[str, str], text: str, *words: str) -> None:
+    def _say(self, about: tuple[str, str], text: str, *words: str) -> bool:
         """Who is refused again and again is told of once in a while."""
         now = monotonic()
         if now < self._said.get(about, 0.0):
-            return
+            return False
         if len(self._said) >= SAID_LIMIT:
             self._said.clear()
         self._said[about] = now + SAY_AGAIN
         log.warning(text, *words)
+        return True
 
 
 def _certificate(context: Context) -> Certificate:

@@ -123,6 +123,8 @@ class Endpoint:
         """Answer calls; health says NOT_SERVING until `serving`."""
         await self.serving(False)
         await self._bound.start()
+        if self._tls:
+            self._tls.watch()
 
     async def serving(self, ready: bool) -> None:
         statuses = health_pb2.HealthCheckResponse
@@ -131,6 +133,8 @@ class Endpoint:
 
     async def stop(self, grace: float = 2.0) -> None:
         """Take no new calls and give those in hand `grace` seconds."""
+        if self._tls:
+            await self._tls.close()
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             server, self._server = self._server, None

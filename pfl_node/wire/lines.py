@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pfl_node.errors import PeerGone, Refused
+from pfl_node.errors import Refused
 from pfl_node.types import PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.dial import Dialer, Link
@@ -73,11 +73,6 @@ class Lines:
         line.calls += 1
         try:
             yield line
-            line.link.proven = True
-        except PeerGone:
-            if self._dialer.secure and not line.link.proven:
-                self._retire(peer, line)
-            raise
         finally:
             line.calls -= 1
             if line.retired and not line.calls:

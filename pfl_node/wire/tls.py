@@ -75,7 +75,8 @@ class Tls:
 
     def _turned_away(self, reason: Reason, words: str) -> None:
         places = self._arrivals.left() if self._arrivals else []
-        self.door.turned_away(" or ".join(places) or "somebody", reason, words)
+        hosts = sorted({place.rpartition(":")[0] for place in places})
+        self.door.turned_away(" or ".join(hosts), reason, words)
 
     async def _watch(self) -> None:
         while True:
