@@ -106,7 +106,7 @@ async def crowd(seed: Seed, count: int) -> dict[str, Any]:
         busy = (seed.cpu - spent) / (time.monotonic() - began)
         facts = json.loads((await ask(peer_pb2.StatusRequest())).json)
     finally:
-        await channel.close()
+        await channel.close(None)
         for member in members:
             await member.close()
         await server.stop(None)

@@ -80,7 +80,7 @@ def test_the_health_check_is_let_in_with_a_certificate_that_may_only_look(
 ) -> None:
     certificates.main([])
 
-    async def scene() -> list[int | None]:
+    async def scene() -> list[int]:
         endpoint = Endpoint(tls=Tls(TlsFiles.find(tmp_path / "SEED")))
         await endpoint.bind("127.0.0.1:0")
         await endpoint.start()
