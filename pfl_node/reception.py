@@ -158,7 +158,7 @@ class Reception:
             self.mailbox.cancel(offer.sender, offer.round)
             raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
         try:
-            self.warden.examine(offer, self.mine())
+            self.warden.examine(offer, self.mine(), time.monotonic())
         except Refused:
             self.mailbox.cancel(offer.sender, offer.round)
             self._spoil(offer.sender, offer.round)

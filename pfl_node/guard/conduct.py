@@ -18,7 +18,6 @@ WEIGHTS = {
     Reason.NOT_FINITE: 1.0,
     Reason.TOO_LARGE: 1.0,
     Reason.BOMB: 1.0,
-    Reason.OUTLIER: 0.5,
     Reason.FUTURE_ROUND: 0.1,
     Reason.CHECKSUM: 0.1,
     Reason.TRUNCATED: 0.1,

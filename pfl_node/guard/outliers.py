@@ -29,6 +29,11 @@ class Outlier:
     figure: float
     most: float
 
+    @property
+    def weight(self) -> float:
+        """What it counts against its sender: an honest one is sometimes a little outside, none four times."""
+        return min(1.0, 0.25 * self.figure / self.most) if self.most > 0 else 1.0
+
     def __str__(self) -> str:
         return f"its {self.what} is {self.figure:.3g}, of the other peers' models it is at most {self.most:.3g}"
 

@@ -23,7 +23,7 @@ class GuardSettings(Section):
     blame: NonNegativeFloat = 0.25
     """What a model that the gate refused counts against its sender; 0 where the data of nodes differ much."""
     limit: PositiveFloat = 2.5
-    """What must count against a peer for a quarantine. A NaN or a bomb is 1, an outlier 0.5, a flood 0.005."""
+    """What must count against a peer for a quarantine. A NaN is 1, an outlier 0.25 to 1, a flood 0.005."""
     half_life: PositiveFloat = 300.0
     """Seconds after which what counts against a peer is half."""
     quarantine: NonNegativeFloat = 60.0

@@ -59,13 +59,14 @@ class Warden:
 
     # -- what ----------------------------------------------------------------------------------------------
 
-    def examine(self, offer: Offer, mine: Model | None) -> Offer:
-        """Its norm and its distance from mine; raises Refused. The offence counts where the refusal is counted."""
+    def examine(self, offer: Offer, mine: Model | None, now: float) -> Offer:
+        """Its norm and its distance from mine; raises Refused."""
         self._origins.came(offer.model, offer.sender)
         part = offer.model.layout.part
         own = mine.of(part) if mine is not None and part != "predictions" else None
         if self._usual and (found := self._usual.judge(offer.sender, offer.model, own)):
             self.refused[Reason.OUTLIER] += 1
+            self._count(offer.sender, Reason.OUTLIER, found.weight, now)
             raise Refused(Reason.OUTLIER, str(found), offer.sender)
         return offer
 
@@ -74,10 +75,9 @@ class Warden:
         kept = []
         for offer in offers:
             try:
-                kept.append(self.examine(offer, mine))
+                kept.append(self.examine(offer, mine, now))
             except Refused as refused:
                 self.tell("kept_out", {"peer": offer.sender, "reason": str(refused.reason), "why": refused.text})
-                self.offence(offer.sender, refused.reason, now)
         return tuple(kept)
 
     def to_score(self, step: Average, whole: Model) -> tuple[Model, ...]:

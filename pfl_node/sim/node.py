@@ -151,7 +151,7 @@ class SimNode:
         try:
             if not finite:
                 raise Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity", offer.sender)
-            self.warden.examine(mine, self.policy.model)
+            self.warden.examine(mine, self.policy.model, self.world.clock.now)
         except Refused:
             self.mailbox.cancel(offer.sender, offer.round)
             self.mailbox.spoil(offer.sender, offer.round)

@@ -70,19 +70,19 @@ def test_an_outlier_is_refused_and_of_what_was_fetched_left_out() -> None:
     offers = [Offer(PeerId(f"p{i}"), constant(1.0 + i / 10)) for i in range(5)]
     assert guard.fetched(offers, mine, 0.0) == tuple(offers)
     with pytest.raises(Refused) as refused:
-        guard.examine(Offer(A, constant(-40.0)), mine)
+        guard.examine(Offer(A, constant(-40.0)), mine, 0.0)
     assert refused.value.reason is Reason.OUTLIER
     assert guard.fetched([Offer(A, constant(-40.0)), Offer(B, constant(1.1))], mine, 0.0)[0].sender == B
     assert [event for event, _ in told] == ["kept_out"]
     assert guard.refused == {"outlier": 2}
-    assert guard.status(0.0)["against"] == {A: 0.5}
+    assert guard.status(0.0)["against"] == {A: 2.0}
 
 
 def test_the_gate_leaves_out_what_is_much_worse_and_knows_who_sent_it() -> None:
     guard, told = warden(gate=1.0, blame=1.0)
     mine, good, bad = constant(0.0), constant(1.0), constant(7.0)
     for peer, model in ((A, bad), (B, good)):
-        guard.examine(Offer(peer, model), mine)
+        guard.examine(Offer(peer, model), mine, 0.0)
     guard.untrained = 2.0
     step = Average(mine.head, [good.head, bad.head], [1.0, 2.0])
     assert len(guard.to_score(step, mine)) == 3
