@@ -83,7 +83,8 @@ class Trace:
         assert node.chronicle is not None
         path.parent.mkdir(parents=True, exist_ok=True)
         same = checkpoint_facts(node.settings, node.policy)
-        await asyncio.to_thread(save_checkpoint, path, state, node.chronicle.learner.layout, **same)
+        layout = node.chronicle.learner.layout
+        await asyncio.to_thread(lambda: save_checkpoint(path, state, layout, told=None, **same))
         self._kept(facts)
 
     def _write(self, event: str, data: Mapping[str, Any]) -> None:

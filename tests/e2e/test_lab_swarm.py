@@ -140,7 +140,7 @@ def at_work(process: Process, mark: Path, beyond: int) -> tuple[int, list[psutil
 
 
 def test_a_swarm_that_was_broken_off_goes_on_and_counts_as_one(tmp_path: Path) -> None:
-    rounds = 60
+    rounds, segment = 120, 6
     written(tmp_path, EL)
     words = ["lab", "run", "tiny.toml", "--backend", "swarm", "--workers", 1, "--set", f"rounds={rounds}"]
     cell = tmp_path / "lab" / "tiny-quick-swarm" / "el" / "seed-0"
@@ -164,7 +164,7 @@ def test_a_swarm_that_was_broken_off_goes_on_and_counts_as_one(tmp_path: Path) -
     begun = [row["round"] for row in found if row["event"] == "started" and row["node"] == "n000"]
     assert len(begun) == 3
     assert begun == sorted(set(begun))
-    assert begun[-1] == 5 * part
+    assert begun[-1] == segment * part
     told = [(row["node"], row["round"]) for row in found if row["event"] == "round"]
     assert sorted(told) == [(f"n00{i}", t) for i in range(NODES) for t in range(rounds)]
     assert [row["time"] for row in found] == sorted(row["time"] for row in found)
@@ -180,9 +180,9 @@ def test_a_swarm_that_was_broken_off_goes_on_and_counts_as_one(tmp_path: Path) -
 
 
 def test_a_run_that_fails_is_told_in_one_line_and_the_others_are_run(tmp_path: Path) -> None:
-    wrong = '[[run]]\nlabel = "Wrong"\nsettings = { policy = { name = "feded" } }\n'
-    written(tmp_path, wrong, EL)
-    out, err = in_swarm(tmp_path, "--set", "rounds=2", code=1)
+    wrong = '[[run]]\nlabel = "Wrong"\nsettings = { rounds = 2, policy = { name = "feded" } }\n'
+    written(tmp_path, wrong, EL)  # the longer one comes first
+    out, err = in_swarm(tmp_path, code=1)
     assert "wrong/seed-0 failed: policy feded needs auxiliary samples" in err
     assert "Traceback" not in err
     assert "not finished: Wrong" in out

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pfl_node.settings import Settings
@@ -44,7 +45,7 @@ class Order:
 
 def run_all(orders: Sequence[Order], heard: Heard) -> list[Said]:
     """What was said last about each cell: `done` or `failed`."""
-    return [_run(order, lambda said, number=number: heard(number, said)) for number, order in enumerate(orders)]
+    return [_run(order, partial(heard, number)) for number, order in enumerate(orders)]
 
 
 def _run(order: Order, heard: Callable[[Said], None]) -> Said:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pfl_node.errors import PflError
 from pfl_node.lab.swarms import crew, shelf
 from pfl_node.lab.swarms.cell import Cell, for_turns, progress
 from pfl_node.lab.swarms.crew import Order
@@ -101,7 +102,7 @@ def test_nodes_that_are_still_leaving_are_waited_for(tmp_path: Path, monkeypatch
     place = Shelf(tmp_path, 1)
     place.go_on()
     home = Home.open(place.path / "nodes" / node_name(0))
-    with pytest.raises(shelf.PflError, match="another run is under way"):
+    with pytest.raises(PflError, match="another run is under way"):
         asyncio.run(place.vacant())
     home.close()
     asyncio.run(place.vacant())
@@ -181,13 +182,12 @@ def test_a_swarm_that_fails_does_not_keep_the_next_from_running(
 def test_whoever_stops_listening_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "MODULE", "tests.unit.swarm.child")
     monkeypatch.setattr(Order, "dump", lambda self: json.dumps("wait"))
-    spawned = []
-    spawn = crew._spawn
-    monkeypatch.setattr(crew, "_spawn", lambda: spawned.append(process := spawn()) or process)
+    process = crew._spawn()
+    monkeypatch.setattr(crew, "_spawn", lambda: process)
 
     def heard(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         crew.run_all([order(tmp_path)], heard)
-    assert spawned[0].returncode == 0
+    assert process.returncode == 0
