@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from types import coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pfl_node.attacks import vectors
 from pfl_node.attacks.crew import Pool, bad_places
@@ -160,8 +160,7 @@ def bent(cls: type[P], plot: Plot) -> type[P]:
     }
     if cls.pushes():
         body["on_model"] = on_model
-    made: Any = type(cls.__name__, (Bent, cls), body)
-    return made
+    return cast(type[P], type(cls.__name__, (Bent, cls), body))
 
 
 def spoilt(cls: type[P], settings: Settings, pool: Pool | None = None) -> type[P]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from math import exp2
 from typing import Protocol
 
 from pfl_node.errors import Reason
@@ -63,7 +64,7 @@ class Conduct:
         self._forget(now)
         if record.score < self.rules.limit or self.rules.quarantine <= 0:
             return None
-        seconds = self.rules.quarantine * min(2**record.times, LONGEST)
+        seconds = self.rules.quarantine * min(1 << record.times, LONGEST)
         record.until, record.times = now + seconds, min(record.times + 1, LONGEST)
         # Afterwards it gets another chance, and less of one each time.
         record.score, record.at = self.rules.limit / 2, record.until
@@ -93,7 +94,7 @@ class Conduct:
             self._records[PeerId(peer)] = Record(score, at, until, int(times))
 
     def _decayed(self, record: Record, now: float) -> float:
-        return record.score * 0.5 ** (max(0.0, now - record.at) / self.rules.half_life)
+        return record.score * exp2(-max(0.0, now - record.at) / self.rules.half_life)
 
     def _forget(self, now: float) -> None:
         if len(self._records) > PEERS:

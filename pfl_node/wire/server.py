@@ -168,7 +168,7 @@ class PeerService:
                         break
                     patience.reschedule(min(self._soon(), visit.began + self._longest(visit.size)))
         except TimeoutError as error:
-            raise self._stalled() from error
+            raise self._stalled(visit, visit.size) from error
         if await afailpoint("receive"):
             raise Refused(Reason.TRUNCATED, "thrown away: fail point receive")
         return decoder.finish()
@@ -191,7 +191,7 @@ class PeerService:
                     visit.nbytes += len(message)
                     patience.reschedule(min(self._soon(), visit.began + self._longest(layout.nbytes)))
         except TimeoutError as error:
-            raise self._stalled() from error
+            raise self._stalled(visit, layout.nbytes) from error
 
     def _soon(self) -> float:
         return asyncio.get_running_loop().time() + self._quiet
@@ -200,9 +200,10 @@ class PeerService:
         """Seconds that a stream may take in all: a caller must not hold a place for ever, a byte at a time."""
         return self._quiet + nbytes / self._settings.slowest
 
-    def _stalled(self) -> Refused:
-        slow = f"nothing moved for {self._quiet:g} s, or less than {self._settings.slowest:g} bytes a second"
-        return Refused(Reason.TRUNCATED, slow)
+    def _stalled(self, visit: Visit, nbytes: int) -> Refused:
+        if self._soon() - self._quiet >= visit.began + self._longest(nbytes):
+            return Refused(Reason.TRUNCATED, f"slower than {self._settings.slowest:g} bytes a second")
+        return Refused(Reason.TRUNCATED, f"nothing moved for {self._quiet:g} s")
 
     async def _attend(self, call: str, context: Context, work: Callable[[Visit], Awaitable[T]]) -> T:
         """Whatever happens, the call is counted once and ends with a status."""

@@ -13,7 +13,9 @@ import pytest
 from pfl_node import predictions
 from pfl_node.bell import Bell
 from pfl_node.driver import Desk, Driver
-from pfl_node.errors import PeerError, PeerGone
+from pfl_node.errors import PeerError, PeerGone, Reason, Refused
+from pfl_node.guard.settings import GuardSettings
+from pfl_node.guard.warden import Warden
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Mailbox
 from pfl_node.model import Layout, Model
@@ -57,6 +59,8 @@ class Switchboard:
         self.finished: list[PeerId] = []
         self.rounds: dict[PeerId, int] = {}
         self.done: set[PeerId] = set()
+        self.spoiled: set[PeerId] = set()  # whose answers cannot be used
+        self.busy = self.busiest = 0  # fetches under way
 
 
 class Company:
@@ -101,6 +105,12 @@ class Line:
     async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
         if peer in self.board.down:
             raise PeerGone(peer, "no answer")
+        if peer in self.board.spoiled:
+            raise Refused(Reason.NOT_FINITE, "it holds a NaN", peer)
+        self.board.busy += 1
+        self.board.busiest = max(self.board.busiest, self.board.busy)
+        await asyncio.sleep(0.001)
+        self.board.busy -= 1
         return Offer(peer, constant(5.0).of(part))
 
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:
@@ -149,13 +159,18 @@ def driver(
     trainer: Trainer,
     learner: ToyLearner | None = None,
     aggregate: dict[str, Any] | None = None,
+    wire: dict[str, Any] | None = None,
+    warden: Warden | None = None,
+    linger: float = 600.0,
 ) -> tuple[Driver, Notes]:
     policy = kind(me=me, cfg=PolicyConfig(), model=constant(1.0), rounds=3, seed=1, rng=random.Random(0))
     policy.script = script
     notes = Notes()
     line: Any = Line(board, me)
     desk = Desk(
-        settings=Settings.model_validate({"round": {"patience": 0.05}, "aggregate": aggregate or {}}),
+        settings=Settings.model_validate(
+            {"round": {"patience": 0.05, "linger": linger}, "aggregate": aggregate or {}, "wire": wire or {}}
+        ),
         learner=learner or ToyLearner(),  # type: ignore[arg-type]
         trainer=trainer,
         client=line,
@@ -164,6 +179,7 @@ def driver(
         company=Company(board, me),
         diary=notes,
         work=Work(),
+        warden=warden or Warden(GuardSettings(), certain=True),
     )
     return Driver(policy, desk), notes
 
@@ -563,3 +579,54 @@ def test_a_policy_that_awaits_anything_but_a_step_is_told_where() -> None:
     with pytest.raises(TypeError, match="a policy awaits steps only, not <Future") as caught:
         run(script)
     assert any("test_driver" in str(frame.path) for frame in caught.traceback[1:])
+
+
+def test_fetches_are_made_as_many_at_a_time_as_the_settings_allow() -> None:
+    others = [PeerId(f"p{i}") for i in range(9)]
+    board = Switchboard(A, *others)
+
+    async def script(me: Policy) -> None:
+        assert len(await Fetch(others)) == 9
+
+    run(script, board=board, wire={"concurrency": 2})
+    assert board.busiest == 2
+
+
+def test_one_whose_answers_are_bad_is_not_asked_any_more() -> None:
+    board = Switchboard(A, B, C)
+    board.spoiled.add(B)
+    told: list[str] = []
+    warden = Warden(GuardSettings(), certain=True, tell=lambda event, data: told.append(event))
+
+    async def script(me: Policy) -> None:
+        for _ in range(5):
+            assert [o.sender for o in await Fetch([B, C])] == [C]
+
+    notes = run(script, board=board, warden=warden)[0]
+    assert len(notes.failures) == 3  # then it is in quarantine
+    assert told == ["quarantined"]
+    assert warden.ever == {B: 1}
+
+
+def test_the_gate_scores_what_is_to_be_merged_and_leaves_out_what_is_much_worse() -> None:
+    warden = Warden(GuardSettings(gate=0.5), certain=True)
+    answers: list[Any] = []
+
+    async def script(me: Policy) -> None:
+        answers.append(await Average(constant(3.0), [constant(3.2), constant(-50.0)]))
+        answers.append(await Average(constant(3.0).core, [constant(-50.0).core]))
+
+    run(script, learner=ToyLearner(point=3.0), warden=warden)
+    assert answers[0].vector[0] == pytest.approx(3.1)
+    assert answers[1].vector[0] == 3.0
+    assert warden.refused == {"gate": 2}
+
+
+def test_one_that_is_done_does_not_stay_for_somebody_who_gets_no_further() -> None:
+    said: list[bool] = []
+
+    async def script(me: Policy) -> None:
+        said.append(await Linger())
+
+    run(script, board=Switchboard(A, B), linger=0.05)
+    assert said == [True]

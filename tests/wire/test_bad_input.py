@@ -237,6 +237,28 @@ def test_a_stream_that_falls_silent_is_ended() -> None:
     scene(play, quiet=0.2)
 
 
+def test_a_stream_that_trickles_for_ever_is_ended() -> None:
+    async def play(scene: Scene) -> None:
+        call = scene.send(timeout=30)
+        await call.write(without_trailer())
+        empty = pb.ModelChunk().SerializeToString()
+
+        async def trickle() -> None:
+            while True:
+                await call.write(empty)
+                await asyncio.sleep(0.02)
+
+        drops = asyncio.create_task(trickle())
+        answered, said, text = await scene.refusal(call)
+        drops.cancel()
+        await asyncio.gather(drops, return_exceptions=True)
+        assert (answered, said) == (Code.INVALID_ARGUMENT, Reason.TRUNCATED)
+        assert text == "slower than 1e+09 bytes a second"
+        await scene.is_well()
+
+    scene(play, quiet=1.0, settings=WireSettings(slowest=1e9))
+
+
 def test_a_message_beyond_the_limit_is_refused_by_grpc_itself() -> None:
     async def play(scene: Scene) -> None:
         async with grpc.aio.insecure_channel(

@@ -46,7 +46,8 @@ class Pushed(Simple):
 
 
 def made(kind: str, cls: type[Policy] = Simple, *, pool: Pool | None = None, **attack: Any) -> Policy:
-    plot = Plot(AttackSettings(kind=tuple(kind.split(",")), **attack), nodes=10, bad=2, pool=pool)
+    told = AttackSettings.model_validate({"kind": kind.split(","), **attack})
+    plot = Plot(told, nodes=10, bad=2, pool=pool)
     given: dict[str, Any] = {"me": ME, "cfg": PolicyConfig(), "model": constant(0.0), "rounds": 3, "seed": 0}
     return bent(cls, plot)(**given, rng=random.Random(0))
 
