@@ -101,7 +101,8 @@ def _no_tls(address: str, error: ssl.SSLError) -> PeerError:
 
 
 def _rejected(address: str, passport: Passport) -> Refused:
-    return Refused(Reason.REJECTED, f"it {CLOSE} {passport.certificate}: it does not believe that issuer", address)
+    why = "that has expired" if passport.certificate.expired() else "it does not believe that issuer"
+    return Refused(Reason.REJECTED, f"it {CLOSE} {passport.certificate}: {why}", address)
 
 
 def _gone(address: str, error: OSError) -> PeerError:
