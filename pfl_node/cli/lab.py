@@ -8,7 +8,7 @@ import typer
 from pfl_node.cli.options import Format
 from pfl_node.cli.show import as_facts, as_json, as_table
 from pfl_node.cli.usage import Verbs
-from pfl_node.errors import PflError
+from pfl_node.errors import ConfigError, PflError
 
 if TYPE_CHECKING:
     from pfl_node.lab.experiment import Experiment
@@ -125,9 +125,13 @@ def run(
     from pfl_node.lab.report.write import write
     from pfl_node.lab.spec import Wishes, load
 
-    data = {"task.root": data_root and str(data_root.resolve()), "task.download": download or None}
-    given = {key: value for key, value in data.items() if value is not None}
-    experiment = load(name, scale, seeds=seeds, wishes=Wishes(given, sets or ())).on(backend)
+    data = _data(data_root, download)
+    try:
+        experiment = load(name, scale, seeds=seeds, wishes=Wishes(sets=[*(sets or ()), *data])).on(backend)
+    except ConfigError as error:
+        if data and ("no option 'root'" in str(error) or "no option 'download'" in str(error)):
+            raise ConfigError(f"{name} reads no data set: leave out --data-root and --download") from error
+        raise
     place = f"{experiment.name}-{scale}" + ("" if backend == "sim" else f"-{backend}")
     folder = Folder(out or Path("lab") / place)
     with watching(experiment) as watch:
@@ -171,6 +175,14 @@ def compare(a: Side, b: Side, format: Format = "table") -> int:
 
     show_comparison(compared(side(a), side(b)), json=format == "json")
     return 0
+
+
+def _data(root: Path | None, download: bool) -> list[str]:
+    """The flags about data as settings, after all others: a task that is set drops what was said of another."""
+    from json import dumps
+
+    where = [f"task.root={dumps(str(root.resolve()))}"] if root else []
+    return where + (["task.download=true"] if download else [])
 
 
 def _say(line: str | None) -> None:

@@ -3,6 +3,7 @@ end is the end; what happens goes up as lines of JSON."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -25,6 +26,7 @@ from pfl_node.sim.summary import Summary
 from pfl_node.sim.swarm import Progress
 
 TELL_EVERY = 0.1  # seconds between two words about progress
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ def reason(error: Exception) -> str:
     """A failure in one line; a bug of ours shows its traceback besides."""
     if isinstance(error, PflError):
         return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"cannot write what it found: {error.strerror}"
     if where := line_of(error):
         return f"your code failed{where}: {in_a_line(error)}"
     traceback.print_exception(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pfl_node.cli.labbed import stopping
 from pfl_node.errors import ConfigError
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Cell
-from pfl_node.sim.worker import Order, Voice, obey
+from pfl_node.sim.worker import Order, Voice, obey, reason
 from tests.unit.lab.made import result, written
 from tests.unit.learning.pictures import write_mnist
 
@@ -80,6 +81,12 @@ def test_more_nodes_than_there_are_samples_is_a_mistake_in_one_line(tmp_path: Pa
     obey(Order(cell.settings, cell.nodes, out=tmp_path / "cell", segment=5), voice)
     assert voice.said["mistake"]
     assert "6 samples are too few for 8 nodes" in voice.said["why"]
+
+
+def test_a_full_disk_is_one_line_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    line = reason(OSError(errno.ENOSPC, "No space left on device"))
+    assert line == "cannot write what it found: No space left on device"
+    assert capsys.readouterr().err == ""
 
 
 def test_a_mistake_before_anything_was_learnt_ends_it_all_in_the_words_of_the_lab(tmp_path: Path) -> None:
@@ -173,6 +180,10 @@ def test_a_run_that_a_result_does_not_have_names_the_nearest(
         (
             ("run", "digits-clusters", "--seeds", "0"),
             "invalid value for '--seeds': it should be greater than or equal to 1",
+        ),
+        (
+            ("run", "digits-clusters", "--data-root", "x"),
+            "digits-clusters reads no data set: leave out --data-root",
         ),
         (("rnu", "digits-clusters"), "no such verb 'rnu': did you mean 'run'?"),
     ],
