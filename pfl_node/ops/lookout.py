@@ -38,7 +38,7 @@ NEWS: dict[type[News], str] = {
     Died: "died",
     Left: "left",
 }
-LOUD = {"joined": log.info, "suspected": log.info, "died": log.warning, "left": log.info}
+LOUD = {"joined": "info", "suspected": "info", "died": "warning", "left": "info"}  # on the log
 REFUSALS_EVERY = 30.0  # seconds between two lines on the log about one reason
 
 
@@ -109,7 +109,7 @@ class Lookout:
         facts = {"peer": member.id, "name": member.name, "address": member.address, "role": member.role}
         self.tell(kind, {**facts, "state": str(member.state), "round": member.round})
         if kind in LOUD and member.role == "node":
-            LOUD[kind](kind, peer=member.name, id=member.id, address=member.address)
+            getattr(log, LOUD[kind])(kind, peer=member.name, id=member.id, address=member.address)
 
     def _hear(self, event: Event) -> None:
         match event.kind:

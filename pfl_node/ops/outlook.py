@@ -63,8 +63,8 @@ class Outlook:
     # -- asking --------------------------------------------------------------------------------------------
 
     async def _ask_all(self) -> None:
-        others = list(self._node.company().items())[:ASKED]
         self._forget(except_for={m.id for m in self._members()})
+        others = in_turn(self._node.company(), self._heard)[:ASKED]
         asking = [asyncio.create_task(self._ask(peer, address)) for peer, address in others]
         if asking:
             _, late = await asyncio.wait(asking, timeout=LONGEST)
@@ -138,6 +138,11 @@ class Outlook:
             "heard": 0.0 if mine else None if heard is None else round(self._clock() - heard, 1),
             "error": self._errors.get(member.id),
         }
+
+
+def in_turn(others: Mapping[PeerId, str], heard: Mapping[str, float]) -> list[tuple[PeerId, str]]:
+    """Those not heard of for longest come first: a busy machine may leave no time for all."""
+    return sorted(others.items(), key=lambda one: heard.get(one[0], float("-inf")))
 
 
 def _among(ids: set[str], rows: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -67,7 +67,7 @@ export class Graph {
     this.shape = shape;
     const start = (i) => ({ x: Math.cos((2 * Math.PI * i) / nodes.length), y: Math.sin((2 * Math.PI * i) / nodes.length) });
     this.points = new Map(nodes.map((node, i) => [node.id, this.points.get(node.id) ?? start(i)]));
-    relax([...this.points.values()], linked(nodes, edges), fresh ? 220 : 40);
+    relax([...this.points.values()], linked(nodes, edges), fresh ? 3200 / Math.max(16, nodes.length / 2) : 30);
     this.places = fitted(this.points);
   }
 }
