@@ -28,7 +28,8 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=igno
 RUN python -m venv --without-pip /opt/python \
  && install="python -m pip --python /opt/python/bin/python install" \
  && { $install "torch==${TORCH_VERSION}+${TORCH_BUILD}" || $install "torch===${TORCH_VERSION}"; } \
- && cd /opt/python/lib/python3*/site-packages/torch && rm -rf include share bin test
+ && cd /opt/python/lib/python3*/site-packages/torch && rm -rf include share test \
+ && find bin -type f ! -name torch_shm_manager -delete
 
 FROM ${BASE} AS libraries
 ARG PIP_INDEX_URL
