@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pfl_node.cli.show import as_json, as_table
+from pfl_node.cli.show import as_json, as_table, as_tables
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ def show(record: "Record", *, json: bool) -> None:
         as_json(table.as_dict(found))
         return
     metrics = record.experiment.metrics
-    as_table(table.columns(record.experiment), [table.texts(line) for line in table.lines(found, metrics)])
+    columns, rows = table.columns(record.experiment), [table.texts(line) for line in table.lines(found, metrics)]
+    as_tables(columns, rows, keep=len(columns) - len(metrics))
     print(f"\n{words.legend(found)}")
     if absent := table.missing(found):
         print(f"not finished: {'; '.join(map(words.cell_title, absent))}")
