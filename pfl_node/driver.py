@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from pfl_node.bell import Bell
+from pfl_node.desk import Desk
 from pfl_node.errors import ConfigError, PeerError, Reason, Refused
 from pfl_node.fault import users_fault
-from pfl_node.guard.settings import GuardSettings
-from pfl_node.guard.warden import Warden
 from pfl_node.lingering import Lingering
-from pfl_node.mailbox import Mailbox
 from pfl_node.model import Layout
 from pfl_node.policies.base import Policy
-from pfl_node.settings import Settings
 from pfl_node.steps import (
     Ask,
     Fetch,
@@ -39,53 +34,12 @@ from pfl_node.steps import (
 )
 from pfl_node.study import Study
 from pfl_node.types import Eval, Offer, Part, PeerId
-from pfl_node.work import Work
-
-if TYPE_CHECKING:
-    from pfl_node.learning.learner import Learner
-    from pfl_node.learning.trainer import Trainer
-    from pfl_node.wire.client import PeerClient
 
 T = TypeVar("T")
 Call = Callable[[PeerId, str], Awaitable[T]]  # of a peer at an address
 LOOK = 0.5  # seconds between two looks at how far the others are; their rounds come without a ring
 ANSWERED = frozenset({"Fetch", "EvaluateModel"})  # calls whose answer can be bad
 SPOILED = frozenset({Reason.NOT_FINITE, Reason.CHECKSUM, Reason.BOMB, Reason.TOO_LARGE, Reason.GARBAGE})
-
-
-class Diary(Protocol):
-    """Who listens to what the policy tells."""
-
-    def record(self, step: Record) -> None: ...
-    def published(self, step: Publish) -> None: ...
-    async def report(self, step: Report) -> None: ...
-    def failed(self, call: str, error: PeerError) -> None: ...
-
-
-class Others(Protocol):
-    """The other nodes of the run (`company.py`)."""
-
-    def __call__(self) -> Mapping[PeerId, str]: ...
-    def rounds(self) -> Mapping[PeerId, int]: ...
-    def finished(self) -> Iterable[PeerId]: ...
-    def at_work(self) -> Mapping[PeerId, int]: ...
-    def i_am_done(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What a driver works with."""
-
-    settings: Settings
-    learner: Learner
-    trainer: Trainer
-    client: PeerClient
-    mailbox: Mailbox
-    bell: Bell  # rings when a model came or the company changed
-    company: Others
-    diary: Diary
-    work: Work
-    warden: Warden = field(default_factory=lambda: Warden(GuardSettings(), certain=False))
 
 
 class Driver:

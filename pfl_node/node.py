@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,22 +16,22 @@ import structlog
 from pfl_node.appoint import appoint, check_lab, check_reports, entry_round
 from pfl_node.attacks.bent import liar, spoilt
 from pfl_node.attacks.crew import is_bad
-from pfl_node.attacks.labels import poisoned
 from pfl_node.bell import Bell
 from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
 from pfl_node.company import Company
-from pfl_node.driver import Desk, Driver
+from pfl_node.desk import Desk
+from pfl_node.driver import Driver
 from pfl_node.errors import ConfigError, StoreError, TaskError
 from pfl_node.failpoints import afailpoint
 from pfl_node.fault import users_fault
 from pfl_node.guard.warden import Warden
-from pfl_node.learning.task import Place
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Mailbox, limits_of
 from pfl_node.membership.events import Changed, Died, Event, JoinRefused, Left
 from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
 from pfl_node.ops.lookout import Lookout
+from pfl_node.place import learner_at, place_of
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.reception import Reception
@@ -79,7 +79,7 @@ class Node:
         self.work = Work()
         self.policy_class = load_policy(settings.policy.name)
         check_lab(self.policy_class, settings, lab=lab)
-        self.bad = lab and is_bad(settings, place_of(settings, home), settings.task.nodes)  # malicious
+        self.bad = lab and is_bad(settings, place_of(settings, home).index, settings.task.nodes)  # malicious
         if self.bad:
             self.policy_class = spoilt(self.policy_class, settings)
         self.policy_config = configure(self.policy_class, settings.policy.options)
@@ -94,7 +94,7 @@ class Node:
         self.mailbox = Mailbox(limits_of(serve), self.policy_class.takes)
         # On a lab's one machine, and where TLS says who calls, names are sure.
         certain = lab or self.tls is not None or settings.guard.names
-        self.warden = Warden(settings.guard, certain=certain, tell=self._guarded)
+        self.warden = Warden(settings.guard, certain=certain, tell=lambda *told: self.lookout.guarded(*told))
         self.reception = Reception(
             self.id,
             settings.run,
@@ -184,7 +184,7 @@ class Node:
             await asyncio.gather(task, stop, return_exceptions=True)
 
     async def _learn(self) -> None:
-        learner = await self.trainer.do(lambda _: self._load())
+        learner = await self.trainer.do(lambda _: learner_at(self.settings, place_of(self.settings, self.home)))
         self.policy = policy = await self._make_policy(learner)
         self.chronicle = Chronicle(
             self.settings,
@@ -220,15 +220,6 @@ class Node:
         had_rounds = policy.more
         await self.driver.run()
         check_reports(self.settings.policy.name, self.chronicle.reports, had_rounds=had_rounds)
-
-    def _load(self) -> Learner:
-        """In the trainer's thread: this is where torch is imported."""
-        from pfl_node.learning.learner import Learner
-        from pfl_node.learning.tasks import load_task
-
-        mine = self.settings
-        place = Place(index=place_of(mine, self.home), nodes=mine.task.nodes, seed=mine.seed, node_id=self.id)
-        return Learner(poisoned(load_task(mine.task, place), mine, place), mine.train, mine.device)
 
     async def _make_policy(self, learner: Learner) -> Policy:
         """As the checkpoint left it, or new."""
@@ -284,14 +275,6 @@ class Node:
                 self.stop()
         self._bell.ring()
 
-    def _guarded(self, event: str, data: Mapping[str, Any]) -> None:
-        """What the guard did goes into the journal, and to whoever watches."""
-        if self.chronicle:
-            self.chronicle.write(event, data)
-        self.lookout.tell(event, data)
-        if event == "quarantined":
-            log.warning("a peer is in quarantine", **data)
-
     def _keep_incarnation(self, incarnation: int) -> None:
         """A full disk costs nothing here: after a restart the others tell the node again."""
         try:
@@ -312,8 +295,3 @@ class Node:
                 self.company.i_am_done()
             if not await afailpoint("leave"):
                 await self.membership.leave()
-
-
-def place_of(settings: Settings, home: Home) -> int | None:
-    """Which place of its run a node is; None: nobody said."""
-    return home.slot if settings.task.index == "slot" else settings.task.index

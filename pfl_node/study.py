@@ -18,7 +18,7 @@ from pfl_node.steps import Average, Distill, Fresh, Predict, Score, Step, Train,
 from pfl_node.types import Eval
 
 if TYPE_CHECKING:
-    from pfl_node.driver import Desk
+    from pfl_node.desk import Desk
 
 INLINE_NUMBERS = 250_000  # averaging fewer numbers than this is quicker than handing it to a thread
 

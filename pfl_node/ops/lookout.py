@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -110,6 +111,14 @@ class Lookout:
         self.tell(kind, {**facts, "state": str(member.state), "round": member.round})
         if kind in LOUD and member.role == "node":
             getattr(log, LOUD[kind])(kind, peer=member.name, id=member.id, address=member.address)
+
+    def guarded(self, event: str, data: Mapping[str, Any]) -> None:
+        """What the node's guard did is in the journal, too."""
+        if self._node.chronicle:
+            self._node.chronicle.write(event, data)
+        self.tell(event, data)
+        if event == "quarantined":
+            log.warning("a peer is in quarantine", **data)
 
     def _hear(self, event: Event) -> None:
         match event.kind:

@@ -96,7 +96,9 @@ class SimDriver:
             case Fetch():
                 step = replace(step, peers=self._free(step.peers))
                 call = partial(self.post.fetch, self.node, step)
-                return self._call(fiber, step.peers, call, lambda found: self.node.fetched(found.values()))
+                return self._call(
+                    fiber, step.peers, call, lambda found: self.node.reception.fetched(found.values())
+                )
             case Ask():
                 step = replace(step, peers=self._free(step.peers))
                 return self._call(fiber, step.peers, partial(self.post.ask, self.node, step), dict)

@@ -74,13 +74,11 @@ Load = Callable[[int, PeerId], Learns]  # the learner of a place
 
 def learners_of(settings: Settings, nodes: int) -> Load:
     """The settings' task, at each of so many places."""
-    from pfl_node.attacks.labels import poisoned
-    from pfl_node.learning.learner import Learner
     from pfl_node.learning.task import Place
-    from pfl_node.learning.tasks import load_task
+    from pfl_node.place import learner_at
 
     def load(index: int, node: PeerId) -> Learns:
         place = Place(index=index, nodes=nodes, seed=settings.seed, node_id=node)
-        return Learner(poisoned(load_task(settings.task, place), settings, place), settings.train, settings.device)
+        return learner_at(settings, place)
 
     return load

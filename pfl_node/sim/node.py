@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 from pfl_node.appoint import appoint, entry_round
 from pfl_node.attacks.bent import Bent, liar
-from pfl_node.errors import Reason, Refused
 from pfl_node.guard.warden import Warden
 from pfl_node.mailbox import Mailbox, limits_of
 from pfl_node.metrics import NodeRecord
-from pfl_node.model import Layout, Model
+from pfl_node.model import Model
 from pfl_node.seeds import fresh_seed
 from pfl_node.sim.driver import SimDriver
 from pfl_node.sim.held import Held, Plan, State
 from pfl_node.sim.learns import Learns
 from pfl_node.sim.post import Post
+from pfl_node.sim.reception import SimReception
 from pfl_node.sim.world import Traffic, World
 from pfl_node.steps import Publish, Record, Report
-from pfl_node.types import Eval, Offer, Part, PeerId, Split
+from pfl_node.types import Eval, Offer, PeerId, Split
 from pfl_node.window import Window
 
 
@@ -49,7 +48,7 @@ class SimNode:
         self._driver: SimDriver | None = None
         self._held = False
         self.bad = issubclass(plan.policy, Bent)  # malicious, for the others to bear
-        self._lie = liar(world.settings.attack) if self.bad else None
+        self.reception = SimReception(self, liar(world.settings.attack) if self.bad else None)
         self._set_up()
 
     @property
@@ -69,7 +68,7 @@ class SimNode:
         self.warden = Warden(settings.guard, certain=True, tell=self._guarded)
         model = self.learner.fresh(fresh_seed(settings, self.id, 0), "model")
         self.policy = appoint(self._plan.policy, self._plan.cfg, settings, self.id, self.learner, model)
-        self._window = Window(self.id, serve, self._plan.policy.serves)
+        self.window = Window(self.id, serve, self._plan.policy.serves)
         if self._checkpoint:
             self.policy.restore(self._checkpoint)
         self.at_work = self.policy.more  # the others linger as long as somebody is
@@ -143,47 +142,6 @@ class SimNode:
 
     # -- mail ----------------------------------------------------------------------------------------------
 
-    def take(self, offer: Offer, *, finite: bool) -> None:
-        """A model was pushed; raises Refused."""
-        mine = self.mine(offer)
-        self.warden.admit(offer.sender, self.world.clock.now)
-        self.mailbox.admit(offer.sender, offer.round, offer.model.layout.part, offer.model.nbytes)
-        try:
-            if not finite:
-                raise Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity", offer.sender)
-            self.warden.examine(mine, self.policy.model, self.world.clock.now)
-        except Refused:
-            self.mailbox.cancel(offer.sender, offer.round)
-            self.mailbox.spoil(offer.sender, offer.round)
-            raise
-        self.mailbox.put(mine)
-
-    def mine(self, offer: Offer) -> Offer:
-        """As the codec does it: of my layout; raises Refused where it is of another."""
-        self._check_layout(offer.model, offer.sender)
-        return replace(offer, model=Model(self._layout(offer.model.layout.part), offer.model.vector))
-
-    def serve(self, part: Part) -> Offer:
-        """What a Fetch gets; raises Refused."""
-        return self._window.give(part)
-
-    def evaluate(self, model: Model, asker: PeerId) -> Eval:
-        """What an Ask gets; raises Refused. It runs beside the node's own training, which it does not hold up."""
-        if not self.world.settings.serve.evaluate:
-            raise Refused(Reason.NOT_SERVED, "this node does not score models of others", asker)
-        self.warden.admit(asker, self.world.clock.now)
-        self._check_layout(model, asker)
-        score = self.learner.score([model], split="train", samples=None, own_sample_each=False, seed=0)[0]
-        return self._lie(score) if self._lie else score
-
-    def fetched(self, offers: Collection[Offer]) -> tuple[Offer, ...]:
-        """What came of a Fetch, as far as it may be used."""
-        now = self.world.clock.now
-        for offer in offers:
-            if not offer.model.is_finite():
-                self.warden.offence(offer.sender, Reason.NOT_FINITE, now)
-        return self.warden.fetched([o for o in offers if o.model.is_finite()], self.policy.model, now)
-
     def heard(self, offer: Offer) -> None:
         if self._driver:
             self._driver.heard(offer)
@@ -196,18 +154,6 @@ class SimNode:
     def lost_sight(self, peers: Collection[PeerId]) -> None:
         if self._driver:
             self._driver.gone(peers)
-
-    def _check_layout(self, model: Model, sender: PeerId) -> None:
-        layout = model.layout
-        if layout is not self.learner.layout and layout != self._layout(layout.part):
-            raise Refused(Reason.LAYOUT, f"a {layout.part} of another layout", sender)
-
-    def _layout(self, part: Part) -> Layout:
-        if part != "predictions":
-            return self.learner.layout.of(part)
-        if self.learner.predictions is None:
-            raise Refused(Reason.LAYOUT, "this node's task has no auxiliary samples, so no predictions")
-        return self.learner.predictions
 
     # -- what things take ----------------------------------------------------------------------------------
 
@@ -226,7 +172,7 @@ class SimNode:
         self._write(step.event, **step.data)
 
     def publish(self, step: Publish) -> None:
-        self._window.show(step, self.learner.samples)
+        self.window.show(step, self.learner.samples)
 
     def report(self, step: Report) -> float:
         """A round is done: publish, measure if due, keep the state. Returns the seconds that measuring takes."""

@@ -79,7 +79,7 @@ class Post:
         finite = step.model.is_finite()  # once for all receivers
 
         def visit(receiver: SimNode) -> Result:
-            receiver.take(offer, finite=finite)
+            receiver.reception.take(offer, finite=finite)
             return Result()
 
         def wake(receiver: SimNode) -> None:
@@ -89,14 +89,14 @@ class Post:
 
     def fetch(self, sender: SimNode, step: Fetch, done: Callable[[Answers], None]) -> None:
         def visit(receiver: SimNode) -> Result:
-            offer = sender.mine(receiver.serve(step.part))
+            offer = sender.reception.mine(receiver.reception.serve(step.part))
             return Result(offer, nbytes=offer.model.nbytes)
 
         self._deliver(sender, step.peers, Parcel("fetch", 0, visit), done)
 
     def ask(self, sender: SimNode, step: Ask, done: Callable[[Answers], None]) -> None:
         def visit(receiver: SimNode) -> Result:
-            score = receiver.evaluate(step.model, sender.id)
+            score = receiver.reception.evaluate(step.model, sender.id)
             return Result(score, work=receiver.seconds_to_score(score.samples))
 
         self._deliver(sender, step.peers, Parcel("ask", step.model.nbytes, visit), done)

@@ -12,7 +12,8 @@ import pytest
 
 from pfl_node import predictions
 from pfl_node.bell import Bell
-from pfl_node.driver import Desk, Driver
+from pfl_node.desk import Desk
+from pfl_node.driver import Driver
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 from pfl_node.guard.settings import GuardSettings
 from pfl_node.guard.warden import Warden
