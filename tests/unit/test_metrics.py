@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from pfl_node.metrics import (
+    Caught,
     NodeRecord,
     accuracy_by_cluster,
+    caught,
     fair_accuracy,
     found_neighbours,
     heads_by_cluster,
@@ -83,3 +85,16 @@ def test_settled_means_one_head_for_each_cluster_and_no_two_clusters_on_one() ->
     assert settled({0: {1: 14}, 1: {0: 6}})
     assert not settled({0: {1: 13, 0: 1}, 1: {0: 6}})
     assert not settled({0: {0: 14}, 1: {0: 6}})
+
+
+def test_the_figures_are_those_of_the_honest_and_a_quarantine_is_right_or_wrong() -> None:
+    good = NodeRecord("a", accuracy=0.9, loss=1.0, quarantined=("x", "b"))
+    other = NodeRecord("b", accuracy=0.7, loss=2.0, quarantined=("x",))
+    bad = [NodeRecord(name, accuracy=0.1, loss=9.0, honest=False, quarantined=("a",)) for name in ("x", "y")]
+    nodes = [good, other, *bad]
+    assert mean_accuracy(nodes) == pytest.approx(0.8)
+    assert mean_loss(nodes) == pytest.approx(1.5)
+    assert caught(nodes) == Caught(precision=2 / 3, recall=2 / 4)
+    assert caught([good, other]) is None
+    assert caught([other, *bad, NodeRecord("c")]) == Caught(1.0, 1 / 4)
+    assert caught([NodeRecord("c"), *bad]) == Caught(None, 0.0)
