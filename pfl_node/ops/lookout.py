@@ -139,7 +139,7 @@ class Lookout:
         self._round_ended = now
         moved = Moved.of(self._node)
         self.history.add({**event.data, "bytes_sent": moved.sent, "bytes_received": moved.received}, event.time)
-        self.ties.round(event.data, moved.models_received)
+        self.ties.round(event.data, {str(peer): n for peer, n in moved.models_received.items()})
 
     def _refused(self, data: Any) -> None:
         """A line on the log for every reason, but not for every message: peers decide how many there are."""

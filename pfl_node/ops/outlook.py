@@ -92,7 +92,7 @@ class Outlook:
     def _forget(self, except_for: set[str]) -> None:
         for table in (self._sights, self._heard, self._errors, self._points):
             for peer in [p for p in table if p not in except_for]:
-                del table[peer]  # type: ignore[attr-defined]
+                del table[peer]
 
     # -- telling -------------------------------------------------------------------------------------------
 

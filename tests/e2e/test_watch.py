@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import socket
 import subprocess
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import grpc
 import pytest
@@ -21,7 +23,7 @@ from pfl_node.ops.exposition import FIGURES
 from pfl_node.types import PeerId
 from pfl_node.wire import peer_pb2 as pb
 from tests.e2e.living import DEADLINE, Life, Town, play
-from tests.e2e.running import command
+from tests.e2e.running import command, fast, processes
 from tests.e2e.web import get, live
 from tests.wire.house import layout_of, model_of
 
@@ -39,7 +41,7 @@ async def pair(town: Town, **settings: Any) -> tuple[Life, Life]:
     return ann, bob
 
 
-async def watch(node: Life, **request: Any) -> AsyncIterator[pb.Event]:
+async def watch(node: Life, **request: Any) -> AsyncGenerator[pb.Event, None]:
     async with grpc.aio.insecure_channel(node.address) as channel:
         call: Any = channel.unary_stream(
             "/pfl.v1.Peer/WatchEvents",
@@ -405,3 +407,15 @@ def test_a_bug_report_of_a_directory_tells_what_it_ran_with(tmp_path: Path) -> N
 def unpacked(archive: Path) -> dict[str, str]:
     with tarfile.open(archive) as tar:
         return {Path(m.name).name: tar.extractfile(m).read().decode() for m in tar}  # type: ignore[union-attr]
+
+
+def test_a_daemon_with_a_page_says_where_it_is_and_a_signal_ends_it_in_order(tmp_path: Path) -> None:
+    with processes(tmp_path) as start:
+        node = start("pfl_node", "--http", "127.0.0.1:0", "--policy", "local", "--data-dir", "data", *fast())
+        url = node.says("its page is at").rpartition(" ")[2]
+        node.says('"event": "round"')
+        with urlopen(f"{url}api/live", timeout=60) as watching:  # somebody still looks when the signal comes
+            assert watching.readline() == b"event: tick\n"
+            node.popen.send_signal(signal.SIGTERM)
+            assert node.wait() == 0
+        assert '"how":"stopped"' in (tmp_path / "data" / "journal.jsonl").read_text()
