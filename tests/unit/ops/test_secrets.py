@@ -12,7 +12,12 @@ def test_tokens_and_passwords_are_hidden_wherever_they_are() -> None:
     settings = Settings.model_validate(
         {
             "http": {"token": "hunter2hunter2hunter2"},
-            "task": {"name": "digits", "db_password": "hunter2", "login": {"api_key": "hunter2"}, "tokens_per_batch": 7},
+            "task": {
+                "name": "digits",
+                "db_password": "hunter2",
+                "login": {"api_key": "hunter2"},
+                "tokens_per_batch": 7,
+            },
         }
     )
     shown = without_secrets(settings)
