@@ -152,7 +152,8 @@ class Shelf:
         for id, node in swarm.world.nodes.items():
             held = node.pause()
             if held.checkpoint is not None:
-                save_checkpoint(made / f"{id}.safetensors", held.checkpoint, node.learner.layout, **self.facts)
+                file, layout = made / f"{id}.safetensors", node.learner.layout
+                save_checkpoint(file, held.checkpoint, layout, told=None, **self.facts)
             rows[id] = held.row()
         facts = plain({"told": self.told, "mark": asdict(mark), "nodes": rows})
         write_atomic(made / "swarm.json", json.dumps(facts).encode())
