@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,8 @@ from dataclasses import replace
 from random import Random
 from statistics import median
 from typing import Any
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 import psutil
