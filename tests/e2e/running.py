@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,11 @@ T = TypeVar("T")
 DEADLINE = 90.0  # seconds for anything to happen on a busy machine
 
 
+def _hear_ctrl_c() -> None:
+    """In the new process: tests that run in the background of a shell are told to ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Process:
     """A running command; its output is in files, so that nothing blocks on a full pipe."""
 
@@ -23,7 +29,9 @@ class Process:
         self.words = [sys.executable, "-m", module, *map(str, words)]
         self._out = (cwd / f"out-{time.monotonic_ns()}").open("w+")
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.popen = subprocess.Popen(self.words, stdout=self._out, stderr=subprocess.STDOUT, cwd=cwd, env=env)
+        self.popen = subprocess.Popen(
+            self.words, stdout=self._out, stderr=subprocess.STDOUT, cwd=cwd, env=env, preexec_fn=_hear_ctrl_c
+        )
 
     @property
     def output(self) -> str:

@@ -61,7 +61,7 @@ def test_who_speaks_no_tls_is_told_to_and_the_seed_logs_it(seed: Seed) -> None:
     code, said = seed.asked()
     assert (code, said.count("\n")) == (1, 1)
     assert "it speaks TLS: show who asks with --data-dir DIR" in said
-    seed.logs("refused a connection from 127.0.0.1:", "it does not speak TLS")
+    seed.logs("refused a connection from", "it does not speak TLS")
 
 
 def test_who_shows_no_certificate_is_logged(seed: Seed) -> None:
@@ -72,7 +72,7 @@ def test_who_shows_no_certificate_is_logged(seed: Seed) -> None:
     context.set_alpn_protocols(["h2"])
     with socket.create_connection((host, int(port)), timeout=20) as plain, context.wrap_socket(plain) as line:
         assert _rest(line) == b""
-    seed.logs("refused a connection from 127.0.0.1:", "it showed no certificate")
+    seed.logs("refused a connection from", "it showed no certificate")
 
 
 def test_a_certificate_of_another_ca_is_refused_by_both_sides(seed: Seed, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_certificate_of_another_ca_is_refused_by_both_sides(seed: Seed, tmp_pa
     host, _, port = seed.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=20) as plain, theirs.wrap_socket(plain) as line:
         assert _rest(line) == b""
-    seed.logs("its certificate is of another CA", "refused a connection from 127.0.0.1:")
+    seed.logs("its certificate is of another CA", "refused a connection from")
 
 
 def test_an_expired_certificate_is_refused_before_it_is_shown(seed: Seed, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_without_an_end_no_number_of_rounds_is_told(tmp_path: Path) -> None:
 
 
 def test_a_name_is_made_from_the_id_and_the_advertised_address_is_told(tmp_path: Path) -> None:
-    found, _ = status(tmp_path, advertise="node.example:7000")
+    found, _ = status(tmp_path, advertise="node.example:7000", insecure=True)
     assert found.name == f"node-{found.id[:6]}"
     assert found.address == "node.example:7000"
 

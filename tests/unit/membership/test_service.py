@@ -281,7 +281,7 @@ def test_the_settings_of_the_daemon_are_the_knobs_of_the_machine() -> None:
     settings = MembershipSettings(probe_interval=0.3)
     config = SwimConfig.of(settings)
     assert config == SwimConfig(probe_interval=0.3)
-    for name, value in settings.model_dump().items():
+    for name, value in settings.model_dump(exclude={"transport"}).items():
         assert getattr(config, name) == value
     assert SwimConfig.of(MembershipSettings()) == SwimConfig()
 
