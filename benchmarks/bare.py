@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
@@ -50,7 +50,9 @@ class Work:
 
 
 class Counted(Learner):
-    """A learner that writes down what it is asked to compute."""
+    """A learner that writes down what it is asked to compute, and tells it."""
+
+    tell: Callable[[Job], None] | None = None
 
     def __init__(self, index: int, task: Task, settings: TrainSettings, device: str = "cpu") -> None:
         self.index = index
@@ -72,7 +74,7 @@ class Counted(Learner):
             trained = super().train(model, **asked, between=after_a_batch)
         call = {key: asked.get(key) for key in ("epochs", "steps", "lr")}
         options = resolve((call, *self._levels), asked.get("prox", 0.0))
-        self.work.jobs.append(Job(self.index, None, batches, options, asked.get("only")))
+        self._done(Job(self.index, None, batches, options, asked.get("only")))
         return trained
 
     def score(self, *given: Any, **asked: Any) -> tuple[Eval, ...]:
@@ -82,8 +84,14 @@ class Counted(Learner):
     def _evaluate(self, module: nn.Module, data: Samples, draw: Tensor | None, between: Between) -> Measured:
         """What is known already is not computed again, and is no job."""
         split = next(split for split in SPLITS if self._splits[split] is data)
-        self.work.jobs.append(Job(self.index, split, data.n if draw is None else len(draw)))
-        return super()._evaluate(module, data, draw, between)
+        found = super()._evaluate(module, data, draw, between)
+        self._done(Job(self.index, split, found.figures.samples))
+        return found
+
+    def _done(self, job: Job) -> None:
+        self.work.jobs.append(job)
+        if self.tell:
+            self.tell(job)
 
     def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None:
         with self.work.timed():
@@ -100,25 +108,37 @@ class Bare:
     """Models, data and loops as one writes them by hand: a model for each node. The training starts with a new
     optimiser each time, as a node's does."""
 
-    def __init__(self, tasks: Sequence[Task], *, tuned: bool) -> None:
-        form = torch.channels_last if tuned else torch.contiguous_format
+    def __init__(self, tasks: Sequence[Task] = (), *, tuned: bool) -> None:
+        self.form = torch.channels_last if tuned else torch.contiguous_format
         self.eval_batch = 64 if tuned else 256
-        self.models = [task.model().to(memory_format=form) for task in tasks]
-        self.heads = [tuple(task.head or ()) if not isinstance(task.head, str) else (task.head,) for task in tasks]
-        self.data = {split: [_tensors(getattr(t, split), form) for t in tasks] for split in SPLITS}
+        self.models: list[nn.Module] = []
+        self.heads: list[tuple[str, ...]] = []
+        self.data: dict[str, list[tuple[Tensor, Tensor]]] = {split: [] for split in SPLITS}
+        for task in tasks:
+            self.add(task)
+
+    def add(self, task: Task) -> None:
+        """One more node."""
+        self.models.append(task.model().to(memory_format=self.form))
+        self.heads.append((task.head,) if isinstance(task.head, str) else tuple(task.head or ()))
+        for split, data in self.data.items():
+            data.append(_tensors(getattr(task, split), self.form))
 
     def replay(self, jobs: Sequence[Job]) -> float:
         """CPU seconds."""
         began = time.process_time()
         for job in jobs:
-            model = self.models[job.node]
-            if job.kind is None:
-                assert job.options is not None
-                self._choose(job)
-                fit(model, *self.data["train"][job.node], batches=job.count, how=job.options)
-            else:
-                score(model, *self.data[job.kind][job.node], job.count, self.eval_batch)
+            self.do(job)
         return time.process_time() - began
+
+    def do(self, job: Job) -> None:
+        model = self.models[job.node]
+        if job.kind is None:
+            assert job.options is not None
+            self._choose(job)
+            fit(model, *self.data["train"][job.node], batches=job.count, how=job.options)
+        else:
+            score(model, *self.data[job.kind][job.node], job.count, self.eval_batch)
 
     def _choose(self, job: Job) -> None:
         """Which parameters learn."""

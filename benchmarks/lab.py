@@ -1,8 +1,10 @@
 """CPU of a quick experiment of the lab against the bare training and evaluation in it.
 
-`pfl-node lab run` and a bare PyTorch loop take turns, so that both feel the machine's moods: the same networks on
-the same data, the same batches, scores and measurements. All that the lab does besides counts against it: starting
-its processes, reading data, averaging, messages, journal, segments, the report with its plots.
+Its cells are run as a worker runs them, and whenever a node has trained or scored, a bare PyTorch loop does the
+same at once: as many batches of the same sizes, the same samples, the same network. So both feel the machine's
+moods. All else counts against the lab: starting its processes, reading data, averaging, messages, journal,
+segments, the report with its plots. `pfl-node lab run` itself is run once besides, to see that nothing is
+forgotten.
 """
 
 from __future__ import annotations
@@ -14,14 +16,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
+from torch import nn
 
-from benchmarks.bare import Bare, Counted, Job, Work
+from benchmarks.bare import Bare, Counted, fit
 from benchmarks.parts import Parts
 from benchmarks.report import show
 from pfl_node import aggregate
@@ -29,7 +30,8 @@ from pfl_node.errors import PflError
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.runner import segment_of
 from pfl_node.lab.spec import Wishes, load
-from pfl_node.learning.task import Place, Task
+from pfl_node.learning.options import BUILT_IN, resolve
+from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.sim.crew import ONE_THREAD
 from pfl_node.sim.journal import Journal
@@ -39,15 +41,7 @@ from pfl_node.types import PeerId
 REAL, EMBEDDED = "facade-settlement", "digits-clusters"
 ROUNDS = {REAL: 12}  # instead of the spec's, so that it takes minutes
 AIM = 1.10
-LEARNING = "learning"
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A cell that was run once, to see what is computed in it."""
-
-    tasks: list[Task]
-    jobs: list[Job]
+BARE, LEARNING, DATA = "bare", "learning", "data: read, turned, shared out"
 
 
 def main() -> None:
@@ -55,22 +49,15 @@ def main() -> None:
     torch.set_num_threads(1)
     given = {"task.root": str(asked.data_root.resolve())} if asked.data_root else {}
     sets = [f"rounds={asked.rounds}"] if asked.rounds else []
-    experiment = load(asked.name, "quick", seeds=asked.seeds, wishes=Wishes(given, sets))
-    parts = Parts()
+    warm_up()
     try:
-        cells = [trace(cell, parts) for cell in experiment.cells]
+        experiment = load(asked.name, "quick", seeds=asked.seeds, wishes=Wishes(given, sets))
+        repeats = [in_parts(experiment) for _ in range(asked.repeats)]
     except PflError as error:
         raise SystemExit(str(error)) from None
-    bares = [Bare(cell.tasks, tuned=True) for cell in cells]
-    for bare, cell in zip(bares, cells, strict=True):  # torch's optimisers import much when they are first used
-        bare.replay([next(job for job in cell.jobs if job.kind == kind) for kind in {j.kind for j in cell.jobs}])
-    labs, loops, costs = list[float](), list[float](), dict[str, float]()
-    for _ in range(asked.repeats):
-        with tempfile.TemporaryDirectory(prefix="pfl-bench-") as folder:
-            labs.append(spent("lab", "run", *words(asked), "--workers", "1", "--out", folder))
-            costs = around(asked, folder)
-        loops.append(sum(bare.replay(cell.jobs) for bare, cell in zip(bares, cells, strict=True)))
-    tell(experiment, labs, loops, parts.seconds, costs, times=size(load(asked.name, "quick")) / size(experiment))
+    with tempfile.TemporaryDirectory(prefix="pfl-bench-") as folder:
+        run = spent("lab", "run", *words(asked), "--workers", "1", "--out", folder)
+        tell(experiment, load(asked.name, "quick"), repeats, once(asked, folder), run)
 
 
 def arguments() -> argparse.Namespace:
@@ -93,22 +80,40 @@ def words(asked: argparse.Namespace) -> list[str]:
     return found + (["--set", f"rounds={asked.rounds}"] if asked.rounds else [])
 
 
-# -- what is in it -----------------------------------------------------------------------------------------------
+def warm_up() -> None:
+    """torch's optimisers import much when they are first used, which is not the loop's fault."""
+    for optimizer in ("sgd", "adam"):
+        how = resolve(({"optimizer": optimizer}, BUILT_IN))
+        fit(nn.Linear(2, 2), torch.zeros(8, 2), torch.zeros(8, dtype=torch.long), batches=1, how=how)
 
 
-def trace(cell: Cell, parts: Parts) -> Traced:
-    """Run the cell as a worker does, with learners that count."""
-    work, tasks = Work(), list[Task]()
+# -- where the seconds go ----------------------------------------------------------------------------------------
+
+
+def in_parts(experiment: Experiment) -> dict[str, float]:
+    """CPU seconds of all cells, by part."""
+    parts = Parts()
+    for cell in experiment.cells:
+        trace(cell, parts)
+    return {part: seconds for part, seconds in parts.seconds.items() if part != "outside"}
+
+
+def trace(cell: Cell, parts: Parts) -> None:
+    """Run the cell as a worker does, and the bare loop beside it."""
+    bare = Bare(tuned=True)
 
     def learner(index: int, node: PeerId) -> Counted:
-        with parts.of("data: read, turned, shared out"):
+        with parts.of(DATA):
             place = Place(index=index, nodes=cell.nodes, seed=cell.settings.seed, node_id=node)
-            tasks.append(load_task(cell.settings.task, place))
-            made = Counted(index, tasks[-1], cell.settings.train)
-        made.work = work
+            task = load_task(cell.settings.task, place)
+            made = Counted(index, task, cell.settings.train)
+        with parts.of("outside"):
+            bare.add(task)
+        made.tell = bare_too
         return made
 
-    wrapped = (
+    bare_too = parts.wrapped(bare.do, BARE)
+    places = (
         (Counted, "fresh", LEARNING),
         (Counted, "train", LEARNING),
         (Counted, "score", LEARNING),
@@ -119,13 +124,12 @@ def trace(cell: Cell, parts: Parts) -> Traced:
         (Shelf, "restore", "segments: read again"),
         (Shelf, "finish", "segments: put together"),
     )
-    with tempfile.TemporaryDirectory(prefix="pfl-bench-") as out, parts.around(*wrapped), parts.of("the rest"):
+    with tempfile.TemporaryDirectory(prefix="pfl-bench-") as out, parts.around(*places), parts.of("the rest"):
         simulate_in_segments(cell.settings, nodes=cell.nodes, every=segment_of(cell), out=Path(out), load=learner)
-    return Traced(tasks, work.jobs)
 
 
-def around(asked: argparse.Namespace, folder: str) -> dict[str, float]:
-    """What does not depend on the number of rounds."""
+def once(asked: argparse.Namespace, folder: str) -> dict[str, float]:
+    """What does not grow with the experiment."""
     start = spent("lab", "show", asked.name)
     return {
         "start: the command": start,
@@ -150,54 +154,57 @@ def spent_by(*args: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def size(experiment: Experiment) -> int:
-    """Rounds of all nodes of all cells."""
-    return sum(cell.nodes * (cell.settings.rounds or 0) for cell in experiment.cells)
-
-
 # -- the tables --------------------------------------------------------------------------------------------------
 
 
 def tell(
     experiment: Experiment,
-    labs: Sequence[float],
-    loops: Sequence[float],
-    parts: Mapping[str, float],
+    whole: Experiment,
+    repeats: Sequence[dict[str, float]],
     costs: Mapping[str, float],
-    times: float,
+    run: float,
 ) -> None:
-    """`costs` do not grow with the experiment, which is so many `times` as large at its own quick scale."""
-    lab, bare, once = median(labs), median(loops), sum(costs.values())
-    ratios = [a / b for a, b in zip(labs, loops, strict=True)]
+    """`costs` come once, data with every cell, all else with the rounds, of which the `whole` one has more."""
+    times, cells = size(whole) / size(experiment), len(whole.cells) / len(experiment.cells)
+    data, fixed = repeats[0][DATA], sum(costs.values())  # later repeats find the data in memory
+    bares = [parts[BARE] for parts in repeats]
+    rest = [sum(parts.values()) - parts[DATA] - parts[BARE] for parts in repeats]
+    ratios = [(mine + data + fixed) / bare for mine, bare in zip(rest, bares, strict=True)]
+    expected = [
+        (mine * times + data * cells + fixed) / (bare * times) for mine, bare in zip(rest, bares, strict=True)
+    ]
     total = {
         "experiment": experiment.name,
         "node-rounds": size(experiment),
-        "lab, CPU s": lab,
-        "bare, CPU s": bare,
+        "lab, CPU s": median(rest) + data + fixed,
+        "bare, CPU s": median(bares),
         "ratio": median(ratios),
-        "spread": f"{min(ratios):.2f}-{max(ratios):.2f}",
-        "start and report, CPU s": once,
-        "ratio without them": (lab - once) / bare,
-        f"ratio to expect of all {size(experiment) * times:,.0f}": ((lab - once) * times + once) / (bare * times),
+        "without start, data, report": median(m / b for m, b in zip(rest, bares, strict=True)),
+        f"to expect of all {size(whole):,}": median(expected),
+        "spread": f"{min(expected):.2f}-{max(expected):.2f}",
     }
     notes = [
-        f"{len(labs)} repeats, one thread and one worker; bare: channels last, evaluation in batches of 64",
+        f"{len(repeats)} repeats, one thread and one worker; bare: channels last, evaluation in batches of 64",
+        f"`pfl-node lab run` itself, alone and at another time: {run:.1f} CPU s",
         f"aim: a ratio of at most {AIM:.2f} for a whole quick experiment, whose rounds this one has a part of",
     ]
     show("a quick experiment against its bare training and evaluation", [total], notes)
-    found = {**costs, **parts}
-    del found["outside"]
-    found["learning beyond the bare loop"] = found.pop(LEARNING) - bare
-    rows: list[dict[str, Any]] = [
+    tell_parts({part: median(r[part] for r in repeats) for part in repeats[0]} | {DATA: data} | dict(costs))
+
+
+def tell_parts(parts: dict[str, float]) -> None:
+    bare = parts.pop(BARE)
+    parts["learning beyond the bare loop"] = parts.pop(LEARNING) - bare
+    rows = [
         {"part": part, "CPU s": seconds, "% of bare": 100 * seconds / bare}
-        for part, seconds in sorted(found.items(), key=lambda pair: -pair[1])
+        for part, seconds in sorted(parts.items(), key=lambda pair: -pair[1])
     ]
-    show(
-        "where the rest goes",
-        rows,
-        ["the parts are of a run of their own, so their sum is about the rest"],
-        "parts",
-    )
+    show("where the rest goes", rows, part="parts")
+
+
+def size(experiment: Experiment) -> int:
+    """Rounds of all nodes of all cells."""
+    return sum(cell.nodes * (cell.settings.rounds or 0) for cell in experiment.cells)
 
 
 if __name__ == "__main__":

@@ -40,13 +40,13 @@ class Parts:
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
         try:
             for owner, name, part in places:
-                setattr(owner, name, self._wrapped(getattr(owner, name), part))
+                setattr(owner, name, self.wrapped(getattr(owner, name), part))
             yield
         finally:
             for owner, name, function in before:
                 setattr(owner, name, function)
 
-    def _wrapped(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
+    def wrapped(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
         @wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             with self.of(part):
