@@ -49,7 +49,7 @@ def test_five_terminals(tmp_path: Path) -> None:
         again = address_of(nodes[3])
         until(lambda: states(seed).get(ids[3]) == "alive", nodes[3])
         assert ask("status", again)["id"] == ids[3]
-        until(lambda: ask("status", again)["round"] >= 1, nodes[3])
+        until(lambda: ask("status", again).get("measured"), nodes[3])
 
         for process in nodes:
             process.popen.send_signal(signal.SIGTERM)
