@@ -1,8 +1,8 @@
 """The bootstrap service alone and with 1,000 members: memory, time to ready, CPU, answers, false alarms.
 
-The service is the real one, in a process of its own. The members are real memberships on sockets of their own; but
-they share one gRPC server, and make no full exchanges between each other, which would be their work and not the
-seed's. With the seed they make as many as real ones would.
+The service is the real one, in a process of its own. The members are simulated, each on a socket of its own: they
+join, answer probes and refute what is false; and they send the seed as many probes, news and full exchanges as so
+many real ones would. What real ones say to each other the seed does not see, and it is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count as count_up
 from random import Random
 from statistics import median
 from typing import Any
@@ -27,35 +28,57 @@ import psutil
 from benchmarks.report import show
 from pfl_node.membership import codec
 from pfl_node.membership.config import SwimConfig
-from pfl_node.membership.member import Member
-from pfl_node.membership.service import Membership
+from pfl_node.membership.member import Member, State
+from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire import membership_pb2_grpc, peer_pb2, peer_pb2_grpc
-from pfl_node.wire.endpoint import Endpoint
 
 STARTS = 5
 JOINS_PER_SECOND = 20
 WATCHED = 60.0  # seconds with everybody there
-OURS = replace(SwimConfig(), sync_interval=1e9)
+RUMORS = 8  # in a packet of news
 MB = 1e6
+Address = tuple[str, int]
 
 
-class Door(Endpoint):
-    """A member's address, served by somebody else."""
+class Someone(asyncio.DatagramProtocol):
+    """A member that is always there: says so when it is asked, for others, too, and refutes what is said of it."""
 
-    def open(self, port: int) -> None:
-        self.host, self.port = "127.0.0.1", port
+    def __init__(self, me: Member) -> None:
+        self.me = me
+        self.refuted = 0
+        self.transport: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def datagram_received(self, data: bytes, addr: Address) -> None:
+        packet = codec.decode(data)
+        for rumor in packet.rumors:
+            if rumor.member.id == self.me.id and rumor.member.state is not State.ALIVE:
+                self.refuted += 1
+                self.me = replace(self.me, incarnation=rumor.member.incarnation + 1)
+        if packet.kind is Kind.PING:
+            self.say(Packet(Kind.ACK, self.me, seq=packet.seq, target=self.me.id), addr)
+        elif packet.kind is Kind.PING_REQ:
+            self.say(Packet(Kind.ACK, self.me, seq=packet.seq, target=packet.target), addr)
+
+    def say(self, packet: Packet, to: Address) -> None:
+        self.transport.sendto(codec.encode(packet), to)
 
 
 class Exchanges(membership_pb2_grpc.MembershipServicer):
     """The seed's full exchanges, answered for whichever member it asks."""
 
-    def __init__(self, members: list[Membership], rng: Random) -> None:
+    def __init__(self, members: list[Someone], rng: Random) -> None:
         self._members, self._rng = members, rng
 
     async def Sync(self, request: pb.State, context: Any) -> pb.State:  # noqa: N802, ARG002
-        one = self._rng.choice(self._members)
-        return pb.State(sender=codec.to_wire(one.me), members=codec.to_wires(one.members()))
+        return _state(self._members, self._rng)
+
+
+def _state(members: list[Someone], rng: Random) -> pb.State:
+    return pb.State(sender=codec.to_wire(rng.choice(members).me), members=codec.to_wires(m.me for m in members))
 
 
 class Seed:
@@ -92,31 +115,34 @@ class Seed:
 
 async def crowd(seed: Seed, count: int) -> dict[str, Any]:
     rng = Random(0)
-    members: list[Membership] = []
+    members: list[Someone] = []
     server = grpc.aio.server()
     membership_pb2_grpc.add_MembershipServicer_to_server(Exchanges(members, rng), server)
     ports = [server.add_insecure_port("127.0.0.1:0") for _ in range(count)]
     await server.start()
     channel = grpc.aio.insecure_channel(seed.address)
     ask = peer_pb2_grpc.PeerStub(channel).GetStatus
+    talking = asyncio.create_task(_talk(members, seed.address, rng))
     try:
         began = time.monotonic()
         await asyncio.gather(*(_join(i, port, seed.address, members) for i, port in enumerate(ports)))
-        facts = await _until(ask, lambda told: told["peers"] >= count)
+        await _until(ask, lambda told: told["peers"] >= count)
         joined = time.monotonic() - began
         spent, began = seed.cpu, time.monotonic()
         answers = await _watch(ask, members, seed.address, rng)
         busy = (seed.cpu - spent) / (time.monotonic() - began)
         facts = json.loads((await ask(peer_pb2.StatusRequest())).json)
+        size = seed.rss
     finally:
+        talking.cancel()
         await channel.close(None)
         for member in members:
-            await member.close()
+            member.transport.close()
         await server.stop(None)
     alarms = facts["counters"]
     return {
         "members": count,
-        "RSS MB": seed.rss,
+        "RSS MB": size,
         "s until all are listed": joined,
         "CPU %": 100 * busy,
         "median answer ms": 1000 * median(answers),
@@ -127,16 +153,35 @@ async def crowd(seed: Seed, count: int) -> dict[str, Any]:
     }
 
 
-async def _join(index: int, port: int, seed: str, members: list[Membership]) -> None:
+async def _join(index: int, port: int, seed: str, members: list[Someone]) -> None:
     await asyncio.sleep(index / JOINS_PER_SECOND)
-    name = f"m{index:04d}"
-    me = Member(id=f"{index:032x}", name=name, address="", role="node", run="crowd", incarnation=1)
-    member, door = Membership(me, OURS, rng=Random(index)), Door()
-    door.open(port)
-    member.attach(door)
-    member.bind(door.host, port)
-    await member.start([seed])
-    members.append(member)
+    me = Member(
+        f"{index:032x}", f"m{index:04d}", address=f"127.0.0.1:{port}", role="node", run="crowd", incarnation=1
+    )
+    one = Someone(me)
+    await asyncio.get_running_loop().create_datagram_endpoint(lambda: one, local_addr=("127.0.0.1", port))
+    async with grpc.aio.insecure_channel(seed) as channel:
+        stub = membership_pb2_grpc.MembershipStub(channel)
+        await stub.Join(pb.JoinRequest(member=codec.to_wire(me)), timeout=60)
+    members.append(one)
+
+
+async def _talk(members: list[Someone], seed: str, rng: Random) -> None:
+    """What of all probes and news would go to the seed: each member probes one of all once a second, and tells its
+    news to three of all five times a second."""
+    config = SwimConfig()
+    host, _, port = seed.rpartition(":")
+    to = (host, int(port))
+    told = config.gossip_fanout / config.gossip_interval * config.probe_interval
+    for number in count_up():
+        await asyncio.sleep(config.probe_interval / told)
+        if not members:
+            continue
+        one = rng.choice(members)
+        news = tuple(Rumor(rng.choice(members).me) for _ in range(RUMORS))
+        one.say(Packet(Kind.GOSSIP, one.me, rumors=news), to)
+        if number % int(told) == 0:
+            one.say(Packet(Kind.PING, one.me, seq=number, target=""), to)
 
 
 async def _until(ask: Any, so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -150,7 +195,7 @@ async def _until(ask: Any, so: Callable[[dict[str, Any]], bool]) -> dict[str, An
         await asyncio.sleep(0.2)
 
 
-async def _watch(ask: Any, members: list[Membership], seed: str, rng: Random) -> list[float]:
+async def _watch(ask: Any, members: list[Someone], seed: str, rng: Random) -> list[float]:
     """Ask now and then how it is, and exchange with it as often as so many members would, for a minute."""
     exchange = SwimConfig().sync_interval
     answers, end, due = [], time.monotonic() + WATCHED, time.monotonic()
@@ -162,8 +207,7 @@ async def _watch(ask: Any, members: list[Membership], seed: str, rng: Random) ->
             answers.append(time.perf_counter() - began)
             if time.monotonic() >= due:
                 due += exchange
-                one = rng.choice(members)
-                await stub.Sync(pb.State(sender=codec.to_wire(one.me), members=codec.to_wires(one.members())))
+                await stub.Sync(_state(members, rng))
             await asyncio.sleep(0.1)
     return answers
 
