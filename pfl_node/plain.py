@@ -6,11 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
 from numbers import Integral, Real
+from types import NoneType
 from typing import Any
+
+ALREADY = frozenset((NoneType, bool, int, str))  # most of what is told
 
 
 def plain(value: Any, number: Callable[[float], float] = float, unknown: Callable[[Any], Any] = str) -> Any:
     """Null for a number that is none; sets in order, so that equal ones give equal text."""
+    if type(value) in ALREADY:
+        return value
     inner = partial(plain, number=number, unknown=unknown)
     match value:
         case None | bool() | str():

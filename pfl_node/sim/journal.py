@@ -12,6 +12,8 @@ from pfl_node.types import PeerId
 
 Level = Literal["rounds", "messages"]
 
+JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
 
 class Journal:
     """Lines go to a file beside the final one, which takes its place when the run is over. No path: to nowhere."""
@@ -27,8 +29,7 @@ class Journal:
         if self._part:
             own = {"time": round(time, 6), "node": node, "event": event}
             row = own | exact(data) | own
-            line = json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False)
-            (self._file or self._open(self._part)).write(line + "\n")
+            (self._file or self._open(self._part)).write(JSON.encode(row) + "\n")
 
     def message(self, time: float, node: PeerId, event: str, **data: Any) -> None:
         """One of the many lines that a big run leaves out."""

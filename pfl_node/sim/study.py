@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pfl_node import aggregate
 from pfl_node.guard.warden import UNTRAINED
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
@@ -48,8 +47,7 @@ class SimStudy:
                 return costs.sample * sum(score.samples for score in scores), scores
             case Average():
                 seconds, sifted = self._sifted(step)
-                told = (sifted.mine, sifted.others, sifted.weights, sifted.own)
-                return seconds, aggregate.combine(settings.aggregate, *told, claimed=sifted.claimed)
+                return seconds, self.world.averages.combine(settings.aggregate, sifted)
         raise TypeError(f"a policy asked for {step!r}, which the simulator does not know")
 
     def _sifted(self, step: Average) -> tuple[float, Average]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pfl_node.settings import Settings
+from pfl_node.sim.averages import Averages
 from pfl_node.sim.clock import Clock
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.journal import Journal
@@ -53,6 +54,7 @@ class World:
     running: int = 0  # nodes that are up
     until: int | None = None  # a round that nobody begins: whoever reported the one before is held there
     held: int = 0  # nodes that wait there
+    averages: Averages = field(default_factory=Averages)
     views: Views = field(init=False)
 
     def __post_init__(self) -> None:
