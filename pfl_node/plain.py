@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any
 
-ALREADY = frozenset((NoneType, bool, int, str))  # most of what is told
+ALREADY = frozenset((NoneType, bool, int, str))  # most of what is told: known at a glance
 
 
 def plain(value: Any, number: Callable[[float], float] = float, unknown: Callable[[Any], Any] = str) -> Any:
@@ -17,6 +17,8 @@ def plain(value: Any, number: Callable[[float], float] = float, unknown: Callabl
     if type(value) in ALREADY:
         return value
     inner = partial(plain, number=number, unknown=unknown)
+    if type(value) is dict:
+        return {str(k): v if type(v) in ALREADY else inner(v) for k, v in value.items()}
     match value:
         case None | bool() | str():
             return value
