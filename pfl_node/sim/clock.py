@@ -5,8 +5,21 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from math import isfinite
+from typing import Protocol
 
 Action = Callable[[], None]
+
+
+class Timer(Protocol):
+    """A clock as one sees it who looks at it and sets alarms: the world's, or a node's own."""
+
+    @property
+    def now(self) -> float: ...
+    def at(self, time: float, action: Action) -> None: ...
+    def after(self, seconds: float, action: Action) -> None: ...
+    def when(self, time: float) -> float:
+        """At what time of the world it shows this time."""
+        ...
 
 
 class Clock:
@@ -25,6 +38,9 @@ class Clock:
 
     def after(self, seconds: float, action: Action) -> None:
         self.at(self.now + seconds, action)
+
+    def when(self, time: float) -> float:
+        return time
 
     def step(self) -> bool:
         """Do the next thing; False: nothing is left to do."""

@@ -50,6 +50,19 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Messages of the senders do not get to the receivers; those the other way do."""
+
+    at: float
+    senders: frozenset[PeerId]
+    receivers: frozenset[PeerId]
+    until: float = inf
+
+    def apart(self, a: PeerId, b: PeerId) -> bool:
+        return a in self.senders and b in self.receivers
+
+
+@dataclass(frozen=True, slots=True)
 class Loss:
     """This share of all messages is lost."""
 
@@ -77,16 +90,29 @@ class Slow:
     until: float = inf
 
 
-Fault = Crash | Restart | Join | Partition | Loss | Delay | Slow
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """The node's own clock goes so many times too fast, and has jumped ahead by so many seconds."""
+
+    node: PeerId
+    rate: float = 1.0
+    ahead: float = 0.0
+    at: float = 0.0
+    until: float = inf
+
+
+Fault = Crash | Restart | Join | Partition | Cut | Loss | Delay | Slow | Skew
 
 FORMS = {
     "crash": "crash:n003@12.5",
     "restart": "restart:n003@20",
     "join": "join:n009@30",
     "partition": "partition:n000-n004|rest@10-40",
+    "cut": "cut:n000>rest@10-40",
     "loss": "loss:0.02 or loss:0.02@10-40",
     "delay": "delay:0.1 or delay:0.1@10-40",
     "slow": "slow:n003x4 or slow:n003x4@10-40",
+    "skew": "skew:n003x1.5 or skew:n003x1.5+30@10-40",
 }
 
 
@@ -142,18 +168,22 @@ def _check_numbers(fault: Fault) -> None:
             raise ConfigError(f"delay: {seconds:g} s; it must be zero or more")
         case Slow(factor=factor) if not 0 < factor < inf:
             raise ConfigError(f"slow: a factor of {factor:g}; it must be above zero")
-    match fault:
-        case Partition(until=until) | Loss(until=until) | Delay(until=until) | Slow(until=until):
-            if not until > fault.at:
-                raise ConfigError(f"{name}: it ends at {until:g} s, before it begins at {fault.at:g} s")
+        case Skew(rate=rate) if not 0 < rate < inf:
+            raise ConfigError(f"skew: a rate of {rate:g}; it must be above zero")
+        case Skew(ahead=ahead) if not 0 <= ahead < inf:
+            raise ConfigError(f"skew: {ahead:g} s ahead; a node's clock only ever goes forward")
+    if not isinstance(fault, Crash | Restart | Join) and not fault.until > fault.at:
+        raise ConfigError(f"{name}: it ends at {fault.until:g} s, before it begins at {fault.at:g} s")
 
 
 def _named(fault: Fault) -> list[PeerId]:
     match fault:
-        case Crash(node=node) | Restart(node=node) | Join(node=node) | Slow(node=node):
+        case Crash(node=node) | Restart(node=node) | Join(node=node) | Slow(node=node) | Skew(node=node):
             return [node]
         case Partition(groups=groups):
             return sorted(node for group in groups for node in group)
+        case Cut(senders=senders, receivers=receivers):
+            return sorted(senders | receivers)
     return []
 
 
@@ -183,6 +213,26 @@ def _slow(what: str, when: str, ids: Sequence[PeerId]) -> Slow:  # noqa: ARG001
     return Slow(PeerId(node), float(factor), *_span(when))
 
 
+def _skew(what: str, when: str, ids: Sequence[PeerId]) -> Skew:  # noqa: ARG001
+    text, plus, ahead = what.partition("+")
+    node, x, rate = text.partition("x")
+    if not (x or plus):
+        raise ValueError(what)
+    return Skew(PeerId(node), float(rate) if x else 1.0, float(ahead) if plus else 0.0, *_span(when))
+
+
+def _cut(what: str, when: str, ids: Sequence[PeerId]) -> Cut:
+    start, until = _span(when)
+    names = what.split(">")
+    if not when or len(names) != 2 or not all(names) or names == ["rest", "rest"]:
+        raise ValueError(what)
+    ends = [frozenset[PeerId]() if name == "rest" else _group(name, ids) for name in names]
+    senders, receivers = (end or frozenset(ids) - other for end, other in zip(ends, reversed(ends), strict=True))
+    if senders & receivers:
+        raise ConfigError(f"cut:{what}: a node stands on both sides")
+    return Cut(start, senders, receivers, until)
+
+
 def _partition(what: str, when: str, ids: Sequence[PeerId]) -> Partition:
     start, until = _span(when)
     names = [name for name in what.split("|") if name != "rest"]
@@ -201,7 +251,7 @@ def _group(text: str, ids: Sequence[PeerId]) -> frozenset[PeerId]:
         first, dash, last = part.partition("-")
         found |= {i for i in ids if first <= i <= last} if dash else {PeerId(first)}
         if dash and not (first in ids and last in ids and first <= last):
-            raise ConfigError(f"partition: {part!r} is not a range of nodes; there are {ids[0]} to {ids[-1]}")
+            raise ConfigError(f"{part!r} is not a range of nodes; there are {ids[0]} to {ids[-1]}")
     return frozenset(found)
 
 
@@ -210,7 +260,39 @@ _READ: dict[str, Callable[[str, str, Sequence[PeerId]], Fault]] = {
     "restart": lambda what, when, _: Restart(float(when), PeerId(what)),
     "join": lambda what, when, _: Join(float(when), PeerId(what)),
     "partition": _partition,
+    "cut": _cut,
     "loss": lambda what, when, _: Loss(float(what), *_span(when)),
     "delay": lambda what, when, _: Delay(float(what), *_span(when)),
     "slow": _slow,
+    "skew": _skew,
 }
+
+
+def in_text(fault: Fault) -> str:
+    """As a user would write it: `parse_faults` reads the same fault from it."""
+    match fault:
+        case Crash() | Restart() | Join():
+            return f"{kind_of(fault)}:{fault.node}@{_number(fault.at)}"
+        case Partition(groups=groups):
+            what = "|".join(map(_names, groups)) + ("|rest" if len(groups) == 1 else "")
+        case Cut(senders=senders, receivers=receivers):
+            what = f"{_names(senders)}>{_names(receivers)}"
+        case Loss(rate=rate):
+            what = _number(rate)
+        case Delay(seconds=seconds):
+            what = _number(seconds)
+        case Slow(node=node, factor=factor):
+            what = f"{node}x{_number(factor)}"
+        case Skew(node=node, rate=rate, ahead=ahead):
+            what = f"{node}x{_number(rate)}" + (f"+{_number(ahead)}" if ahead else "")
+    return f"{kind_of(fault)}:{what}@{_number(fault.at)}" + (
+        f"-{_number(fault.until)}" if fault.until < inf else ""
+    )
+
+
+def _names(group: Iterable[PeerId]) -> str:
+    return ",".join(sorted(group))
+
+
+def _number(value: float) -> str:
+    return f"{value:.12g}"

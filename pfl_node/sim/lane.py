@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pfl_node.mailbox import Mailbox
 from pfl_node.policies.base import Policy
-from pfl_node.sim.clock import Clock
+from pfl_node.sim.clock import Timer
 from pfl_node.sim.fiber import Answerer, Fiber
 
 
 class Lane:
     """At most one handler at a time, and at most one timer for the silence."""
 
-    def __init__(self, policy: Policy, mailbox: Mailbox, clock: Clock, answer: Answerer) -> None:
+    def __init__(self, policy: Policy, mailbox: Mailbox, clock: Timer, answer: Answerer) -> None:
         self.fiber: Fiber | None = None
         self._policy = policy
         self._mailbox = mailbox

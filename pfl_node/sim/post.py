@@ -67,6 +67,18 @@ class Calls:
         self._done({p: self._answers[p] for p in self.peers if p in self._answers})
 
 
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One call under way. Its caller gives it up at `end`, whatever becomes of it then."""
+
+    sender: SimNode
+    peer: PeerId
+    parcel: Parcel
+    calls: Calls
+    sent: float
+    end: float
+
+
 class Post:
     """Between all nodes. Every link has the same latency and bandwidth, and no message waits for another."""
 
@@ -107,84 +119,94 @@ class Post:
         self, sender: SimNode, peers: Iterable[PeerId], parcel: Parcel, done: Callable[[Answers], None]
     ) -> None:
         calls = Calls(self._world.clock, peers, done)
+        wire, now = self._world.settings.wire, self._world.clock.now
+        seconds = wire.base_timeout + parcel.nbytes / wire.min_bandwidth
+        end = sender.clock.when(sender.clock.now + seconds)
         for peer in calls.peers:
-            self._dispatch(sender, peer, parcel, calls)
+            self._dispatch(Flight(sender, peer, parcel, calls, now, end))
 
-    def _dispatch(self, sender: SimNode, peer: PeerId, parcel: Parcel, calls: Calls) -> None:
-        world, now = self._world, self._world.clock.now
-        if not world.views.believes(sender.id, peer):
-            calls.missed(now)
+    def _dispatch(self, flight: Flight) -> None:
+        world, sender, parcel, now = self._world, flight.sender, flight.parcel, flight.sent
+        if not world.views.believes(sender.id, flight.peer):
+            flight.calls.missed(now)
             return
         if parcel.nbytes:
             sender.traffic.sent(parcel.nbytes)
-        world.journal.message(now, sender.id, "sent", to=peer, call=parcel.call, round=parcel.round)
-        if world.weather.loses(now, sender.chance):
-            self._lost(sender, peer, parcel)
-            calls.missed(now + self._deadline(parcel.nbytes))
+        world.journal.message(now, sender.id, "sent", to=flight.peer, call=parcel.call, round=parcel.round)
+        lost = world.weather.loses(now, sender.chance)
+        seconds = 0.0 if lost else self._travel(parcel.nbytes, sender)
+        if lost or now + seconds > flight.end:
+            self._lost(flight)
+            flight.calls.missed(flight.end)
             return
         self.flying += 1
-        arrive = partial(self._arrive, sender, peer, parcel, calls, now)
-        world.clock.after(self._travel(parcel.nbytes, sender), arrive)
+        world.clock.after(seconds, partial(self._arrive, flight))
 
-    def _arrive(self, sender: SimNode, peer: PeerId, parcel: Parcel, calls: Calls, sent: float) -> None:
-        world, now = self._world, self._world.clock.now
+    def _arrive(self, flight: Flight) -> None:
+        world, now, sender, parcel = self._world, self._world.clock.now, flight.sender, flight.parcel
         self.flying -= 1
-        receiver = world.nodes[peer]
-        if not world.reaches(sender.id, peer):
-            self._lost(sender, peer, parcel)
+        receiver = world.nodes[flight.peer]
+        if not world.reaches(sender.id, receiver.id):
+            self._lost(flight)
             closed = receiver.state == "left"  # nobody listens there any more, and one hears so at once
-            calls.missed(now + self._travel(0, sender) if closed else sent + world.settings.wire.connect_timeout)
+            heard = now + self._travel(0, sender) if closed else flight.sent + world.settings.wire.connect_timeout
+            flight.calls.missed(min(heard, flight.end))
             return
         try:
             result = parcel.visit(receiver)
         except Refused as refused:
-            self._refused(sender, receiver, parcel, calls, refused)
+            self._refused(flight, receiver, refused)
         else:
             if parcel.nbytes:
                 receiver.traffic.received(parcel.nbytes)
             facts = {"from": sender.id, "call": parcel.call, "round": parcel.round}
-            world.journal.message(now, peer, "taken", **facts)
-            self._return(sender, receiver, parcel, calls, result)
+            world.journal.message(now, receiver.id, "taken", **facts)
+            self._return(flight, receiver, result)
         if parcel.wake:
             parcel.wake(receiver)
 
-    def _refused(self, sender: SimNode, receiver: SimNode, parcel: Parcel, calls: Calls, refused: Refused) -> None:
-        world, now = self._world, self._world.clock.now
+    def _refused(self, flight: Flight, receiver: SimNode, refused: Refused) -> None:
+        world, now, sender, parcel = self._world, self._world.clock.now, flight.sender, flight.parcel
         receiver.traffic.refused[refused.reason.value] += 1
         if parcel.call != "fetch":
-            receiver.warden.offence(sender.id, refused.reason, now)
+            receiver.warden.offence(sender.id, refused.reason, receiver.clock.now)
         facts = {"from": sender.id, "call": parcel.call, "round": parcel.round, "reason": refused.reason.value}
         world.journal.message(now, receiver.id, "refused", **facts)
         back = now + self._travel(0, receiver)
-        if refused.reason is Reason.STALE_ROUND:
+        heard = self._gets_back(flight, back, flight.end)
+        if heard and refused.reason is Reason.STALE_ROUND:
             world.clock.at(back, partial(sender.overtaken, receiver.id))
-        calls.missed(back)
+        flight.calls.missed(back if heard else flight.end)
 
-    def _return(self, sender: SimNode, receiver: SimNode, parcel: Parcel, calls: Calls, result: Result) -> None:
-        """The answer's way back. A receipt always gets through, so a sender knows what was taken."""
+    def _return(self, flight: Flight, receiver: SimNode, result: Result) -> None:
+        """The answer's way back. A receipt is not lost as messages are, but its way may be cut off or too long:
+        then a model was taken, and its sender does not know."""
         world, now = self._world, self._world.clock.now
         back = now + result.work + self._travel(result.nbytes, receiver)
         if result.nbytes:
             receiver.traffic.sent(result.nbytes)
-        if parcel.call != "send" and world.weather.loses(now, receiver.chance):
+        lost = flight.parcel.call != "send" and world.weather.loses(now, receiver.chance)
+        end = flight.end + result.nbytes / world.settings.wire.min_bandwidth
+        if lost or not self._gets_back(flight, back, end):
             if result.nbytes:
                 receiver.traffic.models_lost += 1
-            calls.missed(now + self._deadline(result.nbytes))
+            flight.calls.missed(end)
             return
         if result.nbytes:
-            sender.traffic.received(result.nbytes)
-        calls.answered(receiver.id, back, result.answer)
+            flight.sender.traffic.received(result.nbytes)
+        flight.calls.answered(receiver.id, back, result.answer)
 
-    def _lost(self, sender: SimNode, peer: PeerId, parcel: Parcel) -> None:
+    def _gets_back(self, flight: Flight, back: float, end: float) -> bool:
+        """Does an answer that would be there then reach the caller, and in time?"""
+        return back <= end and not self._world.weather.apart(flight.peer, flight.sender.id, back)
+
+    def _lost(self, flight: Flight) -> None:
+        parcel = flight.parcel
         if parcel.nbytes:
-            sender.traffic.models_lost += 1
-        facts = {"to": peer, "call": parcel.call, "round": parcel.round}
-        self._world.journal.message(self._world.clock.now, sender.id, "lost", **facts)
+            flight.sender.traffic.models_lost += 1
+        facts = {"to": flight.peer, "call": parcel.call, "round": parcel.round}
+        self._world.journal.message(self._world.clock.now, flight.sender.id, "lost", **facts)
 
     def _travel(self, nbytes: int, sender: SimNode) -> float:
         world = self._world
         return world.costs.travel(nbytes, sender.chance) + world.weather.delay(world.clock.now)
-
-    def _deadline(self, nbytes: int) -> float:
-        wire = self._world.settings.wire
-        return wire.base_timeout + nbytes / wire.min_bandwidth

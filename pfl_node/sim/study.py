@@ -61,7 +61,7 @@ class SimStudy:
             models = (*models, learner.fresh(seed, "model"))
         scores = learner.score(models, split="val", samples=warden.settings.samples, seed=self._seed("gate"))
         return self.world.costs.sample * sum(s.samples for s in scores), warden.sifted(
-            step, scores, self.world.clock.now
+            step, scores, self.node.clock.now
         )
 
     def _seed(self, kind: str) -> int:

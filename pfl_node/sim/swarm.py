@@ -15,7 +15,7 @@ from pfl_node.metrics import NodeRecord
 from pfl_node.settings import Settings
 from pfl_node.sim.clock import Clock
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.faults import Crash, Fault, Join, Partition, Restart, check_faults, node_ids
+from pfl_node.sim.faults import Crash, Cut, Fault, Join, Partition, Restart, check_faults, node_ids
 from pfl_node.sim.held import Plan
 from pfl_node.sim.journal import Journal
 from pfl_node.sim.learns import Load
@@ -153,7 +153,7 @@ class SimSwarm:
                 case Join(node=id):
                     self._to_come += 1
                     clock.at(fault.at, partial(self._join, self.world.nodes[id]))
-                case Partition():
+                case Partition() | Cut():
                     clock.at(fault.at, partial(self._divide, fault))
                     clock.at(fault.until, self._heal)
 
@@ -177,9 +177,12 @@ class SimSwarm:
         self.world.views.arrived(node.id)
         node.start_late()
 
-    def _divide(self, fault: Partition) -> None:
-        groups = [sorted(group) for group in fault.groups]
-        self.world.journal.write(self.world.clock.now, None, "partition", groups=groups)
+    def _divide(self, fault: Partition | Cut) -> None:
+        now, journal = self.world.clock.now, self.world.journal
+        if isinstance(fault, Partition):
+            journal.write(now, None, "partition", groups=[sorted(group) for group in fault.groups])
+        else:
+            journal.write(now, None, "cut", senders=sorted(fault.senders), receivers=sorted(fault.receivers))
         self.world.views.divided()
 
     def _heal(self) -> None:

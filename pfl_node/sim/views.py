@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from random import Random
 
-from pfl_node.sim.clock import Clock
+from pfl_node.sim.clock import Action, Clock
 from pfl_node.sim.costs import Costs
 from pfl_node.types import PeerId
 
 Reach = Callable[[PeerId, PeerId], bool]
 Notice = Callable[[PeerId, Collection[PeerId]], None]
+After = Callable[[PeerId, float, Action], None]
 
 
 class Views:
@@ -22,12 +23,15 @@ class Views:
     to all after a moment. When the moment of noticing comes, the truth of that moment counts.
     """
 
-    def __init__(self, clock: Clock, costs: Costs, seed: int, reach: Reach, notice: Notice) -> None:
+    def __init__(
+        self, clock: Clock, costs: Costs, seed: int, reach: Reach, notice: Notice, after: After | None = None
+    ) -> None:
         self._clock = clock
         self._costs = costs
         self._chance = Random(f"{seed}/views")
-        self._reach = reach  # do messages of the first get to the second?
+        self._reach = reach  # does the second answer to the first?
         self._notice = notice  # called with a node and those it has just begun to believe gone
+        self._after = after or (lambda _, seconds, action: clock.after(seconds, action))  # on the node's own clock
         self._members: list[PeerId] = []
         self._finished: list[PeerId] = []  # did their last round and left
         self._dead: dict[PeerId, set[PeerId]] = {}
@@ -86,7 +90,7 @@ class Views:
     # -- the moments of noticing ---------------------------------------------------------------------------
 
     def _judge_after(self, span: tuple[float, float], observer: PeerId, subjects: Sequence[PeerId]) -> None:
-        self._clock.after(self._chance.uniform(*span), partial(self._judge, observer, subjects))
+        self._after(observer, self._chance.uniform(*span), partial(self._judge, observer, subjects))
 
     def _judge(self, observer: PeerId, subjects: Sequence[PeerId]) -> None:
         dead = self._dead[observer]

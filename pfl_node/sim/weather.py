@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
-from pfl_node.sim.faults import Delay, Fault, Loss, Partition, Slow
+from pfl_node.sim.faults import Cut, Delay, Fault, Loss, Partition, Skew, Slow
 from pfl_node.types import PeerId
 
 
@@ -15,13 +15,17 @@ class Weather:
     def __init__(self, faults: Iterable[Fault]) -> None:
         faults = list(faults)
         self.partitions = [f for f in faults if isinstance(f, Partition)]
+        self.cuts = [f for f in faults if isinstance(f, Cut)]
         self._losses = [f for f in faults if isinstance(f, Loss)]
         self._delays = [f for f in faults if isinstance(f, Delay)]
         self._slow = [f for f in faults if isinstance(f, Slow)]
+        self._skews = [f for f in faults if isinstance(f, Skew)]
 
     def apart(self, a: PeerId, b: PeerId, now: float) -> bool:
-        """Does a partition stand between the two?"""
-        return any(p.at <= now < p.until and p.apart(a, b) for p in self.partitions)
+        """Does something keep messages of a from b?"""
+        return any(f.at <= now < f.until and f.apart(a, b) for f in self.partitions) or any(
+            f.at <= now < f.until and f.apart(a, b) for f in self.cuts
+        )
 
     def loses(self, now: float, chance: Random) -> bool:
         """Is a message lost that is sent now?"""
@@ -38,3 +42,7 @@ class Weather:
             if f.node == node and f.at <= now < f.until:
                 factor *= f.factor
         return factor
+
+    def skews(self, node: PeerId) -> list[Skew]:
+        """What is wrong with the clock of a node."""
+        return [f for f in self._skews if f.node == node]

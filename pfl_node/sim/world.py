@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from pfl_node.settings import Settings
 from pfl_node.sim.averages import Averages
-from pfl_node.sim.clock import Clock
+from pfl_node.sim.clock import Action, Clock, Timer
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.journal import Journal
+from pfl_node.sim.skew import Hands, OwnClock
 from pfl_node.sim.views import Views
 from pfl_node.sim.weather import Weather
 from pfl_node.types import PeerId
@@ -58,12 +59,29 @@ class World:
     views: Views = field(init=False)
 
     def __post_init__(self) -> None:
-        self.views = Views(self.clock, self.costs, self.settings.seed, self.reaches, self._notice)
+        self.views = Views(self.clock, self.costs, self.settings.seed, self.in_touch, self._notice, self._after)
 
     def reaches(self, a: PeerId, b: PeerId) -> bool:
         """Would a message of a get to b now?"""
         node = self.nodes.get(b)
         return node is not None and node.up and not self.weather.apart(a, b, self.clock.now)
+
+    def in_touch(self, a: PeerId, b: PeerId) -> bool:
+        """Would b answer a probe of a now, directly or by way of a third?"""
+        if self._answers(a, b):
+            return True
+        thirds = self.nodes if self.weather.cuts else ()  # a partition has no way around it
+        return any(self._answers(a, c) and self._answers(c, b) for c in thirds if c not in (a, b))
+
+    def clock_of(self, node: PeerId) -> Timer:
+        skews = self.weather.skews(node)
+        return OwnClock(self.clock, Hands(skews)) if skews else self.clock
+
+    def _answers(self, a: PeerId, b: PeerId) -> bool:
+        return self.reaches(a, b) and not self.weather.apart(b, a, self.clock.now)
+
+    def _after(self, observer: PeerId, seconds: float, action: Action) -> None:
+        self.nodes[observer].clock.after(seconds, action)
 
     def _notice(self, observer: PeerId, gone: Collection[PeerId]) -> None:
         self.nodes[observer].lost_sight(gone)

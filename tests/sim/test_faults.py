@@ -11,14 +11,17 @@ from pfl_node.errors import ConfigError
 from pfl_node.sim.faults import (
     FORMS,
     Crash,
+    Cut,
     Delay,
     Fault,
     Join,
     Loss,
     Partition,
     Restart,
+    Skew,
     Slow,
     check_faults,
+    in_text,
     node_ids,
     parse_faults,
 )
@@ -52,10 +55,22 @@ def test_ids_sorted_as_text_are_sorted_as_numbers() -> None:
         ("slow:n003x4@1-2", Slow(N3, 4.0, 1.0, 2.0)),
         ("partition:n000-n002|rest@10-40", Partition(10.0, (ids("n000", "n001", "n002"),), 40.0)),
         ("partition:n000,n002|n001@10", Partition(10.0, (ids("n000", "n002"), ids("n001")), inf)),
+        ("cut:n000,n001>n002@10-40", Cut(10.0, ids("n000", "n001"), ids("n002"), 40.0)),
+        ("cut:rest>n002@10", Cut(10.0, frozenset(IDS) - {N2}, ids("n002"))),
+        ("skew:n003x1.5", Skew(N3, 1.5)),
+        ("skew:n003+30@10", Skew(N3, 1.0, 30.0, 10.0)),
+        ("skew:n003x0.5+3@1-2", Skew(N3, 0.5, 3.0, 1.0, 2.0)),
     ],
 )
 def test_a_fault_is_read_from_its_text(text: str, fault: Fault) -> None:
     assert parse_faults([text], IDS) == (fault,)
+
+
+@pytest.mark.parametrize("form", [text for form in FORMS.values() for text in form.split(" or ")])
+def test_a_fault_written_as_text_is_read_as_the_same_fault(form: str) -> None:
+    before = [Crash(0.0, N3)] if form.startswith("restart") else []
+    (fault,) = parse_faults([*map(in_text, before), form], IDS)[len(before) :]
+    assert parse_faults([*map(in_text, before), in_text(fault)], IDS)[len(before) :] == (fault,)
 
 
 def test_every_form_that_an_error_shows_can_be_read() -> None:
@@ -84,6 +99,13 @@ def test_every_form_that_an_error_shows_can_be_read() -> None:
         ("partition:rest@1-2", "write it like partition:"),
         ("partition:n004-n000|rest@1-2", "is not a range of nodes; there are n000 to n009"),
         ("partition:n000-n004|n004@1-2", "a node stands in two groups"),
+        ("cut:n000>n001", "write it like cut:"),
+        ("cut:rest>rest@1", "write it like cut:"),
+        ("cut:n000-n002>n002@1-2", "a node stands on both sides"),
+        ("cut:n000>n099@1-2", "there is no node 'n099'"),
+        ("skew:n003", "write it like skew:"),
+        ("skew:n003x0", "a rate of 0; it must be above zero"),
+        ("skew:n003+-3", "a node's clock only ever goes forward"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_to_write(text: str, said: str) -> None:
@@ -120,6 +142,14 @@ def test_a_partition_stands_between_groups_for_its_time() -> None:
     assert weather.apart(N0, N1, 10.0)
     assert weather.apart(N1, N2, 15.0)
     assert not weather.apart(N2, N3, 15.0)  # those named in no group stay together
+    assert not weather.apart(N0, N1, 20.0)
+
+
+def test_a_cut_stops_one_direction_only() -> None:
+    weather = Weather([Cut(10.0, ids("n000"), ids("n001"), 20.0)])
+    assert weather.apart(N0, N1, 15.0)
+    assert not weather.apart(N1, N0, 15.0)
+    assert not weather.apart(N0, N2, 15.0)
     assert not weather.apart(N0, N1, 20.0)
 
 
