@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_node.errors import SimulationStuck
 from pfl_node.lingering import Lingering
-from pfl_node.patience import Deadline, Patience, suffices
 from pfl_node.policies.base import Policy
 from pfl_node.sim.fiber import WAIT, Fiber, Reply
 from pfl_node.sim.lane import Lane
@@ -25,18 +24,14 @@ if TYPE_CHECKING:
 
 HASTE = 100_000  # steps of a node in no time, after which it is taken to go round in circles
 LOOK = 1.0  # virtual seconds between two looks at how far the others are
-BLINK = 1e-6  # virtual seconds by which a node's own clock may be wrong when it wakes up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathering:
-    """A Gather that waits, for whom, and for whom no longer."""
+    """A Gather that waits, and for whom."""
 
     step: Gather
-    began: float
-    deadline: Deadline
     awaited: set[PeerId]
-    given_up: set[PeerId]
     reply: Reply
 
 
@@ -61,8 +56,6 @@ class SimDriver:
         self.lane = Lane(policy, node.mailbox, node.clock, self._answer) if policy.pushes() else None
         self._gatherings: list[Gathering] = []
         self._receivings: list[Receiving] = []
-        self._patience = Patience(world.settings.round, self.clock.now)
-        node.mailbox.heard = lambda peer, round: self._patience.came(peer, round, self.clock.now)
         self.study = SimStudy(policy, node, world)
         self._moment, self._steps = 0.0, 0  # what was asked for since time last moved
         self._lingering = Lingering(world.settings.round.linger)
@@ -177,25 +170,17 @@ class SimDriver:
         return WAIT
 
     def _gather(self, fiber: Fiber, step: Gather) -> Any:
-        box, believes, worth = self.node.mailbox, self.world.views.believes, self._patience.worth
+        box, believes = self.node.mailbox, self.world.views.believes
         box.advance(step.round)
-        me, now = self.node.id, self.clock.now
-        missing = self._free(box.missing(step.peers, step.round))
-        awaited = {p for p in missing if p != me and believes(me, p) and worth(p)}
-        deadline = self._patience.enter(step.round, now, step.patience)
-        if self._enough(step, awaited):
+        me = self.node.id
+        awaited = {p for p in self._free(box.missing(step.peers, step.round)) if p != me and believes(me, p)}
+        if not awaited:
             return self._collect(step)
-        waits = Gathering(step, now, deadline, awaited, set(), fiber.reply())
+        waits = Gathering(step, awaited, fiber.reply())
         self._gatherings.append(waits)
-        self.clock.at(deadline.soonest, partial(self._expire, waits))
+        self.clock.after(self._patience(step), partial(self._gathered, waits))
         self.clock.after(LOOK, partial(self._look, waits))
         return WAIT
-
-    def _enough(self, step: Gather, awaited: Collection[PeerId]) -> bool:
-        quorum = self.world.settings.round.quorum
-        if not awaited or quorum == 1:
-            return not awaited
-        return suffices(self.node.mailbox.here(step.peers, step.round), len(awaited), quorum)
 
     def _look(self, waits: Gathering) -> None:
         """Who is in a later round has sent already, as the membership tells a real node."""
@@ -205,36 +190,21 @@ class SimDriver:
         for peer, round in rounds.items():
             self.node.mailbox.began(peer, round)
         waits.awaited.intersection_update(self.node.mailbox.missing(rounds, waits.step.round))
-        if self._go_on(waits):
+        if waits.awaited:
             self.clock.after(LOOK, partial(self._look, waits))
+        else:
+            self._gathered(waits)
 
-    def _expire(self, waits: Gathering) -> None:
-        """Some have had their time."""
-        if waits not in self._gatherings:
-            return
-        ends = {p: waits.deadline.until(p) for p in waits.awaited}
-        waits.given_up.update(p for p, end in ends.items() if end <= self.clock.now + BLINK)
-        waits.awaited.difference_update(waits.given_up)
-        if self._go_on(waits):
-            self.clock.at(min(ends[p] for p in waits.awaited), partial(self._expire, waits))
+    def _gathered(self, waits: Gathering) -> None:
+        """All is there that will come, or the patience is over."""
+        if waits in self._gatherings:
+            self._gatherings.remove(waits)
+            if waits.reply.open:
+                waits.reply(self._collect(waits.step))
 
-    def _go_on(self, waits: Gathering) -> bool:
-        """Is there anybody to wait for? If not, the waiting is over."""
-        if not self._enough(waits.step, waits.awaited):
-            return True
-        self._gatherings.remove(waits)
-        if waits.reply.open:
-            waits.reply(self._collect(waits.step, waits))
-        return False
-
-    def _collect(self, step: Gather, waits: Gathering | None = None) -> tuple[Offer, ...]:
-        box, now = self.node.mailbox, self.clock.now
-        given_up = box.missing(sorted(waits.given_up), step.round) if waits else []
-        self._patience.over(step.round, step.peers, given_up, now)
-        if waits and given_up:
-            self.node.gave_up(step.round, given_up, now - waits.began)
+    def _collect(self, step: Gather) -> tuple[Offer, ...]:
         known = {*step.peers, *self.world.views.alive(self.node.id)}
-        found = box.collect(step.peers, step.round, others=step.others)
+        found = self.node.mailbox.collect(step.peers, step.round, others=step.others)
         return tuple(o for o in found if o.sender in known)
 
     def _receive(self, fiber: Fiber, step: Receive) -> Any:
@@ -243,8 +213,7 @@ class SimDriver:
             return box.take(step.n)
         waits = Receiving(step, fiber.reply())
         self._receivings.append(waits)
-        patience = self.world.settings.round.patience if step.patience is None else step.patience
-        self.clock.after(patience, partial(self._received, waits))
+        self.clock.after(self._patience(step), partial(self._received, waits))
         return WAIT
 
     def _received(self, waits: Receiving) -> None:
@@ -252,6 +221,9 @@ class SimDriver:
             self._receivings.remove(waits)
             if waits.reply.open:
                 waits.reply(self.node.mailbox.take(waits.step.n))
+
+    def _patience(self, step: Gather | Receive) -> float:
+        return self.world.settings.round.patience if step.patience is None else step.patience
 
     # -- what wakes a fiber --------------------------------------------------------------------------------
 
@@ -277,8 +249,8 @@ class SimDriver:
         for waits in list(self._gatherings):
             if up_to is None or waits.step.round <= up_to:
                 waits.awaited.difference_update(peers)
-                waits.given_up.difference_update(peers)
-                self._go_on(waits)
+                if not waits.awaited:
+                    self._gathered(waits)
 
     # -- learning ------------------------------------------------------------------------------------------
 
