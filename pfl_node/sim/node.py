@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from pfl_node.appoint import appoint, entry_round
-from pfl_node.attacks.bent import Bent, lenient, liar
+from pfl_node.attacks.bent import Bent, liar
 from pfl_node.guard.warden import Warden
 from pfl_node.mailbox import Mailbox, limits_of
 from pfl_node.metrics import NodeRecord
@@ -65,10 +65,8 @@ class SimNode:
     def _set_up(self) -> None:
         """As a process does when it starts: from the checkpoint, or new."""
         settings, serve = self.world.settings, self.world.settings.serve
-        late = settings.round.staleness if self._plan.policy.late else 0
-        self.mailbox = Mailbox(limits_of(serve, late), self._plan.policy.takes)
-        guard = lenient(settings.guard) if self.bad else settings.guard
-        self.warden = Warden(guard, certain=True, tell=self._guarded)
+        self.mailbox = Mailbox(limits_of(serve), self._plan.policy.takes)
+        self.warden = Warden(settings.guard, certain=True, tell=self._guarded)
         model = self.learner.fresh(fresh_seed(settings, self.id, 0), "model")
         self.policy = appoint(self._plan.policy, self._plan.cfg, settings, self.id, self.learner, model)
         self.window = Window(self.id, serve, self._plan.policy.serves)
@@ -173,10 +171,6 @@ class SimNode:
     def record(self, step: Record) -> None:
         self._told[step.event] = dict(step.data)
         self._write(step.event, **step.data)
-
-    def gave_up(self, round: int, peers: Collection[PeerId], seconds: float) -> None:
-        """A round went on without these, whose models had not come in time."""
-        self._write("given_up", round=round, peers=list(peers), seconds=float(f"{seconds:.3f}"))
 
     def publish(self, step: Publish) -> None:
         self.window.show(step, self.learner.samples)
