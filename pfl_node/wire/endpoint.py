@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from pfl_node.address import is_loopback, parse_address
 from pfl_node.errors import ConfigError
+from pfl_node.wire.careful import Careful
 
 if TYPE_CHECKING:
     from pfl_node.wire.tls import Tls
@@ -152,12 +153,13 @@ class Endpoint:
             maximum_concurrent_rpcs=self._concurrency,
             interceptors=[self._tls.door] if self._tls else None,
         )
+        careful: Any = Careful(server)
         for register in self._services.values():
-            register(server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(
-            (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-        )
+            register(careful)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, careful)
+        names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        mirror = reflection.aio.ReflectionServicer(names)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(mirror, careful)
         return server
 
 

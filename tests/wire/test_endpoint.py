@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from functools import partial
+from typing import Any
 
 import grpc
 import pytest
@@ -157,3 +158,40 @@ def test_the_endpoint_is_light() -> None:
     code = "import sys, pfl_node.wire.endpoint; print(*sys.modules.keys() & {'numpy', 'torch', 'pydantic'})"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "pfl.v1.Membership/List",
+        "grpc.health.v1.Health/Check",
+        "grpc.health.v1.Health/Watch",
+        "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ],
+)
+def test_what_generated_code_cannot_read_is_the_callers_fault(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert asyncio.run(answer_of(path, b"\xff\xff")) is grpc.StatusCode.INVALID_ARGUMENT
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("path", ["pfl.v1.Membership/Join", "grpc.health.v1.Health/List", "pfl.v1.Other/Call"])
+def test_what_nobody_wrote_is_unimplemented(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert asyncio.run(answer_of(path, b"")) is grpc.StatusCode.UNIMPLEMENTED
+    assert not caplog.records
+
+
+async def answer_of(path: str, message: bytes) -> grpc.StatusCode:
+    endpoint = seed_endpoint()
+    await endpoint.bind("127.0.0.1:0")
+    await endpoint.start()
+    try:
+        async with grpc.aio.insecure_channel(endpoint.address, options=channel_options()) as channel:
+            call: Any = channel.stream_stream(f"/{path}")  # type: ignore[call-arg]
+            try:
+                async for _ in call(iter([message]), timeout=30):
+                    pass
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+        return grpc.StatusCode.OK
+    finally:
+        await endpoint.stop(grace=0)
