@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ def daemons(count: int, folder: Path) -> float:
         [*words, "--data-dir", "n0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=folder, text=True
     )
     assert first.stdout is not None
-    address = next(line for line in first.stdout if "--peer-seed" in line).split("--peer-seed ")[1].split()[0]
+    address = json.loads(first.stdout.readline())["address"]
     rest: list[subprocess.Popen[Any]] = [
         subprocess.Popen(
             [*words, "--data-dir", f"n{i}", "--peer-seed", address],

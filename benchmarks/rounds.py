@@ -26,7 +26,7 @@ def run(nodes: int, folder: Path) -> dict[str, Any]:
         text=True,
     )
     assert seed.stdout is not None
-    address = next(line for line in seed.stdout if "--peer-seed" in line).split("--peer-seed ")[1].split()[0]
+    address = json.loads(seed.stdout.readline())["address"]
     sets = [f"start.peers={nodes - 1}", "start.wait=180", "round.patience=30", f"task.nodes={nodes}"]
     words = [
         sys.executable,

@@ -94,7 +94,7 @@ class Seed:
         assert self.process.stdout is not None
         line = next(line for line in self.process.stdout if "--peer-seed" in line)
         self.ready = time.perf_counter() - began
-        self.address = line.split("--peer-seed ")[1].split()[0]
+        self.address = line.split("--peer-seed ")[1].split()[0].strip('",')
         self._watch = psutil.Process(self.process.pid)
 
     @property

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 
-from bootstrap.logs import configure_logs
+from bootstrap.logs import as_line, configure_logs, for_people
 from bootstrap.options import Options, parse
 from pfl_node.errors import PflError
+from pfl_node.membership.member import Member
 from pfl_node.ops.loop import run_loop
 from pfl_node.security.overheard import Overheard
+
+log = logging.getLogger("bootstrap")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code; 2 for a user's mistake."""
+    options = None
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong we tell ourselves
         ears = Overheard() if options.why_tls else None
         configure_logs(options.log_level, options.log_format)
+        if ears and not for_people(options.log_format, sys.stderr):
+            ears.hand_on = lambda line: log.warning(line, extra={"source": "a library"})
         return run_loop(serve(options, ears))
     except PflError as error:
-        print(f"pfl-bootstrap: {error}", file=sys.stderr)
+        if options is None or for_people(options.log_format, sys.stderr):
+            print(f"pfl-bootstrap: {error}", file=sys.stderr)
+        else:
+            log.error(str(error))
         return 2
 
 
@@ -37,13 +47,21 @@ async def serve(options: Options, ears: Overheard | None = None) -> int:
     seed = Seed(options)
     try:
         await seed.start(ears)
-        me = seed.membership.me
-        print(f"{me.name} ({me.id}) listens on {seed.endpoint.address}", flush=True)
-        print(f"a node joins with: pfl-node --peer-seed {seed.address}", flush=True)
+        _announce(options, seed.membership.me, seed.address, seed.endpoint.address)
         await stopped.wait()
     finally:
         await seed.stop()
     return 0
+
+
+def _announce(options: Options, me: Member, dialled: str, bound: str) -> None:
+    """Where it is and how to join it: on stdout, in the form that the logs have."""
+    join = f"pfl-node --peer-seed {dialled}"
+    if not for_people(options.log_format, sys.stdout, sys.stderr):
+        print(as_line("listening", name=me.name, id=me.id, address=bound, join=join), flush=True)
+        return
+    print(f"{me.name} ({me.id}) listens on {bound}", flush=True)
+    print(f"a node joins with: {join}", flush=True)
 
 
 if __name__ == "__main__":

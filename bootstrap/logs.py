@@ -6,12 +6,24 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import TextIO
 
 PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
+def for_people(format: str, *streams: TextIO) -> bool:
+    """Not for programs: as the flag says, else as one of the streams is a terminal."""
+    return format == "console" or (format == "auto" and any(stream.isatty() for stream in streams))
+
+
+def as_line(event: str, **facts: object) -> str:
+    """As a line of the log, for what is said whatever the level."""
+    moment = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return json.dumps({"timestamp": moment, "level": "info", "event": event, **facts}, ensure_ascii=False)
+
+
 def configure_logs(level: str, format: str) -> None:
-    people = format == "console" or (format == "auto" and sys.stderr.isatty())
+    people = for_people(format, sys.stderr)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(People() if people else Json())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

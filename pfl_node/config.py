@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pfl_node.address import is_loopback, is_wildcard, parse_address
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.keys import NAMED, TEXT, TEXTS, allowed, is_known, keys, sections
+from pfl_node.ops.secrets import HIDDEN, is_secret, shown
 from pfl_node.secure import check_tls
 from pfl_node.settings import Settings
 
@@ -208,7 +209,8 @@ def _build(merged: Layer) -> Settings:
         at = [str(part) for part in e.errors(include_url=False)[0]["loc"]]
         key = next(k for k in (".".join(at[:2]), at[0]) if k in merged)
         given = merged[key]
-        raise ConfigError(f"bad value {given.value!r} for {key!r} {given.where}: must be {allowed(key)}") from e
+        value = HIDDEN if is_secret(key) else repr(given.value)
+        raise ConfigError(f"bad value {value} for {key!r} {given.where}: must be {allowed(key)}") from e
 
 
 # -- what can only be known when it starts ---------------------------------------------------------------------
@@ -264,7 +266,8 @@ def check_page(settings: Settings) -> None:
 
 
 def dump(settings: Settings) -> str:
-    """The settings as TOML that `load_settings` reads back; what is not set stands there as a comment."""
+    """The settings as TOML that `load_settings` reads back; what is not set and what is secret stand there as
+    comments."""
     lines = [_line("", name, value) for name, value in settings if name not in sections()]
     for section in sections():
         lines += ["", f"[{section}]"]
@@ -275,6 +278,8 @@ def dump(settings: Settings) -> str:
 def _line(prefix: str, name: str, value: Any) -> str:
     if value is None:
         return f"# {name} = {allowed(prefix + name)}" if prefix + name in keys() else f"# {name} ="
+    if (seen := shown(name, value)) != value:
+        return f"# {_toml_key(name)} = {toml(seen)}  # a secret: say it in the environment or in a file"
     return f"{_toml_key(name)} = {toml(value)}"
 
 

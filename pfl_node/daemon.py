@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 import signal
+import sys
 import tomllib
 from typing import Any
 
@@ -15,8 +17,9 @@ from pfl_node.config import toml
 from pfl_node.failpoints import arm
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node import Node
-from pfl_node.ops.logs import configure_logs
+from pfl_node.ops.logs import as_line, configure_logs, for_people
 from pfl_node.ops.loop import run_loop
+from pfl_node.ops.secrets import shown
 from pfl_node.policies import load_policy
 from pfl_node.security.overheard import Overheard
 from pfl_node.settings import Settings
@@ -28,6 +31,10 @@ log = structlog.get_logger(__name__)
 def run_daemon(settings: Settings, ears: Overheard | None = None) -> int:
     """The exit code. A user's mistake is raised as a PflError."""
     configure_logs(settings.log)
+    if not for_people(settings.log, sys.stderr):
+        logging.captureWarnings(True)
+        if ears:
+            ears.hand_on = lambda line: log.warning(line, source="a library")
     if points := arm():
         log.warning("fail points are on", **points)
     check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it has a directory
@@ -35,7 +42,7 @@ def run_daemon(settings: Settings, ears: Overheard | None = None) -> int:
 
 
 def join_line(settings: Settings, address: str) -> str:
-    """The exact line with which another node can join this one: all that must be the same in a run."""
+    """The exact line with which another node can join this one: all that must be the same in a run; no secrets."""
     defaults = Settings()
     words = ["pfl-node", "--peer-seed", address]
     for flag, mine, default in (
@@ -54,7 +61,7 @@ def join_line(settings: Settings, address: str) -> str:
         ("membership", settings.membership.model_dump(exclude_defaults=True)),
     ):
         for key, value in values.items():
-            words += ["--set", f"{section}.{key}={as_set(value)}"]
+            words += ["--set", f"{section}.{key}={as_set(shown(key, value))}"]
     if settings.insecure:
         words.append("--insecure")
     if settings.tls.on:
@@ -80,10 +87,7 @@ async def _run(settings: Settings, ears: Overheard | None = None) -> int:
         await node.start()
         if node.tls and ears:
             node.tls.overhear(ears, node.endpoint.port)
-        print(f"{node.name} ({node.id}) listens on {node.address}, data in {node.home.path}", flush=True)
-        print(f"another node joins with: {join_line(settings, node.address)}", flush=True)
-        if node.lookout.page:
-            print(f"its page is at {node.lookout.page.url}", flush=True)
+        _announce(settings, node)
         _on_signals(node)
         how = await node.run()
         log.info("finished", how=how, model=str(node.home.model))
@@ -91,6 +95,19 @@ async def _run(settings: Settings, ears: Overheard | None = None) -> int:
         await node.close()
         await trainer.close()
     return 0
+
+
+def _announce(settings: Settings, node: Node) -> None:
+    """Where it is and how to join it: on stdout, in the form that the logs have."""
+    join, page = join_line(settings, node.address), node.lookout.page
+    if not for_people(settings.log, sys.stdout, sys.stderr):
+        facts = {"name": node.name, "id": node.id, "address": node.address, "data_dir": str(node.home.path)}
+        print(as_line("listening", **facts, join=join, page=page and page.url), flush=True)
+        return
+    print(f"{node.name} ({node.id}) listens on {node.address}, data in {node.home.path}", flush=True)
+    print(f"another node joins with: {join}", flush=True)
+    if page:
+        print(f"its page is at {page.url}", flush=True)
 
 
 def _on_signals(node: Node) -> None:

@@ -3,7 +3,6 @@
 Nothing heavy is imported before a verb needs it. A user's mistake is one line on stderr.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -11,8 +10,8 @@ import typer
 
 from pfl_node.cli import ask, ca, catalog, daemon, identity, lab, sim, swarm, watch
 from pfl_node.cli.shown import shows_who
-from pfl_node.cli.usage import Verbs, in_one_line
-from pfl_node.errors import ConfigError, PflError, TaskError
+from pfl_node.cli.usage import Verbs
+from pfl_node.cli.verdict import debugging, verdict
 from pfl_node.failpoints import arm
 
 app = typer.Typer(
@@ -43,25 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arm()  # a mistake there is found before anything runs
         code = app(argv, prog_name="pfl-node", standalone_mode=False)
-    except typer.TyperException as e:
-        return _complain(in_one_line(e), e, code=2)
-    except (ConfigError, TaskError) as e:
-        return _complain(str(e), e, code=2)
-    except PflError as e:
-        return _complain(str(e), e, code=1)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except Exception as e:
-        from pfl_node.plugin import in_a_line, line_of
-
-        if not (where := line_of(e)):
+        found = verdict(e)
+        if found is None or debugging():
             raise  # a bug of ours keeps its traceback
-        return _complain(f"your code failed{where}: {in_a_line(e)} (PFL_DEBUG=1 shows the way there)", e, code=2)
+        print(f"pfl-node: {found.line}", file=sys.stderr)
+        return found.code
     return code if isinstance(code, int) else 0
-
-
-def _complain(line: str, error: Exception, *, code: int) -> int:
-    if os.environ.get("PFL_DEBUG", "") not in ("", "0"):
-        raise error
-    print(f"pfl-node: {' '.join(line.split())}", file=sys.stderr)
-    return code

@@ -1,6 +1,7 @@
 """`pfl-node` itself, which runs one node in the foreground, and `pfl-node config`, which shows its settings."""
 
 import inspect
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from pfl_node import __version__
 from pfl_node.cli.options import dressed, takes_settings
 from pfl_node.cli.show import as_json
+from pfl_node.cli.verdict import debugging, verdict
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,8 +34,26 @@ def _daemon(settings: "Settings") -> int:
 
     ears = Overheard() if why_tls(settings) else None  # before gRPC is loaded
     from pfl_node.daemon import run_daemon
+    from pfl_node.ops.logs import for_people
 
-    return run_daemon(settings, ears)
+    try:
+        return run_daemon(settings, ears)
+    except Exception as error:
+        if for_people(settings.log, sys.stderr) or debugging():
+            raise
+        return _on_the_log(error)
+
+
+def _on_the_log(error: Exception) -> int:
+    """Where logs are for programs, what ends the node is an event there, too. The exit code."""
+    import structlog
+
+    log = structlog.get_logger(__name__)
+    if (found := verdict(error)) is None:
+        log.critical("a bug ended the node", exc_info=error)
+        return 1
+    log.error(found.line)
+    return found.code
 
 
 def _run(ctx: typer.Context, version: Version = False, **given: Any) -> int | None:  # noqa: ARG001
@@ -56,8 +76,9 @@ run = dressed(_run, [_ctx, *inspect.signature(_daemon).parameters.values(), _ver
 
 @takes_settings()
 def config(settings: "Settings", format: Annotated[Literal["toml", "json"], typer.Option()] = "toml") -> int:
-    """Print the effective settings: file < environment (PFL_*) < flags < --set."""
+    """Print the effective settings: file < environment (PFL_*) < flags < --set. Secrets are shown as ***."""
     from pfl_node.config import dump
+    from pfl_node.ops.secrets import without_secrets
     from pfl_node.policies import configure, load_policy
     from pfl_node.settings import PolicySettings
 
@@ -65,7 +86,7 @@ def config(settings: "Settings", format: Annotated[Literal["toml", "json"], type
     knobs = configure(load_policy(name), settings.policy.options).model_dump(mode="json")
     settings = settings.model_copy(update={"policy": PolicySettings(name=name, **knobs)})
     if format == "json":
-        as_json(settings.model_dump(mode="json"))
+        as_json(without_secrets(settings))
     else:
         print(dump(settings), end="")
     return 0

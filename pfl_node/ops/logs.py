@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 import structlog
@@ -15,7 +17,13 @@ if TYPE_CHECKING:
 
     from pfl_node.settings import LogSettings
 
-NOISY = ("asyncio", "grpc", "grpc._cython.cygrpc")  # what they say below a warning helps nobody
+NOISY = (
+    "asyncio",
+    "grpc",
+    "grpc._cython.cygrpc",
+    "uvicorn",
+    "uvicorn.error",
+)  # what they say below a warning helps nobody
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound: Any) -> None:
@@ -25,7 +33,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound:
     """
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[settings.level.upper()]
-    people = settings.format == "console" or (settings.format == "auto" and stream.isatty())
+    people = for_people(settings, stream)
     shared = _shared(people, bound)
     structlog.configure(
         processors=[*shared, ProcessorFormatter.wrap_for_formatter],
@@ -38,6 +46,17 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound:
     logging.basicConfig(handlers=[handler], level=level, force=True)
     for name in NOISY:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+
+
+def for_people(settings: LogSettings, *streams: TextIO) -> bool:
+    """Not for programs: as the settings say, else as one of the streams is a terminal."""
+    return settings.format == "console" or (settings.format == "auto" and any(s.isatty() for s in streams))
+
+
+def as_line(event: str, **facts: Any) -> str:
+    """As a line of the log, for what is said whatever the level."""
+    moment = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return json.dumps({"timestamp": moment, "level": "info", "event": event, **facts}, ensure_ascii=False)
 
 
 def _shared(people: bool, bound: Mapping[str, Any]) -> list[Processor]:

@@ -48,6 +48,7 @@ class Overheard:
 
     def __init__(self) -> None:
         self.tell: Told | None = None
+        self.hand_on: Callable[[str], None] | None = None  # None: as it is, to stderr
         self._stderr = os.dup(2)
         ours, theirs = os.pipe()
         os.dup2(theirs, 2)
@@ -60,8 +61,14 @@ class Overheard:
         with os.fdopen(source, "rb") as lines:
             for line in lines:
                 if not LINE.match(line):
-                    os.write(self._stderr, line)
+                    self._pass(line)
                 elif (found := meaning(line.decode("utf-8", "replace"))) and self.tell:
                     self.tell(*found)
                 elif line[:1] in b"EF" and not found:
-                    os.write(self._stderr, line)
+                    self._pass(line)
+
+    def _pass(self, line: bytes) -> None:
+        if self.hand_on:
+            self.hand_on(line.decode("utf-8", "replace").rstrip())
+        else:
+            os.write(self._stderr, line)

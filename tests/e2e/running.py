@@ -42,6 +42,16 @@ class Process:
         """Waits for a line with the word."""
         return until(lambda: next((line for line in self.output.splitlines() if word in line), None), self)
 
+    @property
+    def listening(self) -> dict[str, Any]:
+        """What it told of itself when its port was open."""
+        told: dict[str, Any] = json.loads(self.says('"event": "listening"'))
+        return told
+
+    @property
+    def address(self) -> str:
+        return str(self.listening["address"])
+
     def wait(self) -> int:
         return self.popen.wait(DEADLINE)
 

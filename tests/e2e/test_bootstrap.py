@@ -25,6 +25,7 @@ from pfl_node.membership.member import Member, State
 from pfl_node.membership.service import Membership
 from pfl_node.wire import membership_pb2, membership_pb2_grpc, peer_pb2, peer_pb2_grpc
 from pfl_node.wire.endpoint import Endpoint
+from tests.e2e.running import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -40,8 +41,8 @@ class Running:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         self.process = process
-        self.lines = [process.stdout.readline().rstrip() for _ in range(2)]
-        self.address = self.lines[0].rpartition(" ")[2]
+        self.told = json.loads(process.stdout.readline())
+        self.address = self.told["address"]
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         """Exit code and what it logged."""
@@ -65,10 +66,28 @@ def bootstrap(*arguments: str) -> Iterator[Running]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_tells_how_to_join_and_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     with bootstrap() as seed:
-        assert seed.lines[1] == f"a node joins with: pfl-node --peer-seed {seed.address}"
+        assert (seed.told["event"], seed.told["join"]) == ("listening", f"pfl-node --peer-seed {seed.address}")
         code, errors = seed.stop(number)
         assert code == 0
         assert "Traceback" not in errors
+
+
+def test_to_people_it_tells_it_in_words(tmp_path: Path) -> None:
+    with processes(tmp_path) as start:
+        seed = start("bootstrap", "--listen", "127.0.0.1:0", "--log-format", "console")
+        address = seed.says(" listens on ").rpartition(" ")[2]
+        assert seed.says("joins with") == f"a node joins with: pfl-node --peer-seed {address}"
+
+
+def test_for_programs_even_its_last_words_are_json() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        result = run("--listen", f"127.0.0.1:{port}")
+    told = json.loads(result.stderr)
+    assert (result.returncode, told["level"]) == (2, "error")
+    assert f"port {port} is in use" in told["event"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +191,7 @@ def test_with_a_data_directory_it_keeps_its_id(tmp_path: Path) -> None:
     ids = []
     for _ in range(2):
         with bootstrap("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "seed")) as seed:
-            ids.append(seed.lines[0].split()[1])
+            ids.append(seed.told["id"])
             assert seed.stop()[0] == 0
     assert ids[0] == ids[1]
 

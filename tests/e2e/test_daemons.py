@@ -18,7 +18,7 @@ PENS = fast(
 
 
 def address_of(process: Process) -> str:
-    return process.says("--peer-seed").split("--peer-seed ")[1].split()[0]
+    return process.address
 
 
 def _is_dead(address: str, node: str) -> bool:

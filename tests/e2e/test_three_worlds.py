@@ -52,8 +52,7 @@ def test_in_a_swarm(policy: str, tmp_path: Path) -> None:
 @every_policy
 def test_in_separate_daemons(policy: str, tmp_path: Path) -> None:
     with processes(tmp_path) as start:
-        bootstrap = start("bootstrap", "--listen", "127.0.0.1:0")
-        seed = bootstrap.says("--peer-seed").split("--peer-seed ")[1].split()[0]
+        seed = start("bootstrap", "--listen", "127.0.0.1:0").address
         place = ["--set", "task.nodes=3", "--set", "start.peers=2", "--set", "start.wait=60"]
         nodes = [
             start(

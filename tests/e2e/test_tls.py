@@ -116,7 +116,7 @@ def test_a_plain_node_is_asked_plainly_on_loopback(tmp_path: Path, capsys: pytes
     Site(tmp_path).member("ann")
     with processes(tmp_path) as start:
         process = start("bootstrap", "--listen", "127.0.0.1:0")
-        address = process.says("listens on").rpartition(" ")[2]
+        address = process.address
         assert main(["peers", address, "--data-dir", str(tmp_path / "ann")]) == 0
         ann = tmp_path / "ann"
         files = ["--ca", str(ann / "ca.pem"), "--cert", str(ann / CERT), "--key", str(ann / KEY)]

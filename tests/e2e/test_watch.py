@@ -412,10 +412,25 @@ def unpacked(archive: Path) -> dict[str, str]:
 def test_a_daemon_with_a_page_says_where_it_is_and_a_signal_ends_it_in_order(tmp_path: Path) -> None:
     with processes(tmp_path) as start:
         node = start("pfl_node", "--http", "127.0.0.1:0", "--policy", "local", "--data-dir", "data", *fast())
-        url = node.says("its page is at").rpartition(" ")[2]
+        url = node.listening["page"]
         node.says('"event": "round"')
         with urlopen(f"{url}api/live", timeout=60) as watching:  # somebody still looks when the signal comes
             assert watching.readline() == b"event: tick\n"
             node.popen.send_signal(signal.SIGTERM)
             assert node.wait() == 0
         assert '"how":"stopped"' in (tmp_path / "data" / "journal.jsonl").read_text()
+        said = [json.loads(line) for line in node.output.splitlines()]  # all of it, on stdout and stderr, is JSON
+        assert (said[0]["event"], said[-1]["event"]) == ("listening", "finished")
+
+
+def test_for_programs_even_the_last_words_of_a_daemon_are_json(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        done = command("--listen", taken, cwd=tmp_path)
+        told = json.loads(done.stderr)
+        assert (done.returncode, done.stdout, told["level"]) == (2, "", "error")
+        assert f"cannot listen on {taken}" in told["event"]
+        done = command("--listen", taken, "--log-format", "console", cwd=tmp_path)
+        assert (done.returncode, done.stderr.startswith("pfl-node: cannot listen on")) == (2, True)

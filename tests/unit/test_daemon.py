@@ -42,6 +42,12 @@ def test_what_belongs_to_this_node_alone_is_not_in_the_line() -> None:
     assert join_line(Settings.model_validate(mine), HERE) == f"pfl-node --peer-seed {HERE}"
 
 
+def test_no_secret_is_in_the_line() -> None:
+    task = {"name": "a.py:f", "db_password": "hunter2"}
+    line = join_line(Settings.model_validate({"task": task}), HERE)
+    assert line.endswith("--set 'task.db_password=***'")
+
+
 def test_what_the_run_has_in_common_is_in_the_line() -> None:
     settings = Settings.model_validate(
         {
@@ -120,12 +126,12 @@ def signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "format"), [(signal.SIGTERM, "console"), (signal.SIGINT, "auto")])
 def test_a_signal_ends_it_in_order(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals, format: str
 ) -> None:
     settings = Settings.model_validate(
-        {"policy": {"name": "local"}, "task": {"samples": 20}, "data_dir": tmp_path}
+        {"policy": {"name": "local"}, "task": {"samples": 20}, "data_dir": tmp_path, "log": {"format": format}}
     )
     journal = tmp_path / "journal.jsonl"
 
@@ -139,10 +145,15 @@ def test_a_signal_ends_it_in_order(
             return await run
 
     assert asyncio.run(go()) == 0
-    listens, joins = capsys.readouterr().out.splitlines()[:2]
-    assert listens.endswith(f"data in {tmp_path}")
-    assert " listens on 127.0.0.1:" in listens
-    assert joins.startswith("another node joins with: pfl-node --peer-seed 127.0.0.1:")
+    if format == "console":
+        listens, joins = capsys.readouterr().out.splitlines()[:2]
+        assert listens.endswith(f"data in {tmp_path}")
+        assert " listens on 127.0.0.1:" in listens
+        assert joins.startswith("another node joins with: pfl-node --peer-seed 127.0.0.1:")
+    else:
+        told = json.loads(capsys.readouterr().out.splitlines()[0])
+        assert (told["event"], told["data_dir"], told["page"]) == ("listening", str(tmp_path), None)
+        assert told["join"] == f"pfl-node --peer-seed {told['address']} --policy local --set task.samples=20"
     assert json.loads(journal.read_text().splitlines()[-1])["how"] == "stopped"
     assert (tmp_path / "model.safetensors").exists()
     assert (tmp_path / "checkpoint-000001.safetensors").exists()

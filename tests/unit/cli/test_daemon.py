@@ -14,6 +14,7 @@ from pfl_node.config import flag, load_settings
 from pfl_node.keys import keys
 from tests.unit.cli.run import Shell
 
+TOKEN = "a-token-of-sixteen-and-more"
 FIXED = (
     "--config",
     "--set",
@@ -69,6 +70,41 @@ def test_file_environment_flag_and_set_win_in_this_order(
     outcome = shell("config", "--config", str(file), "--run", "flag", "--name", "flag", "--set", "name=set")
     got = tomllib.loads(outcome.out)
     assert (got["rounds"], got["seed"], got["run"], got["name"]) == (1, 2, "flag", "set")
+
+
+def test_config_shows_no_secret_and_its_file_can_still_be_used(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PFL_HTTP__TOKEN", TOKEN)
+    (tmp_path / "mine.py").write_text("def task(db_password: str, folder: str): ...\n")
+    words = (
+        "--task",
+        f"{tmp_path}/mine.py:task",
+        "--set",
+        "task.db_password=hunter2",
+        "--set",
+        "task.folder=/data",
+    )
+    tree = json.loads(shell("config", *words, "--format", "json").out)
+    assert (tree["http"]["token"], tree["task"]["db_password"]) == ("***", "***")
+    said = shell("config", *words).out
+    assert TOKEN not in said
+    assert "hunter2" not in said
+    assert said.count('"***"') == 2
+    file = tmp_path / "again.toml"
+    file.write_text(said)
+    assert load_settings(config=file).http.token is None
+    assert load_settings(config=file, environ={"PFL_HTTP__TOKEN": TOKEN}).http.token == TOKEN
+    assert load_settings(config=file).task.options == {"folder": "/data"}
+
+
+def test_a_mistaken_secret_is_not_repeated(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "exp.toml"
+    file.write_text("[http]\ntoken = 1234567890123456\n")
+    outcome = shell("config", "--config", str(file))
+    assert outcome.code == 2
+    assert "bad value *** for 'http.token'" in outcome.err
+    assert "1234567890123456" not in outcome.err
 
 
 def test_config_prints_the_policys_knobs_and_a_file_that_can_be_used_again(shell: Shell, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pfl_node.ops.secrets import HIDDEN, without_secrets
+from pfl_node.ops.secrets import HIDDEN, is_secret, shown, without_secrets
 from pfl_node.settings import Settings
 
 
@@ -25,6 +25,18 @@ def test_tokens_and_passwords_are_hidden_wherever_they_are() -> None:
     assert shown["http"]["token"] == HIDDEN
     assert shown["task"]["db_password"] == HIDDEN
     assert shown["task"]["tokens_per_batch"] == 7
+
+
+def test_a_password_inside_an_address_is_hidden_and_the_address_is_not() -> None:
+    assert shown("database", "postgres://ann:hunter2@db.example/ward") == f"postgres://{HIDDEN}@db.example/ward"
+    assert shown("sources", ["s3://a:b@c/d", "/plain"]) == [f"s3://{HIDDEN}@c/d", "/plain"]
+    assert shown("peer_seed", ("ann@home:7000", "b:1")) == ("ann@home:7000", "b:1")
+
+
+def test_a_key_is_known_with_and_without_its_section() -> None:
+    assert is_secret("http.token")
+    assert is_secret("token")
+    assert not is_secret("token.folder")
 
 
 def test_what_is_not_set_is_not_hidden_and_the_rest_is_there() -> None:
