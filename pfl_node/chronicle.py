@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# What says that a peer has another model, run or policy: it will not get better by itself.
-MISFIT = frozenset({Reason.LAYOUT.value, Reason.UNKNOWN_RUN.value, Reason.NOT_SERVED.value})
+# What says that a peer has another model, run or policy, or told all it tells: it will not get better by itself.
+MISFIT = frozenset(r.value for r in (Reason.LAYOUT, Reason.UNKNOWN_RUN, Reason.NOT_SERVED, Reason.BUDGET))
 
 Observer = Callable[[str, Mapping[str, Any]], None]
 
@@ -118,6 +118,7 @@ class Chronicle:
         row: dict[str, Any] = {**step.data, "round": step.round}
         if due:
             row |= await self.measure(step.model, step.round)
+        row |= self.learner.account.facts()
         row["learning_seconds"] = round(self.work.seconds, 4)
         self.write("round", row)
         self.tell("round", row)

@@ -97,6 +97,7 @@ class Reason(StrEnum):
     FLOOD = "flood"  # too many from one peer, or in all
     NOT_READY = "not_ready"  # the node is still starting or is stopping
     NOT_SERVED = "not_served"  # this node does not offer that service
+    BUDGET = "budget"  # a peer that has heard as much about this node's data as it may
     OUTLIER = "outlier"  # a model far outside of what others send
     QUARANTINED = "quarantined"  # a peer whose messages were bad, for a while
     NO_TLS = "no_tls"  # one side speaks TLS, the other does not

@@ -31,9 +31,10 @@ from pfl_node.membership.events import Changed, Died, Event, JoinRefused, Left
 from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
 from pfl_node.ops.lookout import Lookout
-from pfl_node.place import learner_at, place_of
+from pfl_node.place import learner_of, place_of
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
+from pfl_node.privacy.keep import privacy_of
 from pfl_node.reception import Reception
 from pfl_node.route import dialled
 from pfl_node.secure import tls_of
@@ -71,7 +72,8 @@ class Node:
         self.home = home
         self.trainer = trainer
         self.tls = tls_of(settings, home)
-        self.id = home.identity.id
+        who = home.identity
+        self.id = who.id
         self.name = settings.name or f"node-{self.id[:6]}"
         self.address = ""  # what others dial
         self.state = "starting"
@@ -106,18 +108,15 @@ class Node:
             warden=self.warden,
             mine=lambda: self.policy.model if self.policy else None,
         )
+        self.privacy = privacy_of(settings, home, certain=certain)
+        self.reception.oracle = self.privacy.oracle
         self.reception.lie = liar(settings.attack) if self.bad else None
         dialer = self.tls.dialer if self.tls else None
         self.client = PeerClient(self.id, settings.run, settings.wire, dialer)
         self.endpoint = Endpoint(tls=self.tls)
         self.membership = Membership(
             Member(
-                id=self.id,
-                name=self.name,
-                address="",
-                role="node",
-                run=settings.run,
-                incarnation=home.identity.incarnation,
+                id=who.id, name=self.name, address="", role="node", run=settings.run, incarnation=who.incarnation
             ),
             settings.membership,
             rng=random.Random(f"{settings.seed}/membership/{self.id}"),
@@ -184,7 +183,7 @@ class Node:
             await asyncio.gather(task, stop, return_exceptions=True)
 
     async def _learn(self) -> None:
-        learner = await self.trainer.do(lambda _: learner_at(self.settings, place_of(self.settings, self.home)))
+        learner = await self.trainer.do(lambda _: learner_of(self.settings, self.home, self.privacy.account))
         self.policy = policy = await self._make_policy(learner)
         self.chronicle = Chronicle(
             self.settings,

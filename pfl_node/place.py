@@ -10,6 +10,7 @@ from pfl_node.settings import Settings
 
 if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner
+    from pfl_node.privacy.account import Account
     from pfl_node.store.home import Home
 
 
@@ -20,10 +21,15 @@ def place_of(settings: Settings, home: Home) -> Place:
     return Place(index=index, nodes=task.nodes, seed=settings.seed, node_id=home.identity.id)
 
 
-def learner_at(settings: Settings, place: Place) -> Learner:
+def learner_of(settings: Settings, home: Home, account: Account) -> Learner:
+    """Of a real node."""
+    return learner_at(settings, place_of(settings, home), account)
+
+
+def learner_at(settings: Settings, place: Place, account: Account | None = None) -> Learner:
     """Of the settings' task."""
     from pfl_node.learning.learner import Learner
     from pfl_node.learning.tasks import load_task
 
     task = poisoned(load_task(settings.task, place), settings, place)
-    return Learner(task, settings.train, settings.device)
+    return Learner(task, settings.train, settings.device, settings.privacy, account)

@@ -5,6 +5,7 @@ The wire's server calls it; it calls nobody outside, so a caller never waits for
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from pfl_node.guard.warden import Warden
 from pfl_node.mailbox import Mailbox
 from pfl_node.model import Layout, Model
 from pfl_node.ops.events import Tell, nobody
+from pfl_node.privacy.oracle import Oracle
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Eval, Offer, Part, PeerId
@@ -94,6 +96,7 @@ class Reception:
         self.tell: Tell = nobody
         self.warden = warden or Warden(GuardSettings(), certain=False)
         self.mine = mine  # my personal model, to compare others' with
+        self.oracle: Oracle | None = None  # answers with noise and by a budget; None: exactly
         self.lie: Callable[[Eval], Eval] | None = None  # what a malicious node says instead; in a lab only
         self._scoring = Rate(settings.scores_per_minute)
         self._fetching = Rate(settings.fetches_per_minute)
@@ -137,6 +140,8 @@ class Reception:
             self.bell.ring()  # even a refused header tells how far its sender is
             self.mailbox.admit(sender, envelope.round, envelope.part, self.layout(envelope.part).nbytes)
             return
+        if call == "EvaluateModel" and self.oracle:
+            self.oracle.admit(sender)
         rate = self._scoring if call == "EvaluateModel" else self._fetching
         rate.take(sender, time.monotonic())
         if call == "EvaluateModel":
@@ -173,10 +178,20 @@ class Reception:
             if self._learning is None:
                 raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
             learner, trainer = self._learning
-            scores = await trainer.soon(lambda: learner.score([offer.model], split="train"))
-            return self.lie(scores[0]) if self.lie else scores[0]
+            if self.oracle:
+                score = await self._consult(self.oracle, offer, learner, trainer)
+            else:
+                score = (await trainer.soon(lambda: learner.score([offer.model], split="train")))[0]
+            return self.lie(score) if self.lie else score
         finally:
             self._release(offer.sender)
+
+    async def _consult(self, oracle: Oracle, offer: Offer, learner: Learner, trainer: Trainer) -> Eval:
+        known = oracle.known(offer.sender, offer.model)
+        if known is not None:
+            return known
+        figures = await trainer.soon(lambda: learner.each(offer.model))
+        return await asyncio.to_thread(oracle.tell, offer.sender, offer.model, *figures)  # it writes to the disk
 
     def serve(self, part: Part) -> Offer:
         if self._learning is None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 
 from pfl_node.attacks.settings import AttackSettings
 from pfl_node.guard.settings import GuardSettings
+from pfl_node.privacy.settings import PrivacySettings
 from pfl_node.section import Section
 
 
@@ -254,6 +255,7 @@ class Settings(Section):
     train: TrainSettings = TrainSettings()
     aggregate: AggregateSettings = AggregateSettings()
     guard: GuardSettings = GuardSettings()
+    privacy: PrivacySettings = PrivacySettings()
     eval: EvalSettings = EvalSettings()
     round: RoundSettings = RoundSettings()
     start: StartSettings = StartSettings()

@@ -82,6 +82,7 @@ def details_of(node: Node) -> dict[str, Any]:
         "bytes_received": moved.received,
         "refused": node.reception.refused,
         "guard": node.warden.status(time.monotonic()),
+        "privacy": node.privacy.status(),
         "honest": not node.bad,
         "membership": node.membership.counters,
         "version": __version__,

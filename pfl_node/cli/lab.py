@@ -177,6 +177,27 @@ def compare(a: Side, b: Side, format: Format = "table") -> int:
     return 0
 
 
+@app.command()
+def audit(
+    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Nodes that share the digits.")] = 4,
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="That they train for.")] = 30,
+    trials: Annotated[int, typer.Option(min=100, metavar="N", help="Attacks on members, and on others.")] = 2000,
+    policy: Annotated[str, typer.Option(help="That they follow.")] = "local",
+    seed: Annotated[int, typer.Option(min=0, help="Decides everything that is left to chance.")] = 0,
+    sets: Sets = None,
+    format: Format = "table",
+) -> int:
+    """Attack nodes: which samples do they train on? With and without the privacy controls."""
+    from pfl_node.cli.audited import show as show_findings
+    from pfl_node.config import load_settings
+    from pfl_node.lab.audit.run import audited
+
+    given = {"policy.name": policy, "rounds": rounds, "seed": seed}
+    settings = load_settings(overrides=given, sets=sets or ())
+    show_findings(audited(settings, nodes, trials), json=format == "json")
+    return 0
+
+
 def _data(root: Path | None, download: bool) -> list[str]:
     """The flags about data as settings, after all others: a task that is set drops what was said of another."""
     from json import dumps

@@ -11,6 +11,7 @@ import numpy as np
 
 from pfl_node import predictions
 from pfl_node.model import Entry, Layout, Model
+from pfl_node.privacy.account import Account
 from pfl_node.types import Eval, Part, PeerId, Split
 
 LAYOUT = Layout((Entry("core", (3,)),), (Entry("head", (2,)),))
@@ -27,6 +28,7 @@ class ToyLearner:
     def __init__(self, point: float = 0.0, cluster: int | None = None) -> None:
         self.point = point
         self.cluster = cluster
+        self.account = Account()
         self.trained: list[dict[str, Any]] = []
 
     def fresh(self, seed: int, part: Part = "model") -> Model:
@@ -46,6 +48,10 @@ class ToyLearner:
     ) -> tuple[Eval, ...]:
         losses = [float(np.abs(m.vector - self.point).mean()) for m in models]
         return tuple(Eval(loss=loss, accuracy=1 / (1 + loss), samples=self.samples) for loss in losses)
+
+    def each(self, model: Model, split: Split = "train") -> tuple[Any, Any]:
+        score = self.score([model])[0]
+        return np.full(self.samples, score.loss), np.full(self.samples, score.accuracy)
 
     def confusion(self, model: Model, split: Split = "test") -> list[list[int]]:
         accuracy = self.score([model])[0].accuracy

@@ -42,12 +42,20 @@ class Descent:
 
     def run(self, batches: Iterable[Tensor], loss: Callable[[Tensor], Tensor], between: Between) -> None:
         """One step for the loss of each batch, in training mode."""
+
+        def differentiate(index: Tensor) -> None:
+            loss(index).backward()  # type: ignore[no-untyped-call]
+
+        self.follow(batches, differentiate, between)
+
+    def follow(self, batches: Iterable[Tensor], differentiate: Callable[[Tensor], None], between: Between) -> None:
+        """One step for each batch, whose gradient `differentiate` puts into the workspace."""
         if not self._rules:
             return
         self._space.prepare(self._only, lone_samples=self._lone_samples)
         for index in batches:
             self._space.grad.zero_()
-            loss(index).backward()  # type: ignore[no-untyped-call]
+            differentiate(index)
             for grad, flat, target in self._pulls:
                 grad.add_(flat - target, alpha=self._prox)
             for rule in self._rules:

@@ -7,10 +7,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from pfl_node import predictions
-from pfl_node.errors import LayoutMismatch, TaskError
+from pfl_node.errors import ConfigError, LayoutMismatch, TaskError
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.autoencoder import Novelty
 from pfl_node.learning.auxiliary import Auxiliary, class_counts
@@ -23,13 +22,21 @@ from pfl_node.learning.distill import Recipe, distill
 from pfl_node.learning.memory import Measured
 from pfl_node.learning.options import BUILT_IN, Options, check_defaults, resolve
 from pfl_node.learning.pool import pool_for
+from pfl_node.learning.private import private_training
 from pfl_node.learning.probe import probe
+from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
 from pfl_node.learning.task import Task
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.model import Layout, Model
+from pfl_node.privacy.account import Account
+from pfl_node.privacy.settings import PrivacySettings
 from pfl_node.settings import TrainSettings
 from pfl_node.types import Eval, Part, Split
 
+NOT_PRIVATE = (
+    "privacy.dp does not cover what this policy tells of its samples besides its model: "
+    "for feded set policy.weights = w0"
+)
 EVAL_BATCH = 512
 EVAL_BATCH_IMAGES = 64  # on a CPU: larger ones leave the cache, 256 took 1.6 times as long
 
@@ -42,8 +49,16 @@ class Learner:
     samples: int  # for training
     cluster: int | None
 
-    def __init__(self, task: Task, settings: TrainSettings, device: str = "auto") -> None:
+    def __init__(
+        self,
+        task: Task,
+        settings: TrainSettings,
+        device: str = "auto",
+        privacy: PrivacySettings | None = None,
+        account: Account | None = None,
+    ) -> None:
         self._device = pick(device)
+        self.account = account or Account()  # of what privacy.dp spends
         self._levels = (
             settings.model_dump(exclude_none=True, exclude={"init"}),
             check_defaults(task.name, task.train_defaults),
@@ -52,6 +67,7 @@ class Learner:
         task = complete(task, seed=0)
         self._name, self._factory, self._given_loss, self.cluster = task.name, task.model, task.loss, task.cluster
         module = self._build(0)
+        self._private = private_training(task.name, module, privacy, self.account)
         self._pool = pool_for(module, layouts.layout_of(module, task.head), self._device)
         self._dtypes = {name: t.dtype for name, t, _ in layouts.tensors_of(module)}
         images = any(isinstance(m, nn.Conv2d) for m in module.modules())
@@ -95,6 +111,8 @@ class Learner:
         self._check(model)
         self._check(anchor or model)
         options = resolve(({"epochs": epochs, "steps": steps, "lr": lr}, *self._levels), prox)
+        if self._private and not self._private.may(options, self.samples):
+            return model
         with self._pool.borrow() as space:
             space.load(model)
             self._fit(space, options, only, seed, anchor or model, between or nothing)
@@ -131,6 +149,13 @@ class Learner:
                 results.append(self._measure(space, model, data, draw, between or nothing).figures)
         return tuple(results)
 
+    def each(self, model: Model, split: Split = "train") -> tuple[Figures, Figures]:
+        """The loss and the accuracy (NaN where labels are no classes) of every sample by itself."""
+        self._check(model)
+        with self._pool.borrow() as space:
+            space.load(model)
+            return each(space.module, self._splits[split], self._given_loss, batch=self._eval_batch)
+
     def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None:
         """How many samples of each class (rows) are taken for which (columns); None: labels are no classes."""
         data, classes = self._splits[split], self._classes
@@ -160,6 +185,8 @@ class Learner:
         """The model's class probabilities for the auxiliary samples. With `novelty`, the epochs of an autoencoder,
         also how strange each sample is to my training data; with `counts` how many of each class that has."""
         self._check(model)
+        if self._private and (novelty or counts):
+            raise ConfigError(NOT_PRIVATE)
         (about, strange), between = self._needed(), between or nothing
         with self._pool.borrow() as space:
             space.load(model)
@@ -212,6 +239,12 @@ class Learner:
         descent = Descent(space, options, only=only, lone_samples=lone, anchor=anchor)
         module, loss, (x, y) = space.module, self._loss, self._splits["train"]
         seed_layers(seed, self._device)
+        if self._private:
+            space.prepare(only)
+            self._private.run(
+                descent, space, options, self.samples, seed, lambda i: loss(module(x[i]), y[i]), between
+            )
+            return
         chosen = batches(self.samples, options, seed, single=not space.batch_norms)
         descent.run(chosen, lambda index: loss(module(x[index]), y[index]), between)
 
@@ -230,25 +263,11 @@ class Learner:
         return found
 
     def _evaluate(self, module: nn.Module, data: Samples, draw: Tensor | None, between: Between) -> Measured:
-        n = data.n if draw is None else len(draw)
-        loss, right, said = 0.0, 0.0, []
-        for start in range(0, n, self._eval_batch):
-            some = slice(start, start + self._eval_batch)
-            index = some if draw is None else draw[some]
-            with torch.inference_mode():
-                y = data.y[index]
-                output = module(data.x[index])
-                loss += self._loss(output, y).item() * len(y)
-                right += accuracy(output, y) * len(y)
-                said += [] if self._classes is None else [output.argmax(1)]
-            between()
-        return Measured(Eval(loss / n, right / n, n), torch.cat(said) if said else None)
+        batch, classes = self._eval_batch, self._classes is not None
+        return measure(module, data, draw, self._given_loss, batch=batch, classes=classes, between=between)
 
     def _loss(self, output: Tensor, y: Tensor) -> Tensor:
-        if self._given_loss is None:
-            return cross_entropy(output, y)
-        loss: Tensor = self._given_loss(output, y)
-        return loss if loss.ndim == 0 else loss.mean()
+        return mean_loss(self._given_loss, output, y)
 
     def _build(self, seed: int) -> nn.Module:
         with seeded(seed):
@@ -270,24 +289,3 @@ class Learner:
             f"task {self._name}: the policy needs auxiliary samples, and the task gives none: return `auxiliary`, "
             "inputs that are the same at every place (digits: --set task.auxiliary=0.5)"
         )
-
-
-def accuracy(output: Tensor, y: Tensor) -> float:
-    """The share of right classes; NaN where the labels are no classes."""
-    if (
-        not isinstance(output, Tensor)
-        or y.is_floating_point()
-        or output.ndim != y.ndim + 1
-        or output.shape[1] == 1
-    ):
-        return float("nan")
-    guess = output.argmax(1)
-    return (guess == y).sum().item() / y.numel() if guess.shape == y.shape else float("nan")
-
-
-def draw_samples(n: int, samples: int | None, own: bool, chance: torch.Generator) -> Tensor | None:
-    """Which of n samples to score on; None: all."""
-    wanted = n if samples is None else min(samples, n)
-    if wanted < n:
-        return torch.randperm(n, generator=chance)[:wanted]
-    return torch.randint(n, (n,), generator=chance) if own else None

@@ -172,6 +172,11 @@ def _checkpoints(node: Node) -> Samples:
     return [(("written",), counts["checkpoint"]), (("failed",), counts["checkpoint_failed"])]
 
 
+def _oracle(node: Node) -> Samples:
+    spent = node.privacy.oracle.spent if node.privacy.oracle else {}
+    return [((peer,), spent[peer]) for peer in node.company() if peer in spent]
+
+
 def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[Node], Samples]:
     return lambda node: [((key,), n) for key, n in sorted(counts(node).items())]
 
@@ -221,6 +226,10 @@ FIGURES = (
            _by(lambda n: n.warden.refused)),
     Figure(N + "quarantined_peers", "gauge", (), "Peers whose models are refused for a while.",
            lambda n: _one(len(n.warden.quarantined(time.monotonic())))),
+    Figure(N + "dp_epsilon", "gauge", (), "Spent by training with DP-SGD so far; absent: that is off.",
+           lambda n: _one(n.privacy.account.epsilon if n.settings.privacy.dp else None)),
+    Figure(N + "oracle_epsilon", "gauge", ("peer",), "Of all answers about models of a peer, while a member.",
+           _oracle),
     Figure(N + "waiting_bytes", "gauge", (), "Bytes of models that wait or are on their way.",
            lambda n: _one(n.mailbox.size)),
     Figure(N + "failed_calls", "counter", ("call", "reason"), "Calls to peers that failed.", _failed),

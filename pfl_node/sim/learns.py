@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from pfl_node.model import Layout, Model
+from pfl_node.privacy.account import Account
+from pfl_node.privacy.oracle import Figures
 from pfl_node.settings import Settings
 from pfl_node.types import Eval, Part, PeerId, Split
 
@@ -21,6 +23,9 @@ class Learns(Protocol):
 
     @property
     def cluster(self) -> int | None: ...
+
+    @property
+    def account(self) -> Account: ...
 
     @property
     def predictions(self) -> Layout | None: ...
@@ -49,6 +54,8 @@ class Learns(Protocol):
         own_sample_each: bool = False,
         seed: int = 0,
     ) -> tuple[Eval, ...]: ...
+
+    def each(self, model: Model, split: Split = "train") -> tuple[Figures, Figures]: ...
 
     def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None: ...
 

@@ -12,6 +12,7 @@ from pfl_node.guard.warden import Warden
 from pfl_node.mailbox import Mailbox, limits_of
 from pfl_node.metrics import NodeRecord
 from pfl_node.model import Model
+from pfl_node.privacy.keep import simulated
 from pfl_node.seeds import fresh_seed
 from pfl_node.sim.driver import SimDriver
 from pfl_node.sim.held import Held, Plan, State
@@ -49,6 +50,7 @@ class SimNode:
         self._driver: SimDriver | None = None
         self._held = False
         self.bad = issubclass(plan.policy, Bent)  # malicious, for the others to bear
+        self.privacy = simulated(world.settings, id, learner.account)
         self.reception = SimReception(self, liar(world.settings.attack) if self.bad else None)
         self._set_up()
 
@@ -120,7 +122,9 @@ class SimNode:
         self.stop()
         known = self.warden.dump()
         return Held(
-            self.state, self._checkpoint, self.traffic, self._reports, self._told, dict(self._measured), known
+            *(self.state, self._checkpoint, self.traffic, self._reports, self._told, dict(self._measured)),
+            guard=known,
+            privacy=self.privacy.dump(),
         )
 
     def resume(self, held: Held) -> None:
@@ -129,6 +133,7 @@ class SimNode:
         self._reports, self._told, self._measured = held.reports, held.told, held.measured
         self._set_up()
         self.warden.load(held.guard)
+        self.privacy = simulated(self.world.settings, self.id, self.learner.account, held.privacy)
         if held.state != "up":
             self.at_work = False
 
@@ -185,7 +190,7 @@ class SimNode:
         if due:
             self._measure(step.model)
         figures = {**self._figures(), "bytes_sent": self.traffic.bytes_sent} if due else {}
-        self._write("round", **{**step.data, "round": step.round, **figures})
+        self._write("round", **{**step.data, "round": step.round, **figures, **self.learner.account.facts()})
         self._catch_up(step.round)
         self.at_work = settings.rounds is None or self.policy.round + 1 < settings.rounds
         self._keep()

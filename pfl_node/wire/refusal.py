@@ -26,6 +26,7 @@ STATUS: dict[Reason, grpc.StatusCode] = {
     Reason.UNKNOWN_PEER: grpc.StatusCode.PERMISSION_DENIED,
     Reason.NOT_READY: grpc.StatusCode.UNAVAILABLE,
     Reason.NOT_SERVED: grpc.StatusCode.UNIMPLEMENTED,
+    Reason.BUDGET: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.OUTLIER: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.QUARANTINED: grpc.StatusCode.PERMISSION_DENIED,
     Reason.NO_TLS: grpc.StatusCode.UNAUTHENTICATED,

@@ -88,6 +88,7 @@ def test_before_it_has_learnt_anything_it_says_who_and_where_it_is(tmp_path: Pat
         "bytes_received": 0,
         "refused": {},
         "guard": {"against": {}, "ever": {}, "quarantine": {}, "refused": {}},
+        "privacy": {},
         "honest": True,
         "membership": {},
         "version": __version__,

@@ -1,0 +1,43 @@
+"""How well scores tell members from others: by the area under the curve, and when few are accused wrongly"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+import numpy.typing as npt
+
+FPR = 0.01
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """0.5 and 0.01 are those of a coin."""
+
+    auc: float
+    tpr: float  # when 1 % of the others are taken for members
+
+
+def odds(members: Sequence[float], others: Sequence[float]) -> Odds:
+    """Higher scores say "member"; equal ones are a coin's toss."""
+    a, b = np.sort(np.asarray(members, float)), np.sort(np.asarray(others, float))
+    below, upto = np.searchsorted(b, a, "left"), np.searchsorted(b, a, "right")
+    auc = float((below + upto).mean() / 2 / len(b))
+    return Odds(auc, _tpr(a, b))
+
+
+def _tpr(members: Scores, others: Scores) -> float:
+    """Those above a threshold are accused, and of those at it so many that the share of others is right."""
+    allowed = FPR * len(others)
+    threshold = others[-1 - int(allowed)] if allowed < len(others) else others[0]
+    above, at = (others > threshold).sum(), (others == threshold).sum()
+    share = min(1.0, (allowed - above) / at)
+    return float((members > threshold).mean() + share * (members == threshold).mean())
+
+
+def bound(epsilon: float) -> Odds:
+    """What no attack on an epsilon-differentially private answer can surpass."""
+    return Odds(exp(epsilon) / (1 + exp(epsilon)), min(1.0, exp(epsilon) * FPR, 1 - exp(-epsilon) * (1 - FPR)))

@@ -1,0 +1,33 @@
+"""The epsilon of many steps of DP-SGD, by Renyi's divergences as Opacus computes them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from opacus.accountants import RDPAccountant
+from opacus.accountants.analysis import rdp
+
+from pfl_node.privacy.account import Step
+
+ORDERS = RDPAccountant.DEFAULT_ALPHAS
+
+
+def epsilon(steps: Mapping[Step, int], delta: float) -> float:
+    """Of all of them together; for another sample in addition, or one less."""
+    if not steps:
+        return 0.0
+    spent = np.sum([_one(step) * times for step, times in steps.items()], axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the best order is the last one it knows: still an upper bound
+        found, _ = rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)
+    return float(found)
+
+
+@lru_cache(maxsize=64)
+def _one(step: Step) -> npt.NDArray[np.float64]:
+    found = rdp.compute_rdp(q=step.rate, noise_multiplier=step.noise, steps=1, orders=ORDERS)
+    return np.asarray(found, np.float64)
