@@ -11,6 +11,7 @@ from pfl_node.cli.show import as_facts, as_json
 
 Where = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The node's directory.")]
 Request = Annotated[bool, typer.Option("--request", help="Print a request for a certificate, for a CA elsewhere.")]
+UNDECIDED = "have one issued (pfl-node ca issue), or without a CA write the ids of all into the file allow"
 Name = Annotated[str, typer.Option(metavar="WORD", help="A word for people, in the certificate.")]
 
 
@@ -38,8 +39,10 @@ def facts_of(directory: Path, name: str = "") -> dict[str, Any]:
     from pfl_node.security.start import prepare
 
     files = TlsFiles.find(directory)
-    prepare(files, name)
     facts: dict[str, Any] = {"id": key_id(load_key(files.key)), "key": str(files.key)}
+    if files.pinned and not files.allow.exists():
+        return {**facts, "certificate": None, "hint": UNDECIDED}
+    prepare(files, name)
     if not files.cert.exists():
         return {**facts, "certificate": None, "hint": "have it issued: pfl-node ca issue"}
     shown = read_pem(files.cert.read_bytes())

@@ -22,9 +22,17 @@ def test_an_identity_is_made_once_and_shown_again(shell: Shell, place: Path) -> 
     assert "made ann/key.pem" in first.err
     facts = json.loads(first.out)
     assert ID.fullmatch(facts["id"])
-    assert facts["issuer"].startswith("nobody")
+    assert (facts["certificate"], "pfl-node ca issue" in facts["hint"]) == (None, True)
     again = shell("identity", "--data-dir", "ann", "--format", "json")
     assert (json.loads(again.out), again.err) == (facts, "")
+    assert sorted(path.name for path in (place / "ann").iterdir()) == ["key.pem"]
+
+
+def test_with_an_allow_list_a_node_vouches_for_itself(shell: Shell, place: Path) -> None:
+    id = json.loads(shell("identity", "--data-dir", "ann", "--format", "json").out)["id"]
+    (place / "ann" / "allow").write_text(f"{id} ann\n")
+    facts = json.loads(shell("identity", "--data-dir", "ann", "--format", "json").out)
+    assert (facts["id"], facts["issuer"].startswith("nobody")) == (id, True)
 
 
 def test_a_ca_issues_on_this_machine_and_on_request(shell: Shell, place: Path) -> None:
