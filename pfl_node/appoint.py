@@ -52,7 +52,7 @@ def appoint(
             f"policy {settings.policy.name} needs auxiliary samples, and task {settings.task.name} gives none: "
             "let it return `auxiliary`, or for digits --set task.auxiliary=0.5"
         )
-    return cls(
+    policy = cls(
         me=me,
         cfg=cfg,
         model=model,
@@ -62,6 +62,8 @@ def appoint(
         samples=learner.samples,
         truth=learner.cluster if cls.oracular else None,
     )
+    policy.claim = settings.aggregate.claim
+    return policy
 
 
 def check_reports(name: str, reports: int, *, had_rounds: bool) -> None:

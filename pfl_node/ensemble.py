@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from pfl_node.aggregate import bounded
 from pfl_node.errors import LayoutMismatch
 from pfl_node.model import Model
 from pfl_node.predictions import counts, novelty, outputs, pack
@@ -21,8 +22,11 @@ Array = npt.NDArray[np.float64]
 SLACK = 0.05  # how far from one a row may sum: a rough encoding on the wire takes its toll
 
 
-def teacher(how: How, said: Sequence[Model], samples: Sequence[int], beta: float = 6.0) -> Model | None:
-    """The weighted sum of what was said, every row summing to one. `samples`: how many each one trains on.
+def teacher(
+    how: How, said: Sequence[Model], samples: Sequence[int], beta: float = 6.0, claim: float | None = None
+) -> Model | None:
+    """The weighted sum of what was said, every row summing to one. `samples`: how many each one says it trains on;
+    with a `claim` nobody's count, in all or of the classes, for more than so many times their median.
     None: nothing that was said can be used."""
     if len({s.layout.digest for s in said}) > 1:
         raise LayoutMismatch("predictions about different samples cannot be put together")
@@ -30,8 +34,8 @@ def teacher(how: How, said: Sequence[Model], samples: Sequence[int], beta: float
     if not sound:
         return None
     said = [s for s, _ in sound]
-    w0 = by_size([n for _, n in sound])
-    weights = by_class(said, w0) if how == "w1" else by_novelty(said, w0, beta) if how == "w2" else w0
+    w0 = by_size(believed([n for _, n in sound], claim))
+    weights = by_class(said, w0, claim) if how == "w1" else by_novelty(said, w0, beta) if how == "w2" else w0
     rows = mixed(said, weights)
     empty = rows.sum(1) <= 0  # w1: all that was said is of classes that its sayer has not seen
     if empty.any():
@@ -46,15 +50,27 @@ def is_sound(said: Model) -> bool:
     return bool(np.all(np.abs(outputs(said).sum(1, dtype=np.float64) - 1) <= SLACK))
 
 
-def by_size(samples: Sequence[int]) -> Array:
+def believed(samples: Sequence[float], claim: float | None) -> Sequence[float]:
+    """Of these numbers that clients say of themselves. Those who say nothing do not count in the median."""
+    told = [n for n in samples if n > 0]
+    if claim is None or not told:
+        return samples
+    capped = iter(bounded(told, claim))
+    return [next(capped) if n > 0 else n for n in samples]
+
+
+def by_size(samples: Sequence[float]) -> Array:
     """w0, equation 3.1: N_k / N for the whole of what client k says."""
     sizes = np.array(samples, np.float64).reshape(-1, 1, 1)
     return sizes / sizes.sum() if sizes.sum() > 0 else np.full_like(sizes, 1 / len(sizes))
 
 
-def by_class(said: Sequence[Model], w0: Array) -> Array:
+def by_class(said: Sequence[Model], w0: Array, claim: float | None = None) -> Array:
     """w1, equation 3.2: N_k^c / sum_k N_k^c for what client k says of class c."""
     own = np.stack([counts(s) for s in said]).astype(np.float64)[:, None, :]
+    totals = own.sum((1, 2))
+    shares = np.array(believed(totals.tolist(), claim)) / np.where(totals > 0, totals, 1.0)
+    own *= shares[:, None, None]
     everybody = own.sum(0)
     # paper: 0 / 0 for a class that nobody has; here: as w0 has it, because then everybody knows as little
     return np.where(everybody > 0, own / np.where(everybody > 0, everybody, 1.0), w0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pfl_node.appoint import appoint, check_lab, check_reports, entry_round
-from pfl_node.attacks.bent import liar, spoilt
+from pfl_node.attacks.bent import lenient, liar, spoilt
 from pfl_node.attacks.crew import is_bad
 from pfl_node.bell import Bell
 from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
@@ -96,7 +96,8 @@ class Node:
         self.mailbox = Mailbox(limits_of(serve), self.policy_class.takes)
         # On a lab's one machine, and where TLS says who calls, names are sure.
         certain = lab or self.tls is not None or settings.guard.names
-        self.warden = Warden(settings.guard, certain=certain, tell=lambda *told: self.lookout.guarded(*told))
+        guard = lenient(settings.guard) if self.bad else settings.guard
+        self.warden = Warden(guard, certain=certain, tell=lambda *told: self.lookout.guarded(*told))
         self.reception = Reception(
             self.id,
             settings.run,

@@ -78,8 +78,8 @@ class AggregateSettings(Section):
     clip: PositiveFloat | None = None
     """clipping: how far from mine a model may be (L2 norm); None: as far as all but the furthest 2 * byzantine."""
     claim: float | None = Field(default=10.0, ge=1)
-    """mean, clipping: where weights are what peers say of themselves (their samples), none counts for more than so
-    many times their median; None: as they say."""
+    """mean, clipping, feded: where weights are what peers say of themselves (their samples), none counts for more
+    than so many times their median; None: as they say."""
 
 
 class EvalSettings(Section):

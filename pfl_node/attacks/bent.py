@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from pfl_node.attacks import vectors
 from pfl_node.attacks.crew import Pool, bad_places
 from pfl_node.attacks.settings import AttackSettings
+from pfl_node.guard.settings import GuardSettings
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.seeds import seed_from
@@ -167,6 +168,11 @@ def spoilt(cls: type[P], settings: Settings, pool: Pool | None = None) -> type[P
     """The class of a run's bad nodes."""
     nodes = settings.task.nodes or 0
     return bent(cls, Plot(settings.attack, nodes, len(bad_places(settings.attack, nodes, settings.seed)), pool))
+
+
+def lenient(guard: GuardSettings) -> GuardSettings:
+    """The guard of a bad node. It keeps nobody away: whom it quarantined would not get its models any more."""
+    return guard.model_copy(update={"quarantine": 0.0})
 
 
 def liar(attack: AttackSettings) -> Callable[[Eval], Eval] | None:

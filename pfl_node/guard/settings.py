@@ -12,7 +12,7 @@ class GuardSettings(Section):
 
     outliers: PositiveFloat | None = None
     """Refuse a model whose norm, or distance from mine, is so many MADs (and half) above the median of what other
-    peers sent last; 6 is careful. None: off."""
+    peers sent last, or that is turned against mine; 6 is careful. None: off."""
     least: PositiveInt = 4
     """Other peers whose last models must be known before one is called an outlier."""
     gate: PositiveFloat | None = None
@@ -20,10 +20,12 @@ class GuardSettings(Section):
     loss of an untrained model less mine; 0.5 is a start. None: off. Costs a scoring for each model."""
     samples: PositiveInt | None = 128
     """The gate: own validation samples to score a model on; None: all."""
-    blame: NonNegativeFloat = 0.25
-    """What a model that the gate refused counts against its sender; 0 where the data of nodes differ much."""
+    blame: NonNegativeFloat = 0.0
+    """What a model that the gate refused counts against its sender. Above 0 only where all honest nodes have the
+    like data: a model that does badly on other data is no offence."""
     limit: PositiveFloat = 2.5
-    """What must count against a peer for a quarantine. A NaN is 1, an outlier 0.25 to 1, a flood 0.005."""
+    """What must count against a peer for a quarantine. A NaN is 1, a model turned against mine 0.2 to 1, one
+    several times as large as others 0.5 to 1, a flood 0.005; one that is only far from mine 0."""
     half_life: PositiveFloat = 300.0
     """Seconds after which what counts against a peer is half."""
     quarantine: NonNegativeFloat = 60.0

@@ -60,7 +60,7 @@ class Warden:
     # -- what ----------------------------------------------------------------------------------------------
 
     def examine(self, offer: Offer, mine: Model | None, now: float) -> Offer:
-        """Its norm and its distance from mine; raises Refused."""
+        """Its norm, and its distance and direction from mine; raises Refused."""
         self._origins.came(offer.model, offer.sender)
         part = offer.model.layout.part
         own = mine.of(part) if mine is not None and part != "predictions" else None

@@ -36,6 +36,7 @@ class Policy(ABC):
         pass
 
     cfg: Any  # an instance of the class's own Config
+    claim: float | None = None  # `aggregate.claim`, for those who put together what peers say without `Average`
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes that survive a restart, besides model, round and rng
     solitary: ClassVar[bool] = False  # needs no peers and does not wait for them
     takes: ClassVar[tuple[Part, ...]] = ("model",)  # what peers may push to it; anything else is refused

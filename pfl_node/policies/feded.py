@@ -48,7 +48,8 @@ class FedEd(Policy):
             self.model = await Train(self.model, epochs=self.cfg.epochs)  # Local Training
             offers = await self.exchange(t, await self.say())
             said, n = [o.model for o in offers], [o.samples for o in offers]
-            if z := ensemble.teacher(self.cfg.weights, said, n, self.cfg.beta):  # z_T <- aggregate {z_k}
+            z = ensemble.teacher(self.cfg.weights, said, n, self.cfg.beta, self.claim)  # z_T <- aggregate {z_k}
+            if z is not None:
                 self.model = await self.teach(t, z)
             self.taught = True
             await Report(t, self.model, {"from": [o.sender for o in offers if o.sender != self.me]})

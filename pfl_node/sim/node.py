@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from pfl_node.appoint import appoint, entry_round
-from pfl_node.attacks.bent import Bent, liar
+from pfl_node.attacks.bent import Bent, lenient, liar
 from pfl_node.guard.warden import Warden
 from pfl_node.mailbox import Mailbox, limits_of
 from pfl_node.metrics import NodeRecord
@@ -68,7 +68,8 @@ class SimNode:
         """As a process does when it starts: from the checkpoint, or new."""
         settings, serve = self.world.settings, self.world.settings.serve
         self.mailbox = Mailbox(limits_of(serve), self._plan.policy.takes)
-        self.warden = Warden(settings.guard, certain=True, tell=self._guarded)
+        guard = lenient(settings.guard) if self.bad else settings.guard
+        self.warden = Warden(guard, certain=True, tell=self._guarded)
         model = self.learner.fresh(fresh_seed(settings, self.id, 0), "model")
         self.policy = appoint(self._plan.policy, self._plan.cfg, settings, self.id, self.learner, model)
         self.window = Window(self.id, serve, self._plan.policy.serves)

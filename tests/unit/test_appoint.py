@@ -37,6 +37,10 @@ def test_a_policy_knows_its_run_and_how_many_samples_it_has() -> None:
     assert (policy.me, policy.rounds, policy.seed, policy.samples, policy.round) == ("me", 7, 3, 10, 0)
 
 
+def test_a_policy_knows_how_much_of_a_claim_is_believed() -> None:
+    assert made(Plain, ToyLearner()).claim == Settings().aggregate.claim == 10.0
+
+
 def test_chance_is_the_same_for_the_same_node_and_seed() -> None:
     assert made(Plain, ToyLearner()).rng.random() == made(Plain, ToyLearner()).rng.random()
 

@@ -86,6 +86,29 @@ def test_w2_is_w0_when_nobody_tells_a_novelty() -> None:
 
 # -- bad peers ---------------------------------------------------------------------------------------------------
 
+
+def test_who_says_it_has_a_billion_samples_counts_as_ten_times_the_median() -> None:
+    clients = [said(0.0), said(0.0), said(1.0)]
+    assert firsts(teacher("w0", clients, [10, 10, 10**9])) == [1.0]
+    assert firsts(teacher("w0", clients, [10, 10, 10**9], claim=10)) == [round(100 / 120, 5)]
+    assert firsts(teacher("w0", clients, [0, 10, 10**9], claim=1)) != firsts(teacher("w0", clients, [0, 0, 0]))
+
+
+def test_who_says_it_has_a_billion_samples_of_every_class_counts_as_ten_times_the_median() -> None:
+    clients = [said(0.0, counts=[5, 5]), said(0.0, counts=[5, 5]), said(1.0, counts=[1e9, 1e9])]
+    assert firsts(teacher("w1", clients, [10] * 3)) == [1.0]
+    assert firsts(teacher("w1", clients, [10] * 3, claim=10)) == [round(100 / 120, 5)]
+
+
+@every_scheme
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=8), st.floats(1, 100))
+def test_claims_that_are_not_beyond_the_bound_are_believed(how: How, samples: list[int], claim: float) -> None:
+    told = sorted(n for n in samples if n) or [1]
+    within = [min(n, told[0]) for n in samples]
+    clients = [said(i / 10, novelty=[1.0 + i], counts=[1 + i % 2, 2 - i % 2]) for i in range(len(samples))]
+    assert firsts(teacher(how, clients, within, claim=claim)) == firsts(teacher(how, clients, within))
+
+
 BAD = {
     "a NaN": [[np.nan, 1.0]],
     "an infinity": [[np.inf, 0.0]],

@@ -93,6 +93,18 @@ def test_the_gate_leaves_out_what_is_much_worse_and_knows_who_sent_it() -> None:
     assert told == [("kept_out", {"peer": A, "reason": "gate", "loss": 5.0, "mine": 0.5})]
 
 
+def test_what_the_gate_refuses_does_not_count_against_its_sender_unless_the_operator_wants_it() -> None:
+    guard, told = warden(gate=0.5, outliers=6.0)
+    mine, theirs = constant(0.0), constant(1.0)
+    guard.examine(Offer(A, theirs), mine, 0.0)
+    guard.untrained = 2.0
+    for _ in range(100):
+        left = guard.sifted(Average(mine, [theirs]), [Eval(loss, 0.0, 1) for loss in (0.5, 9.0)], now=0.0)
+        assert not left.others
+    assert guard.status(0.0)["against"] == {}
+    assert {event for event, _ in told} == {"kept_out"}
+
+
 def test_the_gate_has_no_say_unless_it_is_on_and_there_is_something_to_merge() -> None:
     mine = constant(1.0)
     assert warden()[0].to_score(Average(mine, [mine]), mine) == ()

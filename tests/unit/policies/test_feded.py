@@ -57,6 +57,14 @@ def test_those_whose_predictions_did_not_come_are_asked() -> None:
     assert hand.all(Report)[0].data == {"from": [A, B]}
 
 
+def test_who_says_it_has_a_billion_samples_does_not_outweigh_all_others() -> None:
+    policy, hand = make(FedEd, rounds=1, weights="w0", samples=1), ready(A, B)
+    policy.claim = 10.0
+    hand.answers[Gather] = lambda _: (Offer(A, NO, 0, samples=10**9), Offer(B, YES, 0, samples=1))
+    hand.run(policy.main())
+    assert first_of(hand) == pytest.approx(2 / 12)
+
+
 def test_predictions_of_another_round_are_not_used() -> None:
     policy, hand = make(FedEd, rounds=2, weights="w0", samples=1), ready(A)
     hand.served = {A: Offer(A, NO, 1, samples=1)}
