@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-docker check proto docs bench image compose compose-50 clean
+.PHONY: help setup demo test test-all test-docker test-chaos check proto docs bench image compose compose-50 clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test-all: $(STAMP)  ## run all tests
 
 test-docker: $(STAMP) image  ## build the images and run the tests that need a Docker engine
 	$(BIN)/pytest -m docker tests/containers $(ARGS)
+
+test-chaos: $(STAMP)  ## real processes on a bad network: 50 hosts in network namespaces
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 check: $(STAMP)  ## lint, format, types, stale generated files
 	$(BIN)/ruff check .
