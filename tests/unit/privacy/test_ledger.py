@@ -1,0 +1,124 @@
+"""What a node has told of its data, over restarts, crashes and full disks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pfl_node.errors import Refused, StoreError
+from pfl_node.privacy.account import Account, Step
+from pfl_node.privacy.keep import privacy_of, simulated
+from pfl_node.privacy.ledger import Ledger
+from pfl_node.settings import Settings
+from pfl_node.store.home import Home
+from pfl_node.types import PeerId
+from tests.failing import failing
+from tests.toy import constant
+
+YOU = PeerId("you")
+LOSSES = np.array([0.5, 1.0])
+
+
+def settings(**privacy: Any) -> Settings:
+    return Settings.model_validate({"privacy": {"oracle": True, "oracle_budget": 0.2, "dp": True, **privacy}})
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    opened = Home.open(tmp_path / "node")
+    yield opened
+    opened.close()
+
+
+def test_answers_and_trainings_are_there_after_a_restart(home: Home) -> None:
+    first = privacy_of(settings(), home, certain=True)
+    assert first.oracle
+    told = first.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
+    first.account.spend(Step(1.0, 0.1), 7)
+    first.account.spend(Step(1.0, 0.1), 3)
+    second = privacy_of(settings(), home, certain=True)
+    assert second.oracle
+    assert second.oracle.known(YOU, constant(1.0)) == told
+    assert second.oracle.spent == {YOU: 0.1}
+    assert second.account.steps == {Step(1.0, 0.1): 10}
+    second.oracle.tell(YOU, constant(2.0), LOSSES, LOSSES)
+    with pytest.raises(Refused, match=r"epsilon 0.2 of 0.2"):
+        second.oracle.admit(YOU)
+
+
+def test_noise_is_secret_and_differs_from_node_to_node_and_from_start_to_start(home: Home) -> None:
+    nodes = [privacy_of(settings(), home, certain=True) for _ in range(2)]
+    assert nodes[0].account.secret != nodes[1].account.secret
+    answers = {node.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES).loss for node in nodes if node.oracle}
+    assert len(answers) == 2
+
+
+def test_noise_of_a_simulation_follows_from_its_seed() -> None:
+    nodes = [simulated(settings(), PeerId("n1"), Account()) for _ in range(2)]
+    answers = {node.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES).loss for node in nodes if node.oracle}
+    assert len(answers) == 1
+
+
+def test_half_a_line_at_the_end_was_never_told_and_the_next_line_is_whole(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger("trained", {"noise": 1.0, "rate": 0.1, "steps": 5})
+    with ledger.path.open("ab") as file:
+        file.write(b'{"time":1,"event":"trai')
+    assert [row["steps"] for row in ledger.rows()] == [5]
+    ledger("trained", {"noise": 1.0, "rate": 0.1, "steps": 6})
+    assert [row["steps"] for row in ledger.rows()] == [5, 6]
+
+
+@pytest.mark.parametrize("line", [b"garbage", b"[]", b'{"event":"trained"}', b'{"event":"told","peer":"x"}'])
+def test_a_damaged_line_stops_the_start_with_one_clear_line(home: Home, line: bytes) -> None:
+    ledger = Ledger(home.path)
+    ledger("trained", {"noise": 1.0, "rate": 0.1, "steps": 5})
+    with ledger.path.open("ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(StoreError, match=r"privacy.jsonl is damaged in line 2.*move it away"):
+        privacy_of(settings(), home, certain=True)
+
+
+def test_a_full_disk_costs_the_answer_and_not_the_budget(home: Home) -> None:
+    privacy = privacy_of(settings(), home, certain=True)
+    assert privacy.oracle
+    with failing("journal.write=1*error(ENOSPC)"), pytest.raises(Refused, match="cannot write down"):
+        privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
+    assert privacy.oracle.spent == {}
+    privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
+    assert privacy.oracle.spent == {YOU: 0.1}
+
+
+def test_without_the_controls_nothing_is_written_and_nothing_is_told_of_them(home: Home) -> None:
+    privacy = privacy_of(Settings(), home, certain=False)
+    assert privacy.oracle is None
+    assert privacy.status() == {}
+    assert not (home.path / "privacy.jsonl").exists()
+
+
+def test_status_says_what_was_spent(home: Home) -> None:
+    privacy = privacy_of(settings(), home, certain=True)
+    assert privacy.oracle
+    privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
+    privacy.account.spend(Step(1.0, 0.1), 7)
+    found = privacy.status()
+    assert found["oracle"] == {"answers": 1, "budget": 0.2, "spent": {YOU: 0.1}, "total": 0.1}
+    assert found["dp"] == {"epsilon": 0.0, "delta": 1e-5, "steps": 7, "exhausted": False}
+
+
+def test_a_segment_goes_on_with_what_was_spent_once() -> None:
+    account = Account()
+    first = simulated(settings(), PeerId("n1"), account)
+    assert first.oracle
+    first.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
+    account.spend(Step(2.0, 0.5), 4)
+    held = first.dump()
+    for learner in (account, Account()):  # that of the segment before, and that of a new process
+        again = simulated(settings(), PeerId("n1"), learner, held)
+        assert again.oracle
+        assert again.oracle.spent == {YOU: 0.1}
+        assert again.account.steps == {Step(2.0, 0.5): 4}
