@@ -5,7 +5,9 @@ Knows no numpy and no torch: the bootstrap service has nothing else.
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from pfl_node.address import is_loopback, parse_address
 from pfl_node.errors import ConfigError
 from pfl_node.wire.careful import Careful
+from pfl_node.wire.garbled import hush
 
 if TYPE_CHECKING:
     from pfl_node.wire.tls import Tls
@@ -31,6 +34,8 @@ __all__ = [
     "server_options",
 ]
 
+log = logging.getLogger(__name__)
+
 MAX_CHUNK = 1 << 20  # bytes of payload in one message
 MAX_MESSAGE = MAX_CHUNK + (1 << 19)  # the rest is for the header and its notes
 
@@ -39,6 +44,7 @@ WINDOW = 2 << 20  # bytes; 40 MB/s at a round trip of 50 ms
 KEEPALIVE_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 PORTS_TRIED = 32
+LOOK = 1.0  # seconds between two looks at whether gRPC's server is still there
 
 Options = list[tuple[str, Any]]
 
@@ -95,6 +101,8 @@ class Endpoint:
         self._services: dict[str, Callable[[grpc.aio.Server], None]] = {}
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._server: grpc.aio.Server | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()  # servers that were replaced
 
     def add(self, service: str, register: Callable[[grpc.aio.Server], None]) -> None:
         """A service by its full name, and what puts its handlers into a server."""
@@ -123,7 +131,9 @@ class Endpoint:
     async def start(self) -> None:
         """Answer calls; health says NOT_SERVING until `serving`."""
         await self.serving(False)
+        hush()
         await self._bound.start()
+        self._keeper = asyncio.create_task(self._keep())
         if self._tls:
             self._tls.watch()
 
@@ -136,10 +146,39 @@ class Endpoint:
         """Take no new calls and give those in hand `grace` seconds."""
         if self._tls:
             await self._tls.close()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, *self._ending, return_exceptions=True)
+            self._keeper = None
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             server, self._server = self._server, None
             await server.stop(grace)
+
+    async def _keep(self) -> None:
+        """One call whose path is no UTF-8 ends gRPC's server (`AioServer._server_main_loop` of grpcio 1.85, which
+        decodes it). Then another takes its place, at the same port; calls in hand have a moment to end."""
+        while True:
+            try:
+                if not await self._bound.wait_for_termination(LOOK):
+                    return
+            except UnicodeDecodeError as error:
+                log.warning("a caller ended gRPC's server with the path %r; opening the port again", error.object)
+                await self._replace()
+
+    async def _replace(self) -> None:
+        ended, self._server = self._bound, self._build()
+        ending = asyncio.create_task(ended.stop(LOOK))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        while True:
+            try:
+                _take(self._server, self.host, self.port, None, self._tls)
+                break
+            except (OSError, RuntimeError) as error:
+                log.warning("cannot open the port again yet: %s", error)
+                await asyncio.sleep(LOOK)
+        await self._server.start()
 
     @property
     def _bound(self) -> grpc.aio.Server:

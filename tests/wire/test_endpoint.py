@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from pfl_node.wire.endpoint import (
     parse_address,
     server_options,
 )
+from tests.fuzz import http2
 
 
 class Seed(membership_pb2_grpc.MembershipServicer):
@@ -195,3 +197,41 @@ async def answer_of(path: str, message: bytes) -> grpc.StatusCode:
         return grpc.StatusCode.OK
     finally:
         await endpoint.stop(grace=0)
+
+
+def test_a_path_that_is_no_text_does_not_close_the_port(caplog: pytest.LogCaptureFixture) -> None:
+    """gRPC's server gives up on it; the endpoint does not."""
+
+    async def scenario() -> None:
+        endpoint = seed_endpoint()
+        await endpoint.bind("127.0.0.1:0")
+        await endpoint.start()
+        await endpoint.serving(True)
+        try:
+            for _ in range(2):
+                await bad_path(endpoint.port)
+                async with grpc.aio.insecure_channel(endpoint.address, options=channel_options()) as channel:
+                    stub = membership_pb2_grpc.MembershipStub(channel)
+                    reply = await stub.List(pb.ListRequest(), timeout=30, wait_for_ready=True)
+                    assert reply.self == "seed"
+                    health = health_pb2_grpc.HealthStub(channel)
+                    found = await health.Check(health_pb2.HealthCheckRequest(), timeout=30)
+                    assert found.status == health_pb2.HealthCheckResponse.SERVING
+        finally:
+            await endpoint.stop()
+
+    asyncio.run(scenario())
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.name for record in told] == ["pfl_node.wire.endpoint"] * 2
+    assert not any(record.exc_info for record in told)
+
+
+async def bad_path(port: int) -> None:
+    """Such a call, and the end that it gets."""
+    head = http2.head("/pfl.v", "x").replace(b"/pfl.v", b"/pf\x80\x80v")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    first = http2.frame(http2.HEADERS, head, flags=http2.END_HEADERS | http2.END_STREAM, stream=1)
+    writer.write(http2.PREFACE + http2.frame(http2.SETTINGS) + first)
+    while http2.spoken(await reader.read(1 << 16)) == "nothing":
+        pass
+    writer.close()

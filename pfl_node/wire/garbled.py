@@ -1,0 +1,31 @@
+"""What gRPC's Python logs of callers who send bytes that are no text: a traceback each, which helps nobody."""
+
+from __future__ import annotations
+
+import logging
+
+LOGGERS = ("grpc._cython.cygrpc", "asyncio")
+GRPC = (".pyx.pxi", ".pyx")  # where gRPC's own code is
+
+
+class Garbled(logging.Filter):
+    """Lets everything pass but that."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = (record.exc_info and record.exc_info[1]) or record.msg
+        return not (isinstance(error, UnicodeDecodeError) and (error is record.msg or _from_grpc(error)))
+
+
+def hush() -> None:
+    """May be called again."""
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        if not any(isinstance(known, Garbled) for known in logger.filters):
+            logger.addFilter(Garbled())
+
+
+def _from_grpc(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename.endswith(GRPC)

@@ -1,0 +1,1 @@
+"""Nonsense for a node that trains: every RPC, the UDP port, what lies below gRPC. `python -m tests.fuzz --help`"""

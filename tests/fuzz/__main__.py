@@ -1,0 +1,52 @@
+"""`python -m tests.fuzz`: fire at a daemon that trains, and report. The exit code is 1 when there is a finding."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.e2e.running import processes
+from tests.fuzz.siege import Plan, Siege
+from tests.fuzz.tally import read
+
+
+def plan_of(words: list[str] | None = None) -> tuple[Plan, Path | None]:
+    ask = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    ask.add_argument("--messages", type=int, default=100_000, help="calls, datagrams and connections")
+    ask.add_argument("--seed", type=int, default=0, help="decides every message")
+    ask.add_argument("--warm", type=int, default=20_000, help="messages before memory is measured")
+    ask.add_argument("--peers", type=int, default=2, help="real nodes that learn with the daemon")
+    ask.add_argument("--policy", default="el")
+    ask.add_argument("--only", type=int, help="send this message of the seed and no other")
+    ask.add_argument("--shot", type=read, help="send this message, as a finding has written it")
+    ask.add_argument("--keep", type=Path, help="a folder for the logs and data of the nodes, which stay there")
+    given = vars(ask.parse_args(words))
+    keep: Path | None = given.pop("keep")
+    if (given["only"] is not None or given["shot"]) and "--messages" not in (words or sys.argv):
+        given["messages"] = 1
+    return Plan(**given), keep
+
+
+def main(words: list[str] | None = None) -> int:
+    plan, keep = plan_of(words)
+    with tempfile.TemporaryDirectory(prefix="pfl-fuzz-") as folder:
+        where = keep or Path(folder)
+        where.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        with processes(where) as start:
+            siege = Siege(plan, start, lambda line: print(line, flush=True))
+            asyncio.run(siege.run())
+    tally = siege.tally
+    print(*tally.lines(), sep="\n")
+    print(f"{tally.messages:,} messages with seed {plan.seed} in {time.monotonic() - began:.0f} s")
+    print(*(f"FINDING ({tally.different[f.splitlines()[0]]} times): {f}" for f in tally.findings), sep="\n")
+    print(f"{len(tally.different)} findings")
+    return 1 if tally.different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

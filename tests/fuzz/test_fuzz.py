@@ -1,0 +1,68 @@
+"""Nodes that are fired at while they learn: some messages by default, a hundred thousand among the slow tests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.living import Life, Town, play
+from tests.fuzz.__main__ import main
+from tests.fuzz.ear import recorded
+from tests.fuzz.fire import Gun
+from tests.fuzz.harmless import Fence
+from tests.fuzz.shots import Armoury
+from tests.fuzz.storm import Storm, shots_of
+from tests.fuzz.surface import surface_of
+from tests.fuzz.tally import Tally
+
+RUN = "fuzz"
+MESSAGES = 2000
+
+
+async def armed(bob: Life, ann: Life, seed: int) -> Armoury:
+    surface = await asyncio.to_thread(surface_of, bob.address)
+    corpus = await recorded(bob.address, surface, RUN, bob.round)
+    return Armoury(seed, corpus, Fence([bob.address, ann.address]), bob.address)
+
+
+def test_two_nodes_learn_on_while_one_is_sent_nonsense(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Every call, the UDP port and bare connections; each bad message gets a precise status."""
+    unhandled: list[dict[str, Any]] = []
+    tally = Tally(seed=1)
+
+    async def scene(town: Town) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        quick = {"run": RUN, "policy": {"name": "el"}, "round": {"patience": 0.5}, "start": {"wait": 30}}
+        bob = await town.runs("bob", **quick)
+        ann = await town.runs("ann", peer_seed=[bob.address], **quick)
+        await bob.until(lambda: bob.node.reception.received)
+        armoury = await armed(bob, ann, tally.seed)
+        before = bob.round
+
+        async def asked() -> None:
+            await asyncio.sleep(0)
+            armoury.corpus.round = bob.round
+
+        async with Gun(bob.address) as gun:
+            await Storm(gun, tally, asked).shoot(shots_of(armoury, range(MESSAGES)))
+        assert bob.round > before
+        await bob.rounds(2)
+        assert [outcome for _, outcome in bob.node.reception.calls if outcome == "internal"] == []
+        assert bob.node.reception.refused["garbage"] > 0
+        assert bob.node.membership.counters["garbage"] > 0
+
+    play(tmp_path, scene)
+    assert tally.findings == []
+    assert tally.messages == MESSAGES
+    assert unhandled == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["el", "gossip"])
+def test_a_daemon_bears_a_hundred_thousand_messages(policy: str) -> None:
+    assert main(["--messages", "100000", "--policy", policy]) == 0
