@@ -127,9 +127,17 @@ class Door:
             if stream:
                 stream.reset()
 
-    def after(self, nbytes: int, happens: Callable[[], None]) -> None:
-        """When connections have brought so many bytes more: for example silence, in the middle of a model."""
-        self._left, self._wire = nbytes, happens
+    def after(self, nbytes: int, happens: Callable[[], None]) -> asyncio.Event:
+        """When connections have brought so many bytes more: for example silence, in the middle of a model. The
+        event is set when it has happened."""
+        done = asyncio.Event()
+
+        def trip() -> None:
+            happens()
+            done.set()
+
+        self._left, self._wire = nbytes, trip
+        return done
 
     # -- what goes through ---------------------------------------------------------------------------------
 

@@ -187,6 +187,8 @@ def _parted_views(
     sides = [{h.address for h in side} for side in (few, rest)]
     wrong = sum(len((side - {me}) - then.get(me, set())) for side in sides for me in side)
     figures.at_most("members that somebody of their own side took for dead", wrong, 0, "")
+    across = sum(len(then.get(me, set()) - side) for side in sides for me in side)
+    figures.add("members of the other side that somebody still believed in when it ended", across)
 
 
 def kill(wishes: Wishes, figures: Figures, make: Make) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 CHUNK = 1 << 12  # so small that a model of the tests can stop in its middle
 AHEAD = 64  # chunks read and not yet written, in one direction
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
 Leave = Callable[[bytes], Coroutine[Any, Any, float]]  # waits until bytes may go, and says how late they come
 
 
@@ -22,12 +23,12 @@ class Stream:
     def __init__(self, near: tuple[Reader, Writer], far: tuple[Reader, Writer], there: Leave, back: Leave) -> None:
         self._near, self._far = near, far
         self._ways = ((near[0], far[1], there), (far[0], near[1], back))
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Future[Any] | None = None
 
     async def run(self) -> None:
-        self._task = asyncio.ensure_future(asyncio.gather(*(self._way(*way) for way in self._ways)))
+        self._task = both = asyncio.gather(*(self._way(*way) for way in self._ways))
         with suppress(OSError, asyncio.CancelledError):
-            await self._task
+            await both
         for writer in (self._near[1], self._far[1]):
             writer.close()
 

@@ -30,7 +30,7 @@ async def swarm(town: Town, net: Net, names: str = "abc") -> Swarm:
     found: Swarm = {}
     for name in names:
         door = await net.door(name)
-        seeds = {"peer_seed": (found["a"][1].address,)} if found else {}
+        seeds: dict[str, Any] = {"peer_seed": (found["a"][1].address,)} if found else {}
         life = await town.listens(name, advertise=door.address, **SETTINGS, **seeds)
         door.leads_to(life.node.endpoint.address)
         found[name] = life, door
@@ -99,9 +99,7 @@ def test_a_link_that_dies_silently_in_the_middle_of_a_model(tmp_path: Path) -> N
         """Of the link to c; its own calls to the others still go."""
         (a, _), (b, _), (c, door) = nodes.values()
         await a.rounds(1)
-        cut = asyncio.Event()
-        door.after(6000, lambda: (door.silence(), cut.set())[0])
-        await cut.wait()
+        await door.after(6000, door.silence).wait()
         await asyncio.gather(a.rounds(3), b.rounds(3), c.rounds(3))
         door.speak()
         await all_together(nodes)

@@ -141,8 +141,7 @@ def test_silence_keeps_bytes_until_it_ends_and_packets_never_come() -> None:
 def test_a_wire_is_tripped_in_the_middle_of_what_is_sent() -> None:
     async def scene(net: Net, door: Door) -> None:
         reader, writer = await connect(door)
-        tripped = asyncio.Event()
-        door.after(200_000, lambda: (door.silence(), tripped.set())[0])
+        tripped = door.after(200_000, door.silence)
         writer.write(bytes(1_000_000))
         reading = asyncio.create_task(reader.readexactly(1_000_000))
         await tripped.wait()
