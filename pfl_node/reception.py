@@ -18,6 +18,7 @@ from pfl_node.guard.settings import GuardSettings
 from pfl_node.guard.warden import Warden
 from pfl_node.mailbox import Mailbox
 from pfl_node.model import Layout, Model
+from pfl_node.named import Named
 from pfl_node.ops.events import Tell, nobody
 from pfl_node.privacy.oracle import Oracle
 from pfl_node.settings import ServeSettings
@@ -35,6 +36,7 @@ MINUTE = 60.0
 BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that bring a model
 SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
 MAX_ID = 64  # characters; a longer name of a sender is nobody's
+OTHERS = PeerId("others")  # who has not called for long, where very many do
 
 
 class Rate:
@@ -88,9 +90,9 @@ class Reception:
         self.bell = bell
         self.status = status
         self.calls: Counter[tuple[str, str]] = Counter()  # (call, "ok" or the reason)
-        self.received: Counter[PeerId] = Counter()  # models
-        self.served: Counter[PeerId] = Counter()  # models and parts of them that were fetched from me
-        self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = Counter()  # bytes of calls that went well
+        self.received: Counter[PeerId] = Named(OTHERS)  # models
+        self.served: Counter[PeerId] = Named(OTHERS)  # models and parts of them that were fetched from me
+        self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = Named()  # bytes of calls that went well
         self.bytes_in = 0
         self.bytes_out = 0
         self.tell: Tell = nobody
@@ -231,7 +233,7 @@ class Reception:
             raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
         if envelope.run != self.run:
             raise Refused(Reason.UNKNOWN_RUN, f"run {envelope.run!r} is not known here, this is {self.run!r}")
-        if not 0 < len(envelope.sender) <= MAX_ID or envelope.sender == self.me:
+        if not 0 < len(envelope.sender) <= MAX_ID or not envelope.sender.isascii() or envelope.sender == self.me:
             raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender[:MAX_ID]!r} cannot be the sender")
         if call == "EvaluateModel" and envelope.part != "model":
             raise Refused(Reason.LAYOUT, f"of a {envelope.part} alone there is no score", envelope.sender)

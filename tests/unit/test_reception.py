@@ -11,8 +11,9 @@ from pfl_node.bell import Bell
 from pfl_node.errors import Reason, Refused
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
+from pfl_node.named import NAMES
 from pfl_node.policies.base import Policy
-from pfl_node.reception import Rate, Reception
+from pfl_node.reception import OTHERS, Rate, Reception
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Offer, Part, PeerId
@@ -221,3 +222,25 @@ def test_a_model_that_arrives_when_the_node_has_stopped_is_refused_and_not_lost(
         host.mailbox.admit(YOU, None)  # its place was given back
 
     asyncio.run(go())
+
+
+def test_invented_names_do_not_pile_up_and_the_totals_stay_right() -> None:
+    """Without TLS every call may come under another name."""
+    r = opened()
+    for n in range(3 * NAMES):
+        for call in ("SendModel", "GetModel"):
+            r.count(call, "ok", f"somebody-{n}", 10)
+        r.received[PeerId(f"somebody-{n}")] += 1
+    r.count("GetModel", "ok", YOU, 10)
+    assert [len(found) for found in (r.received, r.served, r.moved)] == [NAMES + 1, NAMES + 1, NAMES]
+    assert (r.received.total(), r.served.total()) == (3 * NAMES, 3 * NAMES + 1)
+    assert (r.served[YOU], r.moved[YOU, "out"]) == (1, 10)
+    assert r.served[PeerId("somebody-0")] == 0
+    assert r.served[OTHERS] == 2 * NAMES + 1
+
+
+def test_a_sender_whose_name_no_node_can_have_is_refused() -> None:
+    r = opened()
+    for name in ("", "x" * 65, "\U0001f600", ME):
+        with pytest.raises(Refused, match="cannot be the sender"):
+            r.admit("GetModel", envelope(name))
