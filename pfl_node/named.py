@@ -11,8 +11,8 @@ NAMES = 2048
 
 
 class Named(Counter[K]):
-    """A Counter of at most so many keys. The one that was counted longest ago makes room; what it had goes to `rest`,
-    where there is one, so that the total stays right."""
+    """A Counter of at most so many keys. The one that was counted longest ago makes room, and its count goes to
+    `rest`, where there is one: the total stays right."""
 
     def __init__(self, rest: K | None = None, *, names: int = NAMES) -> None:
         super().__init__()

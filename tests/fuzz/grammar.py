@@ -122,7 +122,8 @@ class Grammar:
             return chance.choice(self._words)
         if chance.random() < 0.02:
             return "x" * chance.choice((300, 5000, 70_000))
-        return chance.choice((*WORDS, f"n{chance.randrange(50)}", f"{chance.getrandbits(64):016x}"))
+        new = f"{chance.getrandbits(64):016x}"
+        return chance.choice((*WORDS, f"n{chance.randrange(50)}", *[new] * 6))
 
 
 def walk(message: Message) -> Iterator[tuple[Message, FieldDescriptor, Any]]:
