@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.forked import Forked
 from tests.chaos.inside import ROOT, netem
 from tests.chaos.ledger import Life
 from tests.chaos.router import OPERATOR
@@ -32,7 +33,7 @@ class Host:
     address: str
     namespace: int
     device: int
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
     lives: list[Life] = field(default_factory=list)
 
     @property
@@ -123,6 +124,13 @@ class Lab:
             start_new_session=True,
         )
         log.close()
+        host.lives.append(Life(time.time()))
+
+    def fork(self, host: Host, *words: object) -> None:
+        """`pfl-node WORDS` there, from what `forked.load` has loaded."""
+        assert host.process is None
+        line = [*map(str, words)]
+        host.process = Forked(line, namespace=host.namespace, log=self.log(host), cwd=self.folder)
         host.lives.append(Life(time.time()))
 
     def kill(self, host: Host, number: signal.Signals = signal.SIGKILL) -> None:

@@ -51,6 +51,8 @@ def parse() -> Wishes:
     add("--light", action="store_true", help="members that do not train: the bootstrap service")
     add("--seconds", type=float, default=600, help="churn: how long")
     add("--every", type=float, default=5, help="churn: seconds between two kills")
+    add("--down", type=float, default=10, help="churn: seconds until one that was killed is started again")
+    add("--apart", action="store_true", help="every node is a python of its own, 200 MB each, not forked from one")
     add("--parted", type=float, default=60, help="partition: how long")
     add("--watch", type=float, default=60, help="views: seconds in which nobody may be taken for dead")
     add("--rounds", type=int, default=40, help="kill: of the run")

@@ -18,7 +18,8 @@ from tests.chaos.ledger import Round
 from tests.chaos.swarm import Swarm
 
 PATIENCE = 900.0
-DEADLINE = 10.0  # seconds: the nodes' `round.patience`, and here also what a call may take
+DEADLINE = 10.0 + 1.0  # seconds: the nodes' `round.patience`, and what they do besides waiting on a busy machine
+LAST = 3  # rounds that everybody does after the last kill, so that a last accuracy is one of a member
 KILLS = 3  # of the first scene, one after the other
 
 
@@ -31,6 +32,8 @@ class Wishes:
     light: bool
     seconds: float
     every: float
+    down: float
+    apart: bool
     parted: float
     watch: float
     rounds: int
@@ -96,7 +99,7 @@ def views(wishes: Wishes, figures: Figures, make: Make) -> None:
     """Cold start, a quiet while, kills."""
     with make("views") as lab:
         _weather(lab, wishes, figures)
-        swarm = Swarm(lab, light=wishes.light, extra=wishes.set)
+        swarm = Swarm(lab, light=wishes.light, extra=wishes.set, fork=not wishes.apart)
         began = swarm.start_all()
         figures.add("all processes started after, s", time.time() - began)
         full = swarm.full_views(began, PATIENCE)
@@ -143,7 +146,7 @@ def partition(wishes: Wishes, figures: Figures, make: Make) -> None:
     """A fifth on one side, the rest on the other; then it is healed."""
     with make("partition") as lab:
         _weather(lab, wishes, figures)
-        swarm = Swarm(lab, light=wishes.light, extra=wishes.set)
+        swarm = Swarm(lab, light=wishes.light, extra=wishes.set, fork=not wishes.apart)
         swarm.full_views(swarm.start_all(), PATIENCE)
         if not wishes.light:
             swarm.until(lambda: all(swarm.journal(h) for h in lab.hosts), PATIENCE, "everybody did a round")
@@ -195,7 +198,7 @@ def kill(wishes: Wishes, figures: Figures, make: Make) -> None:
     """30 % of the nodes at once; the rest finish."""
     with make("kill") as lab:
         _weather(lab, wishes, figures)
-        swarm = Swarm(lab, light=False, rounds=wishes.rounds, extra=wishes.set)
+        swarm = Swarm(lab, light=False, rounds=wishes.rounds, extra=wishes.set, fork=not wishes.apart)
         swarm.full_views(swarm.start_all(), PATIENCE)
         swarm.until(lambda: all(swarm.journal(h) for h in lab.hosts), PATIENCE, "everybody did a round")
         victims = Random(wishes.seed).sample(lab.hosts, round(0.3 * wishes.nodes))
@@ -224,7 +227,7 @@ def churn(wishes: Wishes, figures: Figures, make: Make) -> None:
     """One is killed every few seconds and started again; then the same run undisturbed, for as many rounds."""
     with make("churn") as lab:
         _weather(lab, wishes, figures)
-        swarm = Swarm(lab, light=wishes.light, extra=wishes.set)
+        swarm = Swarm(lab, light=wishes.light, extra=wishes.set, fork=not wishes.apart)
         swarm.full_views(swarm.start_all(), PATIENCE)
         if not wishes.light:
             swarm.until(lambda: all(swarm.journal(h) for h in lab.hosts), PATIENCE, "everybody did a round")
@@ -236,6 +239,7 @@ def churn(wishes: Wishes, figures: Figures, make: Make) -> None:
         _false_deaths(swarm, figures)
         if wishes.light:
             return
+        swarm.until(lambda: all(_since(swarm, h, end) >= LAST for h in lab.hosts), PATIENCE, "all go on")
         codes = swarm.stop()
         figures.add("exit codes at the end", str(sorted(set(codes))), "[0]", not any(codes))
         every = {host.name: swarm.journal(host) for host in lab.hosts}
@@ -247,26 +251,36 @@ def churn(wishes: Wishes, figures: Figures, make: Make) -> None:
 
 
 def _churn(swarm: Swarm, lab: Lab, wishes: Wishes) -> int:
-    """Everybody's turn comes in an order of chance; who is down is started again at once."""
+    """Everybody's turn comes, in an order of chance. Who was killed is started again after a while."""
     rng, kills = Random(wishes.seed), 0
     queue: list[Host] = []
+    down: list[tuple[float, Host]] = []
     begun = time.monotonic()
-    while time.monotonic() < begun + wishes.seconds:
-        queue = queue or rng.sample(lab.hosts, len(lab.hosts))
-        host = queue.pop()
-        if lab.running(host):
-            lab.kill(host)
+    while (now := time.monotonic()) < begun + wishes.seconds or down:
+        if down and down[0][0] <= now:
+            swarm.start(down.pop(0)[1])
+        elif now >= begun + wishes.every * kills and now < begun + wishes.seconds:
+            queue = queue or rng.sample(lab.hosts, len(lab.hosts))
+            host = queue.pop()
+            if not lab.running(host):
+                print(f"{host.name} has ended by itself, with exit code {lab.ended(host)}", flush=True)
+            else:
+                lab.kill(host)
+            down.append((now + wishes.down, host))
             kills += 1
-        elif host.process:
-            print(f"{host.name} had ended by itself, with exit code {lab.ended(host)}", flush=True)
-        swarm.start(host)
-        time.sleep(max(0.0, begun + wishes.every * kills - time.monotonic()))
+        else:
+            time.sleep(0.05)
     return kills
+
+
+def _since(swarm: Swarm, host: Host, when: float) -> int:
+    """Rounds."""
+    return sum(r.ended > when for r in swarm.journal(host))
 
 
 def _undisturbed(wishes: Wishes, figures: Figures, make: Make, rounds: int, disturbed: float) -> None:
     with make("undisturbed") as lab:
-        swarm = Swarm(lab, light=False, rounds=rounds, extra=wishes.set)
+        swarm = Swarm(lab, light=False, rounds=rounds, extra=wishes.set, fork=not wishes.apart)
         swarm.start_all()
         for host in lab.hosts:
             lab.ended(host, PATIENCE * 2)

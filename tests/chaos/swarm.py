@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from statistics import fmean
 
-from tests.chaos import ledger
+from tests.chaos import forked, ledger
 from tests.chaos.lab import Host, Lab
 from tests.chaos.ledger import Round, Said
 
@@ -28,11 +28,16 @@ NODE = (
 class Swarm:
     """Nodes, or light members: the bootstrap service, which has the same membership and never trains."""
 
-    def __init__(self, lab: Lab, *, light: bool, rounds: int | None = None, extra: Iterable[str] = ()) -> None:
+    def __init__(
+        self, lab: Lab, *, light: bool, rounds: int | None = None, extra: Iterable[str] = (), fork: bool = True
+    ) -> None:
         self.lab = lab
         self.light = light
         self.rounds = rounds
         self.extra = tuple(extra)
+        self._fork = fork and not light
+        if self._fork:
+            forked.load()
         self._read = {host.address: 0 for host in lab.hosts}  # bytes of its log
         self._said: list[Said] = []
 
@@ -49,7 +54,11 @@ class Swarm:
         if not host.lives:  # all begin together; who comes back does not wait for all
             place += [f"start.peers={count - 1}", "start.wait=600"]
         sets = [w for setting in (*NODE, *place, *self.extra) for w in ("--set", setting)]
-        self.lab.start(host, "pfl_node", *words, *sets, *(["--rounds", self.rounds] if self.rounds else []))
+        line = [*words, *sets, *(["--rounds", self.rounds] if self.rounds else [])]
+        if self._fork:
+            self.lab.fork(host, *line)
+        else:
+            self.lab.start(host, "pfl_node", *line)
 
     def start_all(self) -> float:
         """When it began."""
