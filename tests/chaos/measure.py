@@ -14,9 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.chaos.figures import Figures, Wishes
 from tests.chaos.inside import go_inside
 from tests.chaos.lab import Lab
-from tests.chaos.scenes import SCENES, Figures, Wishes
+from tests.chaos.scenes import SCENES
 
 
 def main() -> int:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
 
 from tests.chaos import ledger
+from tests.chaos.figures import Figures, Wishes
 from tests.chaos.lab import Host, Lab
 from tests.chaos.ledger import Round
 from tests.chaos.swarm import Swarm
@@ -21,57 +19,6 @@ PATIENCE = 900.0
 DEADLINE = 10.0 + 1.0  # seconds: the nodes' `round.patience`, and what they do besides waiting on a busy machine
 LAST = 3  # rounds that everybody does after the last kill, so that a last accuracy is one of a member
 KILLS = 3  # of the first scene, one after the other
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """The command line."""
-
-    what: list[str]
-    nodes: int
-    light: bool
-    seconds: float
-    every: float
-    down: float
-    apart: bool
-    parted: float
-    watch: float
-    rounds: int
-    delay: float  # ms
-    jitter: float  # ms
-    loss: float  # %
-    seed: int
-    set: list[str]
-    json: Path | None
-    keep: Path | None
-
-
-@dataclass(slots=True)
-class Figures:
-    """What was measured beside what was wanted."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, what: str, value: float | str, aim: str = "", reached: bool = True) -> None:
-        shown = f"{value:.1f}" if isinstance(value, float) else str(value)
-        self.rows.append({"what": what, "measured": shown, "aim": aim, "reached": reached})
-        print(f"{time.strftime('%H:%M:%S')} {self._line(self.rows[-1])}", flush=True)
-
-    def at_most(self, what: str, value: float, most: float, unit: str = "s") -> None:
-        shown: float | str = value if isinstance(value, float) else str(value)
-        self.add(f"{what}, {unit}" if unit else what, shown, f"<= {most:g}", value <= most)
-
-    @property
-    def reached(self) -> bool:
-        return all(row["reached"] for row in self.rows)
-
-    def table(self) -> str:
-        return "\n".join(map(self._line, self.rows))
-
-    @staticmethod
-    def _line(row: dict[str, Any]) -> str:
-        aim = f"   (aim {row['aim']}{'' if row['reached'] else ': NOT REACHED'})" if row["aim"] else ""
-        return f"{row['what']}: {row['measured']}{aim}"
 
 
 Make = Callable[[str], Lab]
