@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pfl_node.model import Model, Vector
+from pfl_node.model import Model
 from pfl_node.types import PeerId
 
 PEERS = 64  # whose last figures count, those of whom something came last
@@ -121,28 +121,21 @@ def bound(usual: Sequence[float], mads: float) -> float:
 
 
 def measure(model: Model, mine: Model | None) -> Figures:
-    norm = length(model.vector)
-    if mine is None or mine.layout.part == "predictions" or mine.layout != model.layout:
-        return Figures(norm)
-    return Figures(norm, length(model.vector, mine.vector), cosine(model.vector, mine.vector))
+    """In one pass over both, in blocks and in float64."""
+    beside = mine is not None and mine.layout.part != "predictions" and mine.layout == model.layout
+    square, own, apart, product = 0.0, 0.0, 0.0, 0.0
+    for start in range(0, model.vector.size, BLOCK):
+        a = model.vector[start : start + BLOCK].astype(np.float64)
+        square += float(a @ a)
+        if beside and mine is not None:
+            b = mine.vector[start : start + BLOCK].astype(np.float64)
+            own, product = own + float(b @ b), product + float(a @ b)
+            a -= b
+            apart += float(a @ a)
+    norm = sqrt(square)
+    return Figures(norm, sqrt(apart), cosine(product, norm, sqrt(own))) if beside else Figures(norm)
 
 
-def length(vector: Vector, other: Vector | None = None) -> float:
-    """The L2 norm of a vector or of a difference, in blocks and in float64."""
-    total = 0.0
-    for start in range(0, vector.size, BLOCK):
-        part = vector[start : start + BLOCK].astype(np.float64)
-        if other is not None:
-            part -= other[start : start + BLOCK]
-        total += float(part @ part)
-    return sqrt(total)
-
-
-def cosine(one: Vector, other: Vector) -> float:
-    """Of the angle between two vectors: 1 the same direction, -1 the opposite; 0 where one has none."""
-    dot, ones, others = 0.0, 0.0, 0.0
-    for start in range(0, one.size, BLOCK):
-        a = one[start : start + BLOCK].astype(np.float64)
-        b = other[start : start + BLOCK].astype(np.float64)
-        dot, ones, others = dot + float(a @ b), ones + float(a @ a), others + float(b @ b)
-    return max(-1.0, min(1.0, dot / sqrt(ones) / sqrt(others))) if ones > 0 and others > 0 else 0.0
+def cosine(product: float, one: float, other: float) -> float:
+    """Of the angle between vectors of these norms: 1 the same direction, -1 the opposite; 0 if one has none."""
+    return max(-1.0, min(1.0, product / one / other)) if one > 0 and other > 0 else 0.0
