@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from pfl_node.errors import PeerGone
 from pfl_node.types import PeerId
 from pfl_node.wire.dial import Dialer, Link
 from pfl_node.wire.membership_pb2_grpc import MembershipStub
@@ -23,7 +24,7 @@ class Line:
     stub: MembershipStub
     calls: int = 0
     idle_since: float = 0.0
-    broken: bool = False
+    broken: bool = False  # not to be used again
 
 
 class Channels:
@@ -45,6 +46,8 @@ class Channels:
         """To make calls with, and who answers them, as TLS says. A channel on which a call failed for want of an
         answer is not used again. Raises PeerGone or Refused when TLS shows that it must not be called."""
         line = await self._line(address, timeout)
+        if line.broken:  # while several waited for it
+            raise PeerGone(address, "the connection was closed")
         self._dialer.permit(line.link)
         line.calls += 1
         try:
@@ -96,7 +99,8 @@ class Channels:
             done.exception()  # whoever waited has it; nobody may have
 
     def _keep(self, address: str, link: Link) -> Line:
-        line = self._lines[address] = Line(link, MembershipStub(link.channel))
+        now = asyncio.get_running_loop().time()
+        line = self._lines[address] = Line(link, MembershipStub(link.channel), idle_since=now)
         return line
 
     def _retire(self, address: str, line: Line) -> None:
@@ -111,6 +115,7 @@ class Channels:
             del self._lines[address]
 
     def _hang_up(self, line: Line) -> None:
+        line.broken = True
         closing = asyncio.create_task(line.link.channel.close(None))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

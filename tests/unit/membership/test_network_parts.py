@@ -9,10 +9,13 @@ import time
 import grpc
 import pytest
 
+from pfl_node.errors import PeerGone
 from pfl_node.membership.channels import Channels
 from pfl_node.membership.resolver import Resolver, written
 from pfl_node.membership.udp import Udp
+from pfl_node.types import PeerId
 from pfl_node.wire import membership_pb2 as pb
+from pfl_node.wire.dial import Dialer, Link
 from pfl_node.wire.endpoint import Endpoint
 from tests.unit.membership.swarm import until
 
@@ -117,6 +120,53 @@ def test_a_channel_that_fails_is_not_used_again() -> None:
             async with channels.stub("127.0.0.1:9") as (stub, _):
                 await stub.List(pb.ListRequest(), timeout=5)
         assert len(channels) == 0
+        await channels.close()
+
+    asyncio.run(scenario())
+
+
+class Patient(Dialer):
+    """Connects when it may, and is asked as for TLS: several callers wait for one connection."""
+
+    secure = True
+
+    def __init__(self, *, may: bool) -> None:
+        self.may = asyncio.Event()
+        if may:
+            self.may.set()
+
+    async def dial(self, address: str, connect_timeout: float, expect: PeerId | None = None) -> Link:
+        await self.may.wait()
+        return self.plain(address, connect_timeout)
+
+
+def test_a_new_line_is_not_taken_for_an_idle_one_before_it_was_used() -> None:
+    async def scenario() -> None:
+        channels = Channels(dialer=Patient(may=True))
+        line = await channels._line("127.0.0.1:9", 1.0)
+        channels._reap()
+        assert len(channels) == 1
+        assert not line.broken
+        await channels.close()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_waited_for_a_line_that_was_closed_meanwhile_is_told_so() -> None:
+    async def call(channels: Channels) -> None:
+        async with channels.stub("127.0.0.1:9") as (stub, _):
+            await stub.List(pb.ListRequest(), timeout=5)
+
+    async def scenario() -> None:
+        dialer = Patient(may=False)
+        channels = Channels(dialer=dialer)
+        waiting = asyncio.create_task(call(channels))
+        await until(lambda: bool(channels._dialling))
+        dialled = channels._dialling["127.0.0.1:9"]
+        dialled.add_done_callback(lambda done: channels._retire("127.0.0.1:9", done.result()))
+        dialer.may.set()
+        with pytest.raises(PeerGone, match="closed"):
+            await waiting
         await channels.close()
 
     asyncio.run(scenario())
