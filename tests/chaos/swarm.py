@@ -19,7 +19,7 @@ LOOK = 0.5
 NODE = (
     "policy.name=el",
     "policy.degree=4",
-    "train.epochs=1",
+    "train.init=common",
     "log.format=json",
     'eval.on=["test"]',
 )
