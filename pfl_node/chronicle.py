@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from pfl_node.store.checkpoint import save_model
 from pfl_node.store.generations import Generations
 from pfl_node.store.home import Home
 from pfl_node.store.journal import Journal
-from pfl_node.types import Eval
+from pfl_node.types import Eval, PeerId
 from pfl_node.work import Work
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Chronicle:
         self.tell = tell  # what an operator may want to see
         self.measured: dict[str, Eval] = {}  # val and test of the personal model
         self.told: dict[str, Any] = {}  # the data of the last Report, and the last of each Record
+        self.given_up = 0  # models that a round went on without
         self.failures: Counter[tuple[str, str]] = Counter()  # calls of ours that failed: (call, why)
         self._journal = Journal(home.journal)
         self._last_measured: tuple[Model, int] | None = None
@@ -135,6 +136,14 @@ class Chronicle:
         news = why in MISFIT and (error.peer, why) not in self._misfits
         self._misfits.add((error.peer, why))
         (log.warning if news else log.debug)("call failed", call=call, peer=error.peer, why=why, text=error.text)
+
+    def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None:
+        """A round went on without these, whose models had not come in time."""
+        self.given_up += len(peers)
+        row = {"round": round, "peers": list(peers), "seconds": float(f"{seconds:.3f}")}
+        self.write("given_up", row)
+        self.tell("given_up", row)
+        log.debug("gave up", **row)
 
     def _log(self, row: Mapping[str, Any]) -> None:
         """A round for people, at most once a second."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,6 +29,7 @@ class Diary(Protocol):
     def published(self, step: Publish) -> None: ...
     async def report(self, step: Report) -> None: ...
     def failed(self, call: str, error: PeerError) -> None: ...
+    def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None: ...
 
 
 class Others(Protocol):

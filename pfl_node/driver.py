@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ from pfl_node.fault import users_fault
 from pfl_node.lingering import Lingering
 from pfl_node.model import Layout
 from pfl_node.policies.base import Policy
+from pfl_node.pushes import Call, Pushes
+from pfl_node.rounds import LOOK, Rounds
 from pfl_node.steps import (
     Ask,
     Fetch,
@@ -34,10 +36,9 @@ from pfl_node.steps import (
 )
 from pfl_node.study import Study
 from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.waits import Waits
 
 T = TypeVar("T")
-Call = Callable[[PeerId, str], Awaitable[T]]  # of a peer at an address
-LOOK = 0.5  # seconds between two looks at how far the others are; their rounds come without a ring
 ANSWERED = frozenset({"Fetch", "EvaluateModel"})  # calls whose answer can be bad
 SPOILED = frozenset({Reason.NOT_FINITE, Reason.CHECKSUM, Reason.BOMB, Reason.TOO_LARGE, Reason.GARBAGE})
 
@@ -48,11 +49,11 @@ class Driver:
     def __init__(self, policy: Policy, desk: Desk) -> None:
         self.policy = policy
         self.desk = desk
-        self.waiting_for: tuple[PeerId, ...] = ()
+        self.waits = Waits()
+        self._rounds = Rounds(desk, self.waits)
         self._study = Study(policy, desk)
-        self._sends: set[asyncio.Task[bool]] = set()
         self._lingering = Lingering(desk.settings.round.linger)
-        self._slots = asyncio.Semaphore(desk.settings.wire.concurrency)  # of what I push
+        self._pushes = Pushes(desk, self.waits, self._reach)
         self._pulls = asyncio.Semaphore(desk.settings.wire.concurrency)  # of what I ask for
 
     async def run(self) -> None:
@@ -68,7 +69,7 @@ class Driver:
             for flow in flows:
                 flow.cancel()
             await asyncio.gather(*flows, return_exceptions=True)
-            await self._finish_sends()
+            await self._pushes.finish()
 
     async def _drive(self, flow: Flow) -> None:
         """What fails while a step is answered fails in the policy, at the line that asked."""
@@ -123,9 +124,9 @@ class Driver:
             case Peers():
                 return self._peers()
             case Send():
-                return await self._send(step)
+                return await self._pushes.send(step)
             case Gather():
-                return await self._gather(step)
+                return await self._rounds.gather(step)
             case Receive():
                 return await self._receive(step)
             case Fetch():
@@ -155,47 +156,31 @@ class Driver:
     async def _linger(self, step: Linger) -> bool:
         end = inf if step.seconds is None else time.monotonic() + step.seconds
         self.desk.company.i_am_done()
-        while left := self._lingering.left(time.monotonic(), busy := self.desk.company.at_work()):
-            self.waiting_for = tuple(busy)
-            if time.monotonic() >= end:
-                break
-            await self.desk.bell.wait(min(LOOK, left, end - time.monotonic()))
-        self.waiting_for = ()
+        with self.waits.on("their last rounds") as wait:
+            while left := self._lingering.left(time.monotonic(), busy := self.desk.company.at_work()):
+                wait.peers, wait.until = tuple(busy), min(end, time.monotonic() + left)
+                if time.monotonic() >= end:
+                    break
+                await self.desk.bell.wait(min(LOOK, left, end - time.monotonic()))
         return not left
 
     # -- messages ------------------------------------------------------------------------------------------
-
-    async def _send(self, step: Send) -> tuple[PeerId, ...]:
-        """All at once, as many at a time as the settings allow. A stop lets the messages in hand finish."""
-        sends = {p: asyncio.create_task(self._send_one(p, step)) for p in dict.fromkeys(step.to)}
-        self._sends.update(sends.values())
-        for task in sends.values():
-            task.add_done_callback(self._sends.discard)
-        if sends:
-            await asyncio.wait(sends.values())
-        return tuple(p for p, task in sends.items() if task.result())
-
-    async def _send_one(self, peer: PeerId, step: Send) -> bool:
-        samples = self.desk.learner.samples
-
-        def go(peer: PeerId, address: str) -> Awaitable[int]:
-            return self.desk.client.send(
-                peer, address, step.model, round=step.round, tag=step.tag, samples=samples, notes=step.notes
-            )
-
-        async with self._slots:
-            return await self._reach("SendModel", peer, go) is not None
 
     async def _each(self, call: str, peers: Sequence[PeerId], go: Call[T]) -> dict[PeerId, T]:
         """Call these peers, as many at a time as the settings allow. Those that are gone or refuse are missing, as
         are those in quarantine, whose answer nobody would use."""
 
-        async def pull(peer: PeerId) -> T | None:
-            async with self._pulls:
-                return await self._reach(call, peer, go)
-
         once = self.desk.warden.free(dict.fromkeys(peers), time.monotonic())
-        answers = await asyncio.gather(*map(pull, once))
+        with self.waits.on(call) as wait:
+            wait.peers = still = dict.fromkeys(once)
+
+            async def pull(peer: PeerId) -> T | None:
+                async with self._pulls:
+                    answer = await self._reach(call, peer, go)
+                del still[peer]
+                return answer
+
+            answers = await asyncio.gather(*map(pull, once))
         return {p: a for p, a in zip(once, answers, strict=True) if a is not None}
 
     async def _reach(self, call: str, peer: PeerId, go: Call[T]) -> T | None:
@@ -213,34 +198,13 @@ class Driver:
             self.desk.diary.failed(call, error)
             return None
 
-    async def _gather(self, step: Gather) -> tuple[Offer, ...]:
-        loop, box = asyncio.get_running_loop(), self.desk.mailbox
-        box.advance(step.round)
-        end = loop.time() + self._patience(step)
-        while (missing := self._missing(step)) and (left := end - loop.time()) > 0:
-            self.waiting_for = missing
-            await self.desk.bell.wait(min(LOOK, left))
-        self.waiting_for = ()
-        known = {*step.peers, *self.desk.company()}  # nobody else has a voice, whatever name it gives itself
-        found = box.collect(step.peers, step.round, others=step.others)
-        return tuple(o for o in found if o.sender in known)
-
-    def _missing(self, step: Gather) -> tuple[PeerId, ...]:
-        """Whose models can still come. One that is in a later round, as the membership tells, has sent already:
-        not to me if it did not know of me, or drew others. What one in quarantine sends is refused."""
-        rounds = self.desk.company.rounds()
-        awaited = self.desk.mailbox.missing(step.peers, step.round, rounds)
-        return tuple(self.desk.warden.free([p for p in awaited if p in rounds], time.monotonic()))
-
     async def _receive(self, step: Receive) -> tuple[Offer, ...]:
         loop, box = asyncio.get_running_loop(), self.desk.mailbox
-        end = loop.time() + self._patience(step)
+        patience = self.desk.settings.round.patience if step.patience is None else step.patience
+        end = loop.time() + patience
         while len(box) < step.n and await self.desk.bell.wait(max(0.0, end - loop.time())):
             pass
         return box.take(step.n)
-
-    def _patience(self, step: Gather | Receive) -> float:
-        return self.desk.settings.round.patience if step.patience is None else step.patience
 
     async def _fetch(self, step: Fetch) -> tuple[Offer, ...]:
         client, layout = self.desk.client, self._layout(step.part)
@@ -256,9 +220,3 @@ class Driver:
     async def _ask(self, step: Ask) -> dict[PeerId, Eval]:
         client = self.desk.client
         return await self._each("EvaluateModel", step.peers, lambda p, a: client.evaluate(p, a, step.model))
-
-    async def _finish_sends(self) -> None:
-        if self._sends:
-            await asyncio.wait(self._sends, timeout=5.0)
-        for task in self._sends:
-            task.cancel()

@@ -6,11 +6,13 @@ One consumer for each message: with a round it waits on that round's shelf for a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from pfl_node.errors import Reason, Refused
+from pfl_node.overdue import Overdue
 from pfl_node.types import Offer, Part, PeerId
 
 
@@ -25,6 +27,7 @@ class Limits:
     size: int = 1 << 30  # bytes of models in all; a single one may be larger
     size_per_peer: int = 1 << 28  # of one peer; here too
     peers: int = 4096  # whose last round is remembered; those silent for longest are forgotten first
+    late: int = 0  # rounds that a model may be late: it is then used in the round that is on
 
 
 class Serving(Protocol):
@@ -40,8 +43,12 @@ class Serving(Protocol):
     def waiting_per_peer(self) -> int: ...
 
 
-def limits_of(serve: Serving) -> Limits:
-    return Limits(serve.per_peer, serve.inbox, size=serve.waiting, size_per_peer=serve.waiting_per_peer)
+def limits_of(serve: Serving, late: int = 0) -> Limits:
+    return Limits(serve.per_peer, serve.inbox, size=serve.waiting, size_per_peer=serve.waiting_per_peer, late=late)
+
+
+def nobody(peer: PeerId, round: int) -> None:
+    """Who is told of models that come, when nobody is."""
 
 
 class Mailbox:
@@ -51,6 +58,7 @@ class Mailbox:
         self.limits = limits or Limits()
         self.takes = takes  # the policy cannot use anything else, and must not get it
         self.round = 0  # rounds before this one are over
+        self.heard: Callable[[PeerId, int], None] = nobody  # told of every model of a round, also of one too late
         self._inbox: deque[Offer] = deque()
         self._shelves: dict[int, dict[PeerId, Offer]] = {}
         self._latest: dict[PeerId, int] = {}  # the last round I know a peer to have begun
@@ -59,6 +67,7 @@ class Mailbox:
         self._sizes: dict[tuple[PeerId, int | None], int] = {}  # bytes of those
         self._waiting: Counter[PeerId] = Counter()  # bytes that wait or are on the wire
         self._spoiled: set[tuple[PeerId, int]] = set()  # whose model for a round came and could not be used
+        self._overdue = Overdue(self.limits.late)
 
     def admit(self, sender: PeerId, round: int | None, part: Part = "model", size: int = 0) -> None:
         """Called with the header, before the payload is read; raises Refused. A `put` or `cancel` must follow."""
@@ -85,6 +94,7 @@ class Mailbox:
             if old := shelf.get(offer.sender):
                 self._gone((old,))
             shelf[offer.sender] = offer
+            self.heard(offer.sender, offer.round)
         self._waiting[offer.sender] += offer.model.nbytes
 
     def cancel(self, sender: PeerId, round: int | None) -> None:
@@ -128,21 +138,35 @@ class Mailbox:
             and max(self._latest.get(p, 0), told.get(p, 0)) <= round
         ]
 
-    def collect(self, peers: Iterable[PeerId], round: int, *, others: bool = False) -> tuple[Offer, ...]:
-        """What these peers sent for the round, and then what `others` did, by id; afterwards the round is over and
-        its shelf is cleared."""
+    def here(self, peers: Iterable[PeerId], round: int) -> int:
+        """How many of them have sent for the round."""
         shelf = self._shelves.get(round, {})
+        return sum(p in shelf for p in peers)
+
+    def collect(self, peers: Iterable[PeerId], round: int, *, others: bool = False) -> tuple[Offer, ...]:
+        """What these peers sent for the round, then what `others` did, by id, then what came late, the newest of
+        each sender that has nothing newer; afterwards the round is over and its shelf is cleared."""
+        shelf = self._shelves.pop(round, {})
+        self._gone(shelf.values())
         wanted = dict.fromkeys(peers)
-        found = [shelf[p] for p in wanted if p in shelf]
+        found = {p: shelf[p] for p in wanted if p in shelf}
         if others:
-            found += [shelf[p] for p in sorted(shelf) if p not in wanted]
+            found |= {p: shelf[p] for p in sorted(shelf) if p not in wanted}
+        if round >= self.round:
+            self._overdue.close(round, wanted, found, others=others)
+        late: dict[PeerId, Offer] = {}
+        for old in sorted(r for r in self._shelves if r < round):
+            late |= (brought := self._shelves.pop(old))
+            self._overdue.paid(old, brought)
+            self._gone(brought.values())
         self.advance(round + 1)
-        return tuple(found)
+        return (*found.values(), *(late[p] for p in sorted(late) if p not in found))
 
     def advance(self, round: int) -> None:
-        """Rounds before this one are over."""
+        """Rounds before this one are over. What came late for them waits for as long as it may be late."""
         self.round = max(self.round, round)
-        for old in [r for r in self._shelves if r < self.round]:
+        self._overdue.forget(self.round - self.limits.late)
+        for old in [r for r in self._shelves if r < self.round and r not in self._overdue]:
             self._gone(self._shelves.pop(old).values())
         if self._spoiled:
             self._spoiled = {(p, r) for p, r in self._spoiled if r >= self.round}
@@ -152,17 +176,19 @@ class Mailbox:
         self.began(peer, self.round + 1)
         self._stale_for.add(peer)
 
-    def left_behind(self, round: int, alive: Mapping[PeerId, int]) -> int | None:
+    def left_behind(self, round: int, alive: Mapping[PeerId, int], *, absent: bool = False) -> int | None:
         """After a round: where to go on when others went on without me, else None. `alive` tells rounds, too.
 
         A peer that is merely ahead has waited for my models, so only one that called a model of mine stale counts;
-        then the round that at least half of those I heard from have begun.
+        then the round that at least half of those I heard from have begun. One that knows that it was `absent`
+        believes any round, as one that comes late does; others only as far as models are taken.
         """
         if not self._stale_for:
             return None
         self._stale_for.clear()
-        most = self.round + self.limits.ahead
-        rounds = sorted(max(self._latest[p], min(told, most)) for p, told in alive.items() if p in self._latest)
+        most = inf if absent else self.round + self.limits.ahead
+        known = alive if absent else [p for p in alive if p in self._latest]
+        rounds = sorted(max(self._latest.get(p, 0), int(min(alive[p], most))) for p in known)
         typical = rounds[(len(rounds) - 1) // 2] if rounds else 0
         return typical if typical > round + 1 else None
 
@@ -226,7 +252,8 @@ class Mailbox:
 
     def _check_round(self, sender: PeerId, round: int) -> None:
         self.began(sender, round)
-        if round < self.round:
+        if round < self.round and not self._overdue.owes(sender, round):
+            self.heard(sender, round)
             raise Refused(Reason.STALE_ROUND, f"round {round} is over here, now is {self.round}", sender)
         if round > self.round + self.limits.ahead:
             raise Refused(

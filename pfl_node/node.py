@@ -93,7 +93,8 @@ class Node:
         self._stop = asyncio.Event()
         self._refusal: ConfigError | None = None
         serve = settings.serve
-        self.mailbox = Mailbox(limits_of(serve), self.policy_class.takes)
+        late = settings.round.staleness if self.policy_class.late else 0
+        self.mailbox = Mailbox(limits_of(serve, late), self.policy_class.takes)
         # On a lab's one machine, and where TLS says who calls, names are sure.
         certain = lab or self.tls is not None or settings.guard.names
         guard = lenient(settings.guard) if self.bad else settings.guard
@@ -260,6 +261,7 @@ class Node:
         if self.policy.lockstep and (ahead := self.mailbox.left_behind(round, self.company.rounds())):
             log.info("catching up", round=round, swarm=ahead)
             self.policy.round = ahead - 1
+            self.mailbox.advance(ahead)
         self.company.i_am_in(self.policy.round + 1)
 
     def _on_membership(self, event: Event) -> None:

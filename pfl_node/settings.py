@@ -92,10 +92,20 @@ class EvalSettings(Section):
 
 
 class RoundSettings(Section):
-    """What a round may take."""
+    """What a round may take. How long it waits for a peer adapts to what that peer needed in the last rounds."""
 
     patience: PositiveFloat = 10.0
-    """Seconds that a Gather or Receive waits for models that do not come."""
+    """Seconds that a Gather or Receive waits for models at most, and for peers of whom little is known."""
+    least: PositiveFloat = 2.0
+    """Seconds that a Gather waits at least, unless `patience` is less; as long as `patience`: nothing adapts."""
+    spread: PositiveFloat = 4.0
+    """k: a peer may need its median and k times its median deviation, which counts as a quarter of the median at
+    least."""
+    quorum: float = Field(default=1.0, gt=0, le=1)
+    """The share of the peers waited for that is enough; then the others are not waited for any longer."""
+    staleness: NonNegativeInt = 1
+    """Rounds that a model may be late and still be used, by policies that average with neighbours (`el`, `dpsgd`,
+    `deprl`, `facade`, `idca`); 0: what comes late is refused."""
     linger: PositiveFloat = 600.0
     """Seconds that a node whose rounds are done stays for others that get no further."""
 

@@ -74,7 +74,8 @@ def details_of(node: Node) -> dict[str, Any]:
     moved = Moved.of(node)
     details: dict[str, Any] = {
         "peers": len(node.company()),
-        "waiting_for": list(node.driver.waiting_for) if node.driver else [],
+        "waiting_for": list(node.driver.waits.peers) if node.driver else [],
+        "waiting": node.driver.waits.table(time.monotonic()) if node.driver else [],
         "models_waiting": node.mailbox.held,
         "models_sent": moved.models_sent,
         "models_received": moved.models_received,
@@ -93,6 +94,7 @@ def details_of(node: Node) -> dict[str, Any]:
         details |= {
             "samples": chronicle.learner.samples,
             "work": {**node.work.models, "seconds": round(node.work.seconds, 3)},
+            "given_up": chronicle.given_up,
             "failed_calls": {f"{call} {why}": n for (call, why), n in sorted(chronicle.failures.items())},
             "measured": {
                 split: {"loss": e.loss, "accuracy": e.accuracy} for split, e in chronicle.measured.items()

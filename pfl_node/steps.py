@@ -31,7 +31,7 @@ DIVERGED = "diverged"  # the event of a training that was thrown away
 # Words of the journal that a policy's own events must not use.
 RESERVED = frozenset(
     {"started", "round", "finished", "restarted", "crashed", "imported", "worked", "result", "failed"}
-    | {"quarantined", "kept_out"}
+    | {"quarantined", "kept_out", "given_up"}
 )
 
 Flow = Coroutine[Step[Any], Any, None]  # what `main()` and `on_model()` are, seen by a driver
@@ -70,9 +70,11 @@ class Send(Step[tuple[PeerId, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Gather(Step[tuple[Offer, ...]]):
-    """What these peers sent for this round, in the order asked. Ends when all are there, when those missing are
-    known to be dead or in a later round, or when the patience (seconds; None: the node's own) is over. `others`
-    adds what else came for the round, from peers that were not waited for."""
+    """What these peers sent for this round, in the order asked. Ends when all are there, or as many as the
+    settings call enough, when those missing are known to be dead or in a later round, or when the deadline is
+    over. It adapts to what each peer needs (`patience.py`) and is never longer than the patience (seconds; None:
+    the node's own). `others` adds what else came for the round, from peers that were not waited for. A policy that
+    is `late` gets what came too late for the rounds before, too, with the round it was for."""
 
     peers: Sequence[PeerId]
     round: int

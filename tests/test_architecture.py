@@ -63,7 +63,7 @@ FORBIDDEN = {
     },
     "bootstrap": {"numpy", "torch", "pfl_node.policies", "pfl_node.learning", "pfl_node.node", "pfl_node.model"},
 }
-PURE = ("types", "errors", "model", "steps", "mailbox", "topology", "aggregate")
+PURE = ("types", "errors", "model", "steps", "mailbox", "overdue", "patience", "waits", "topology", "aggregate")
 TORCH_LIVES_IN = ("pfl_node.learning",)
 GRPC_LIVES_IN = ("pfl_node.wire", "pfl_node.membership", "bootstrap", "pfl_node.node", "pfl_node.cli")
 

@@ -29,6 +29,7 @@ KINDS: dict[str, str] = {
     "refused": "a message of a peer was refused: `call`, `peer`, `reason`, `bytes`",
     "kept_out": "the guard kept a peer's model from being used: `peer`, `reason`",
     "quarantined": "a peer's messages were bad: its models are refused for a while: `peer`, `reason`, `seconds`",
+    "given_up": "a round went on without models that had not come in time: `round`, `peers`, `seconds`",
     "failed": "a call to a peer failed: `call`, `peer`, `reason`, `text`",
     "joined": "a member came, or came back",
     "suspected": "a member does not answer; it may still refute that",

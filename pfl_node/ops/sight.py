@@ -34,6 +34,7 @@ class Sight:
     bytes_received: int
     models_waiting: int
     waiting_for: list[str]
+    waiting_left: float | None  # seconds that it waits at most
     measured: dict[str, dict[str, float]]  # by split: loss, accuracy
     refused: dict[str, int]  # by reason
     failed_calls: dict[str, int]  # by call and reason
@@ -66,6 +67,7 @@ def sight_of(status: pb.Status) -> Sight:
         bytes_received=_whole(details.get("bytes_received")) or 0,
         models_waiting=_whole(details.get("models_waiting")) or 0,
         waiting_for=_words(details.get("waiting_for")),
+        waiting_left=_longest(details.get("waiting")),
         measured=_measured(details.get("measured")),
         refused=_counts(details.get("refused")),
         failed_calls=_counts(details.get("failed_calls")),
@@ -116,6 +118,11 @@ def _number(value: Any) -> float | None:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53 else None
+
+
+def _longest(value: Any) -> float | None:
+    rows = value[:PEERS] if isinstance(value, list) else []
+    return max((n for row in rows if (n := _number(_mapping(row).get("seconds_left"))) is not None), default=None)
 
 
 def _figures(value: Any) -> dict[str, float]:

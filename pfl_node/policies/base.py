@@ -43,6 +43,7 @@ class Policy(ABC):
     serves: ClassVar[tuple[Part, ...]] = ("model", "core", "head", "predictions")  # what peers may fetch of mine
     oracular: ClassVar[bool] = False  # it is told its true cluster, so only a lab can run it
     lockstep: ClassVar[bool] = False  # rounds are the swarm's, not my own: a late node starts at the current one
+    late: ClassVar[bool] = False  # its Gather also brings what came too late for an earlier round
 
     def __init__(
         self,

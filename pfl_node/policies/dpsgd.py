@@ -61,7 +61,7 @@ class Dpsgd(Lockstep):
         # paper: average (4), then a gradient step (5); here: training, then the average, as in Trinca 2024, 2.2,
         # because one exchange then serves as many steps as one likes
         offers = await self.exchange(t, near, self.model)
-        mine = max(len(self.graph.get(self.me, ())), len(near.of))
+        mine = max(len(self.graph.get(self.me, ())), len(near.of), len(offers))  # some late, of old neighbours
         w = [metropolis_hastings(mine, len(self.graph.get(o.sender, ()))) for o in offers]
         self.model = await Average(self.model, [o.model for o in offers], weights=w, own=1 - sum(w))  # 4
 

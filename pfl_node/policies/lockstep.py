@@ -28,6 +28,7 @@ class Lockstep(Policy):
         all_reduce: bool = Field(False, description="after the last round, one exchange with everybody")
 
     lockstep = True
+    late = True
 
     async def main(self) -> None:
         for t in self.remaining():

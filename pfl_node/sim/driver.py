@@ -14,6 +14,7 @@ from pfl_node.policies.base import Policy
 from pfl_node.sim.fiber import WAIT, Fiber, Reply
 from pfl_node.sim.lane import Lane
 from pfl_node.sim.post import Answers, Post
+from pfl_node.sim.rounds import LOOK, SimRounds
 from pfl_node.sim.study import SimStudy
 from pfl_node.sim.world import World
 from pfl_node.steps import Ask, Fetch, Gather, Linger, Peers, Publish, Receive, Record, Report, Send, Sleep, Step
@@ -23,16 +24,6 @@ if TYPE_CHECKING:
     from pfl_node.sim.node import SimNode
 
 HASTE = 100_000  # steps of a node in no time, after which it is taken to go round in circles
-LOOK = 1.0  # virtual seconds between two looks at how far the others are
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Gathering:
-    """A Gather that waits, and for whom."""
-
-    step: Gather
-    awaited: set[PeerId]
-    reply: Reply
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +45,7 @@ class SimDriver:
         self.clock = node.clock
         self.main = Fiber(f"{node.id}, main", policy.main(), self._answer, done)
         self.lane = Lane(policy, node.mailbox, node.clock, self._answer) if policy.pushes() else None
-        self._gatherings: list[Gathering] = []
+        self._rounds = SimRounds(node, world, post)
         self._receivings: list[Receiving] = []
         self.study = SimStudy(policy, node, world)
         self._moment, self._steps = 0.0, 0  # what was asked for since time last moved
@@ -73,10 +64,7 @@ class SimDriver:
 
     def waits_for(self) -> str:
         """For a human who asks why nothing happens."""
-        if self._gatherings:
-            waits = self._gatherings[0]
-            return f"Gather of round {waits.step.round} from {', '.join(sorted(waits.awaited))}"
-        return type(self.main.step).__name__
+        return self._rounds.waits_for() or type(self.main.step).__name__
 
     def _answer(self, fiber: Fiber, step: Step[Any]) -> Any:
         self._count(step)
@@ -88,9 +76,9 @@ class SimDriver:
             case Peers():
                 return self._peers()
             case Send():
-                return self._call(fiber, step.to, partial(self.post.send, self.node, step), tuple)
+                return self._rounds.send(fiber, step) if step.to else ()
             case Gather():
-                return self._gather(fiber, step)
+                return self._rounds.gather(fiber, step)
             case Receive():
                 return self._receive(fiber, step)
             case Fetch():
@@ -169,51 +157,14 @@ class SimDriver:
         go(lambda found: reply(shape(found)))
         return WAIT
 
-    def _gather(self, fiber: Fiber, step: Gather) -> Any:
-        box, believes = self.node.mailbox, self.world.views.believes
-        box.advance(step.round)
-        me = self.node.id
-        awaited = {p for p in self._free(box.missing(step.peers, step.round)) if p != me and believes(me, p)}
-        if not awaited:
-            return self._collect(step)
-        waits = Gathering(step, awaited, fiber.reply())
-        self._gatherings.append(waits)
-        self.clock.after(self._patience(step), partial(self._gathered, waits))
-        self.clock.after(LOOK, partial(self._look, waits))
-        return WAIT
-
-    def _look(self, waits: Gathering) -> None:
-        """Who is in a later round has sent already, as the membership tells a real node."""
-        if waits not in self._gatherings:
-            return
-        rounds = {p: self.world.nodes[p].policy.round for p in sorted(waits.awaited)}
-        for peer, round in rounds.items():
-            self.node.mailbox.began(peer, round)
-        waits.awaited.intersection_update(self.node.mailbox.missing(rounds, waits.step.round))
-        if waits.awaited:
-            self.clock.after(LOOK, partial(self._look, waits))
-        else:
-            self._gathered(waits)
-
-    def _gathered(self, waits: Gathering) -> None:
-        """All is there that will come, or the patience is over."""
-        if waits in self._gatherings:
-            self._gatherings.remove(waits)
-            if waits.reply.open:
-                waits.reply(self._collect(waits.step))
-
-    def _collect(self, step: Gather) -> tuple[Offer, ...]:
-        known = {*step.peers, *self.world.views.alive(self.node.id)}
-        found = self.node.mailbox.collect(step.peers, step.round, others=step.others)
-        return tuple(o for o in found if o.sender in known)
-
     def _receive(self, fiber: Fiber, step: Receive) -> Any:
         box = self.node.mailbox
         if len(box) >= step.n:
             return box.take(step.n)
         waits = Receiving(step, fiber.reply())
         self._receivings.append(waits)
-        self.clock.after(self._patience(step), partial(self._received, waits))
+        patience = self.world.settings.round.patience if step.patience is None else step.patience
+        self.clock.after(patience, partial(self._received, waits))
         return WAIT
 
     def _received(self, waits: Receiving) -> None:
@@ -222,15 +173,12 @@ class SimDriver:
             if waits.reply.open:
                 waits.reply(self.node.mailbox.take(waits.step.n))
 
-    def _patience(self, step: Gather | Receive) -> float:
-        return self.world.settings.round.patience if step.patience is None else step.patience
-
     # -- what wakes a fiber --------------------------------------------------------------------------------
 
     def heard(self, offer: Offer) -> None:
         """A model came. One of a later round says that its sender sends nothing more for an earlier one."""
         if offer.round is not None:
-            self._await_no_more((offer.sender,), up_to=offer.round)
+            self._rounds.await_no_more((offer.sender,), up_to=offer.round)
             return
         if self.lane:
             self.lane.go()
@@ -239,18 +187,11 @@ class SimDriver:
 
     def gone(self, peers: Collection[PeerId]) -> None:
         """They left or are believed dead."""
-        self._await_no_more(peers)
+        self._rounds.await_no_more(peers)
 
     def overtaken(self, peer: PeerId) -> None:
         """The peer is in a later round than I am."""
-        self._await_no_more((peer,), up_to=self.node.mailbox.round)
-
-    def _await_no_more(self, peers: Collection[PeerId], up_to: int | None = None) -> None:
-        for waits in list(self._gatherings):
-            if up_to is None or waits.step.round <= up_to:
-                waits.awaited.difference_update(peers)
-                if not waits.awaited:
-                    self._gathered(waits)
+        self._rounds.await_no_more((peer,), up_to=self.node.mailbox.round)
 
     # -- learning ------------------------------------------------------------------------------------------
 

@@ -67,7 +67,8 @@ class SimNode:
     def _set_up(self) -> None:
         """As a process does when it starts: from the checkpoint, or new."""
         settings, serve = self.world.settings, self.world.settings.serve
-        self.mailbox = Mailbox(limits_of(serve), self._plan.policy.takes)
+        late = settings.round.staleness if self._plan.policy.late else 0
+        self.mailbox = Mailbox(limits_of(serve, late), self._plan.policy.takes)
         guard = lenient(settings.guard) if self.bad else settings.guard
         self.warden = Warden(guard, certain=True, tell=self._guarded)
         model = self.learner.fresh(fresh_seed(settings, self.id, 0), "model")
@@ -84,7 +85,7 @@ class SimNode:
 
     def start(self) -> None:
         """Begin the algorithm."""
-        if not self.up:
+        if not self.up or self._driver:  # it may have crashed, and come back, before its turn
             return
         self._write("started", round=self.policy.round, samples=self.learner.samples, cluster=self.learner.cluster)
         self._driver = SimDriver(self.policy, self, self.world, self._post, self._finish)
@@ -178,6 +179,10 @@ class SimNode:
         self._told[step.event] = dict(step.data)
         self._write(step.event, **step.data)
 
+    def gave_up(self, round: int, peers: Collection[PeerId], seconds: float) -> None:
+        """A round went on without these, whose models had not come in time."""
+        self._write("given_up", round=round, peers=list(peers), seconds=float(f"{seconds:.3f}"))
+
     def publish(self, step: Publish) -> None:
         self.window.show(step, self.learner.samples)
 
@@ -226,10 +231,13 @@ class SimNode:
 
     def _catch_up(self, round: int) -> None:
         """A node of a lockstep policy that fell behind goes on where the others are."""
-        alive = dict.fromkeys(self.world.views.alive(self.id), 0)
-        if self.policy.lockstep and (ahead := self.mailbox.left_behind(round, alive)):
+        if not self.policy.lockstep:
+            return
+        alive = {p: self.world.nodes[p].policy.round for p in self.world.views.alive(self.id)}
+        if ahead := self.mailbox.left_behind(round, alive):
             self._write("catching_up", round=round, swarm=ahead)
             self.policy.round = ahead - 1
+            self.mailbox.advance(ahead)
 
     def _measure(self, model: Model) -> None:
         for split in self.world.settings.eval.on:

@@ -49,12 +49,13 @@ class Calls:
         self.peers = tuple(dict.fromkeys(peers))
         self._clock = clock
         self._answers: Answers = {}
+        self.times: dict[PeerId, float] = {}  # when answers are there, as far as that is known
         self._open = len(self.peers)
         self._end = clock.now
         self._done = done
 
     def answered(self, peer: PeerId, at: float, answer: Any) -> None:
-        self._answers[peer] = answer
+        self._answers[peer], self.times[peer] = answer, at
         self.missed(at)
 
     def missed(self, at: float) -> None:
@@ -86,7 +87,7 @@ class Post:
         self._world = world
         self.flying = 0  # messages that have not arrived yet
 
-    def send(self, sender: SimNode, step: Send, done: Callable[[Answers], None]) -> None:
+    def send(self, sender: SimNode, step: Send, done: Callable[[Answers], None]) -> Calls:
         offer = Offer(sender.id, step.model, step.round, step.tag, sender.learner.samples, step.notes)
         finite = step.model.is_finite()  # once for all receivers
 
@@ -97,7 +98,7 @@ class Post:
         def wake(receiver: SimNode) -> None:
             receiver.heard(offer)
 
-        self._deliver(sender, step.to, Parcel("send", step.model.nbytes, visit, wake, step.round), done)
+        return self._deliver(sender, step.to, Parcel("send", step.model.nbytes, visit, wake, step.round), done)
 
     def fetch(self, sender: SimNode, step: Fetch, done: Callable[[Answers], None]) -> None:
         def visit(receiver: SimNode) -> Result:
@@ -117,13 +118,14 @@ class Post:
 
     def _deliver(
         self, sender: SimNode, peers: Iterable[PeerId], parcel: Parcel, done: Callable[[Answers], None]
-    ) -> None:
+    ) -> Calls:
         calls = Calls(self._world.clock, peers, done)
         wire, now = self._world.settings.wire, self._world.clock.now
         seconds = wire.base_timeout + parcel.nbytes / wire.min_bandwidth
         end = sender.clock.when(sender.clock.now + seconds)
         for peer in calls.peers:
             self._dispatch(Flight(sender, peer, parcel, calls, now, end))
+        return calls
 
     def _dispatch(self, flight: Flight) -> None:
         world, sender, parcel, now = self._world, flight.sender, flight.parcel, flight.sent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,6 +128,7 @@ class Notes:
         self.reports: list[Report] = []
         self.publications: list[Publish] = []
         self.failures: list[PeerError] = []
+        self.given_up: list[tuple[int, tuple[PeerId, ...]]] = []
 
     def record(self, step: Record) -> None:
         self.records.append(step)
@@ -140,6 +141,9 @@ class Notes:
 
     def failed(self, call: str, error: PeerError) -> None:
         self.failures.append(error)
+
+    def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None:
+        self.given_up.append((round, tuple(peers)))
 
 
 class Scripted(Policy):

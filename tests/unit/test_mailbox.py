@@ -342,3 +342,124 @@ def test_what_came_spoiled_is_not_waited_for_in_its_round() -> None:
     assert box.missing([A, B], 1) == [A, B]
     box.advance(1)
     assert box.missing([A], 1) == [A]
+
+
+# -- late models -----------------------------------------------------------------------------------------------
+
+
+def late(rounds: int = 1) -> Mailbox:
+    return Mailbox(Limits(late=rounds))
+
+
+def test_a_model_that_comes_when_its_round_is_over_is_used_in_the_next() -> None:
+    box = late()
+    deliver(box, A, 1, round=0)
+    assert values(box.collect([A, B], 0)) == [1]
+    deliver(box, B, 2, round=0)
+    deliver(box, A, 3, round=1)
+    assert box.missing([A, C], 1) == [C]
+    found = box.collect([A, C], 1)
+    assert [(o.sender, o.round) for o in found] == [(A, 1), (B, 0)]
+    assert box.held == box.size == 0
+
+
+def test_a_late_model_gives_way_to_a_newer_one_of_its_sender() -> None:
+    box = late(2)
+    box.collect([A], 0)
+    deliver(box, A, 1, round=0)
+    deliver(box, A, 2, round=1)
+    assert values(box.collect([A], 1)) == [2]
+    box.collect([A], 2)
+    deliver(box, A, 3, round=2)
+    assert refused(box, A, round=0) is Reason.STALE_ROUND
+    assert values(box.collect([], 3)) == [3]
+
+
+def test_of_two_late_models_of_a_sender_the_newer_counts() -> None:
+    box = late(2)
+    for round in (0, 1):
+        box.collect([A], round)
+    deliver(box, A, 2, round=1)
+    deliver(box, A, 1, round=0)
+    assert values(box.collect([], 2)) == [2]
+
+
+def test_a_model_that_is_too_late_is_refused_and_says_how_far_its_sender_is() -> None:
+    box = late()
+    heard: list[tuple[PeerId, int]] = []
+    box.heard = lambda peer, round: heard.append((peer, round))
+    for round in (0, 1):
+        box.collect([A], round)
+    assert refused(box, A, round=0) is Reason.STALE_ROUND
+    deliver(box, A, round=1)
+    assert heard == [(A, 0), (A, 1)]
+
+
+def test_one_that_was_not_asked_or_came_in_time_cannot_come_late() -> None:
+    box = late()
+    deliver(box, A, round=0)
+    box.collect([A], 0)
+    assert refused(box, A, round=0) is Reason.STALE_ROUND  # its second voice
+    assert refused(box, B, round=0) is Reason.STALE_ROUND  # nobody asked it
+
+
+def test_what_came_for_a_round_that_was_left_out_is_not_taken_for_late() -> None:
+    box = late()
+    deliver(box, A, round=7)
+    box.collect([A], 0)
+    box.advance(8)  # it goes on where the others are
+    assert box.collect([A], 8) == ()
+    assert box.held == 0
+
+
+def test_a_model_that_travels_while_its_round_ends_is_late() -> None:
+    box = late()
+    box.admit(A, 0)
+    box.collect([A], 0)
+    box.put(offer(A, 4, round=0))
+    assert values(box.collect([], 1)) == [4]
+
+
+def test_by_default_nothing_may_be_late() -> None:
+    box = Mailbox()
+    box.collect([A], 0)
+    assert refused(box, A, round=0) is Reason.STALE_ROUND
+
+
+def test_one_that_was_absent_believes_any_round_that_half_of_the_others_are_in() -> None:
+    box = Mailbox()
+    box.overtaken(A)
+    assert box.left_behind(0, {A: 900, B: 910, C: 5}, absent=True) == 900
+    box.overtaken(A)
+    assert box.left_behind(0, {A: 900, B: 910, C: 5}) == 16
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["send", "end"]), st.sampled_from([A, B, C]), st.integers(0, 3)), max_size=60
+    ),
+    st.integers(0, 3),
+)
+def test_a_sender_has_one_voice_in_a_round_and_one_model_counts_once(
+    moves: list[tuple[str, PeerId, int]], bound: int
+) -> None:
+    """Whatever comes late: no model is used twice, none is older than the bound, and nothing stays behind."""
+    box, round, used = late(bound), 0, set[int]()
+    for number, (move, sender, back) in enumerate(moves):
+        if move == "send" and round - back >= 0:
+            try:
+                deliver(box, sender, number, round=round - back)
+            except Refused:
+                continue
+        elif move == "end":
+            found = box.collect([A, B], round)
+            assert len({o.sender for o in found}) == len(found)
+            assert all(o.round is not None and round - o.round <= bound for o in found)
+            numbers = {int(core_of(o.model)) for o in found}
+            assert not numbers & used
+            used |= numbers
+            round += 1
+    for _ in range(bound + 1):
+        box.collect([], round)
+        round += 1
+    assert box.held == box.size == 0

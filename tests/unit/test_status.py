@@ -63,6 +63,7 @@ def learns(node: Node) -> None:
     node.chronicle.measured = {"test": Eval(loss=0.5, accuracy=float("nan"), samples=3)}
     node.chronicle.record(Record("neighbours", {"ids": [YOU], "pairs": {(1, 2): float("inf")}}))
     node.chronicle.failed("SendModel", PeerGone(YOU, "no answer"))
+    node.chronicle.gave_up(6, [YOU], 2.0)
     node.client.traffic.add(YOU, "out", 100)
     node.client.traffic.add(YOU, "in", 10)
     node.mailbox.put(Offer(YOU, constant(1.0)))
@@ -81,6 +82,7 @@ def test_before_it_has_learnt_anything_it_says_who_and_where_it_is(tmp_path: Pat
     assert details == {
         "peers": 0,
         "waiting_for": [],
+        "waiting": [],
         "models_waiting": 0,
         "models_sent": {},
         "models_received": {},
@@ -117,6 +119,7 @@ def test_after_some_rounds_it_tells_its_figures_in_plain_json(tmp_path: Path) ->
     assert details["models_waiting"] == 1
     assert details["refused"] == {"layout": 1}
     assert details["failed_calls"] == {"SendModel gone": 1}
+    assert details["given_up"] == 1
     assert details["measured"] == {"test": {"loss": 0.5, "accuracy": None}}
     assert details["told"] == {"neighbours": {"ids": [YOU], "pairs": {"(1, 2)": None}}}
 

@@ -26,9 +26,10 @@ LOADING = 3600.0  # seconds for all nodes to load; one that cannot ends the swar
 
 def for_turns(settings: Settings) -> Settings:
     """What is up to the machine and not to the experiment. States are kept by the trace alone."""
+    patience = max(PATIENCE, settings.round.patience)
     return settings.model_copy(
         update={
-            "round": settings.round.model_copy(update={"patience": max(PATIENCE, settings.round.patience)}),
+            "round": settings.round.model_copy(update={"patience": patience, "least": patience}),
             "start": settings.start.model_copy(update={"wait": max(LOADING, settings.start.wait)}),
             "store": settings.store.model_copy(update={"checkpoint_every": (settings.rounds or 0) + 2}),
         }

@@ -16,7 +16,10 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=20,
 )
-KEYS = ("told", "measured", "refused", "failed_calls", "models_sent", "learns_with", "learned_from", "waiting_for")
+KEYS = (
+    *("told", "measured", "refused", "failed_calls", "models_sent", "learns_with", "learned_from"),
+    *("waiting_for", "waiting"),
+)
 
 
 def status(**details: Any) -> pb.Status:
@@ -32,8 +35,10 @@ def test_what_is_well_formed_is_taken() -> None:
             refused={"flood": 3},
             learns_with={"ann": 2.5},
             bytes_sent=10,
+            waiting=[{"what": "models", "peers": ["ann"], "seconds_left": 3.5}, {"seconds_left": None}, 7],
         )
     )
+    assert found.waiting_left == 3.5
     assert (found.doing, found.round, found.rounds, found.samples, found.head) == ("training", 7, None, 60, 1)
     assert found.measured == {"val": {"loss": 1.0, "accuracy": 0.25}, "test": {"loss": 0.5}}
     assert (found.refused, found.learns_with, found.neighbours) == ({"flood": 3}, {"ann": 2.5}, ["ann"])

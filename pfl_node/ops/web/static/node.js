@@ -82,6 +82,12 @@ function troubles(table, word) {
   return Object.entries(table ?? {}).map(([name, value]) => ({ name: `${word}: ${name}`, value, shown: count(value), colour: "var(--warn)" }));
 }
 
+function waitsFor(found) {
+  if (!found.waiting_for?.length) return "nobody";
+  const left = typeof found.waiting_left === "number" ? `, at most ${duration(found.waiting_left)}` : "";
+  return found.waiting_for.map(nameOf).join(", ") + left;
+}
+
 function factsOf(found) {
   return [
     ["Id", found.id],
@@ -91,7 +97,7 @@ function factsOf(found) {
     ["Samples", count(found.samples)],
     ["Head", found.head === null || found.head === undefined ? NONE : String(found.head)],
     ["Neighbours chosen", found.neighbours ? found.neighbours.map(nameOf).join(", ") || "none" : NONE],
-    ["Waits for", found.waiting_for?.length ? found.waiting_for.map(nameOf).join(", ") : "nobody"],
+    ["Waits for", waitsFor(found)],
     ["Models waiting", count(found.models_waiting)],
     ["Version", found.version || NONE],
     ["Last answer", found.me ? "this node" : found.error ? found.error : found.heard === null ? "none yet" : `${duration(found.heard)} ago`],

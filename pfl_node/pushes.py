@@ -1,0 +1,88 @@
+"""Answers Send inside the daemon. A push that takes long goes on beside the round that it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from math import inf, isfinite
+from typing import Any, Protocol, TypeVar
+
+from pfl_node.desk import Desk
+from pfl_node.patience import Receipts
+from pfl_node.steps import Send
+from pfl_node.types import PeerId
+from pfl_node.waits import Waits
+
+T = TypeVar("T")
+Call = Callable[[PeerId, str], Awaitable[T]]  # of a peer at an address
+LAST = 5.0  # seconds that the messages in hand get at the end
+
+
+class Reach(Protocol):
+    """Calls a peer; None when it is gone or refuses."""
+
+    def __call__(self, call: str, peer: PeerId, go: Call[T]) -> Awaitable[T | None]: ...
+
+
+class Pushes:
+    """One for each driver."""
+
+    def __init__(self, desk: Desk, waits: Waits, reach: Reach) -> None:
+        self._desk = desk
+        self._waits = waits
+        self._reach = reach
+        self._receipts = Receipts(desk.settings.round)
+        self._slots = asyncio.Semaphore(desk.settings.wire.concurrency)
+        self._under_way: set[asyncio.Task[bool]] = set()
+        self._left_alone: dict[PeerId, asyncio.Task[bool]] = {}  # of rounds before this one
+        self._number = 0
+
+    async def send(self, step: Send) -> tuple[PeerId, ...]:
+        """As many at a time as the settings allow; the answer names those who took it. Without a round every push
+        is waited for, with one only as long as the peers usually need."""
+        self._number += 1
+        number, began, still = self._number, time.monotonic(), dict.fromkeys(step.to)
+        seconds = inf if step.round is None else self._receipts.seconds(still)
+        sends = {p: self._start(self._one(p, step, number, still)) for p in list(still)}
+        with self._waits.on("SendModel", step.round) as wait:
+            wait.peers, wait.until = still, began + seconds if isfinite(seconds) else None
+            if sends:
+                await asyncio.wait(sends.values(), timeout=seconds if isfinite(seconds) else None)
+        for peer in still:
+            self._receipts.given_up(peer, number, time.monotonic() - began)
+            self._left_alone[peer] = sends[peer]
+        return tuple(p for p, task in sends.items() if p not in still and task.result())
+
+    async def finish(self) -> None:
+        """A stop lets the messages in hand finish."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=LAST)
+        for task in self._under_way:
+            task.cancel()
+
+    def _start(self, push: Coroutine[Any, Any, bool]) -> asyncio.Task[bool]:
+        task = asyncio.create_task(push)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
+
+    async def _one(self, peer: PeerId, step: Send, number: int, still: dict[PeerId, None]) -> bool:
+        """A model that has not got through by the next round gives way to that round's."""
+        began, samples = time.monotonic(), self._desk.learner.samples
+        if step.round is not None and (old := self._left_alone.pop(peer, None)):
+            old.cancel()
+
+        def go(peer: PeerId, address: str) -> Awaitable[int]:
+            return self._desk.client.send(
+                peer, address, step.model, round=step.round, tag=step.tag, samples=samples, notes=step.notes
+            )
+
+        try:
+            async with self._slots:
+                taken = await self._reach("SendModel", peer, go) is not None
+        finally:
+            del still[peer]
+        if taken:
+            self._receipts.answered(peer, number, time.monotonic() - began)
+        return taken
