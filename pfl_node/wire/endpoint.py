@@ -20,6 +20,7 @@ from pfl_node.address import is_loopback, parse_address
 from pfl_node.errors import ConfigError
 from pfl_node.wire.careful import Careful
 from pfl_node.wire.garbled import hush
+from pfl_node.wire.pulse import Pulse
 
 if TYPE_CHECKING:
     from pfl_node.wire.tls import Tls
@@ -99,7 +100,7 @@ class Endpoint:
         self._tls = tls
         self._concurrency = concurrency
         self._services: dict[str, Callable[[grpc.aio.Server], None]] = {}
-        self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._health = Pulse()
         self._server: grpc.aio.Server | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()  # servers that were replaced

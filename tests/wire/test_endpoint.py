@@ -27,6 +27,7 @@ from pfl_node.wire.endpoint import (
     parse_address,
     server_options,
 )
+from pfl_node.wire.pulse import WATCHERS
 from tests.fuzz import http2
 
 
@@ -235,3 +236,32 @@ async def bad_path(port: int) -> None:
     while http2.spoken(await reader.read(1 << 16)) == "nothing":
         pass
     writer.close()
+
+
+def test_those_who_watch_its_health_cannot_take_all_places() -> None:
+    async def scenario() -> None:
+        endpoint = seed_endpoint()
+        await endpoint.bind("127.0.0.1:0")
+        await endpoint.start()
+        ask = health_pb2.HealthCheckRequest()
+        try:
+            async with grpc.aio.insecure_channel(endpoint.address, options=channel_options()) as channel:
+                stub = health_pb2_grpc.HealthStub(channel)
+                watches = [stub.Watch(ask) for _ in range(WATCHERS)]
+                for watch in watches:
+                    await watch.read()
+                with pytest.raises(grpc.aio.AioRpcError, match="watching already"):
+                    await stub.Watch(ask, timeout=30).read()
+                watches[0].cancel()
+                while not await _first(stub.Watch(ask, timeout=30)):
+                    pass
+        finally:
+            await endpoint.stop(grace=0)
+
+    async def _first(watch: Any) -> bool:
+        try:
+            return bool(await watch.read())
+        except grpc.aio.AioRpcError:
+            return False
+
+    asyncio.run(scenario())
