@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,12 @@ from tests.e2e.living import Life, Town, play
 
 NODES, BAD = 4, 3
 GUARD = {"gate": 0.5, "outliers": 6.0, "least": 2, "quarantine": 600.0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """On a busy machine torch takes its time, which no deadline of a test has."""
+    import_module("pfl_node.learning.learner")
 
 
 async def a_swarm(town: Town, kind: str, guard: dict[str, Any], rounds: int) -> list[Life]:
