@@ -177,6 +177,10 @@ def _oracle(node: Node) -> Samples:
     return [((peer,), spent[peer]) for peer in node.company() if peer in spent]
 
 
+def _expiry(node: Node) -> Samples:
+    return _one(node.tls.trust.passport.certificate.not_after.timestamp() if node.tls else None)
+
+
 def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[Node], Samples]:
     return lambda node: [((key,), n) for key, n in sorted(counts(node).items())]
 
@@ -246,6 +250,8 @@ FIGURES = (
     Figure(N + "checkpoints", "counter", ("outcome",), "Checkpoints written and failed.", _checkpoints),
     Figure(N + "checkpoint_age_seconds", "gauge", (), "Since the last one was written; absent: there is none.",
            _checkpoint_age),
+    Figure(N + "certificate_expiry_timestamp_seconds", "gauge", (),
+           "When this node's certificate expires, since 1970; absent: there is no TLS.", _expiry),
     Figure(N + "events", "counter", ("kind",), "What happened, by kind.", _by(lambda n: n.lookout.hub.counts)),
     Figure(N + "watchers", "gauge", (), "Who watches the events now.", lambda n: _one(n.lookout.hub.watchers)),
 )  # fmt: skip
