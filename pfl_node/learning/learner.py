@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -241,9 +242,9 @@ class Learner:
         seed_layers(seed, self._device)
         if self._private:
             space.prepare(only)
-            self._private.run(
-                descent, space, options, self.samples, seed, lambda i: loss(module(x[i]), y[i]), between
-            )
+            rows = x.clone(memory_format=torch.contiguous_format)  # Opacus is wrong about other orders of channels
+            run = partial(self._private.run, descent, space, options, self.samples, seed)
+            run(lambda index: loss(module(rows[index]), y[index]), between)
             return
         chosen = batches(self.samples, options, seed, single=not space.batch_norms)
         descent.run(chosen, lambda index: loss(module(x[index]), y[index]), between)

@@ -61,6 +61,7 @@ class Private:
         self._settings = settings
         self._account = account
         self._epsilon = epsilon
+        self._compared = False  # once for each learner: are these the gradients that torch has?
         account.epsilon = epsilon(account.steps, settings.dp_delta)
 
     def may(self, options: Options, samples: int) -> bool:
@@ -110,6 +111,8 @@ class Private:
         sums = [torch.zeros_like(p) for p in params]
         for some in index.split(max(1, AT_ONCE // max(1, sum(p.numel() for p in params)))) if len(index) else ():
             loss(some).backward()  # type: ignore[no-untyped-call]
+            if not self._compared:
+                self._compare(params)
             singles = [p.grad_sample.flatten(1) for p in params]  # type: ignore[attr-defined]
             norms = torch.stack([g.norm(dim=1) for g in singles]).norm(dim=0)
             factors = torch.nan_to_num((clip / norms).clamp(max=1.0))
@@ -120,6 +123,17 @@ class Private:
             grain = torch.randn(param.shape, generator=chance).to(param.device)
             assert param.grad is not None
             param.grad.copy_((total + grain * (clip * noise)) / expected)
+
+    def _compare(self, params: list[nn.Parameter]) -> None:
+        """Opacus has rules of its own for many layers, and one that is wrong would void all promises."""
+        for param in params:
+            ours, theirs = param.grad_sample.mean(0), param.grad  # type: ignore[attr-defined]
+            assert theirs is not None
+            if not theirs.isfinite().all():
+                return
+            if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-3 * float(theirs.abs().max()) + 1e-7):
+                raise TaskError("privacy.dp: Opacus and torch disagree about the gradients of this model")
+        self._compared = True
 
 
 @contextmanager

@@ -1,0 +1,113 @@
+"""Real nodes with the privacy controls: real gRPC, real training on digits, all in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.ops.exposition import FIGURES
+from pfl_node.settings import WireSettings
+from pfl_node.status import details_of
+from pfl_node.types import PeerId
+from pfl_node.wire.client import PeerClient
+from tests.e2e.living import Life, Town, play
+
+ORACLE = {"oracle": True, "oracle_epsilon": 0.1, "oracle_budget": 0.2, "oracle_total": 10.0}
+ENDLESS: dict[str, Any] = {"policy": {"name": "local"}, "train": {"steps": 10_000_000}}
+
+
+def figure(life: Life, name: str) -> list[float]:
+    (found,) = (f for f in FIGURES if f.name == name)
+    return [value for _, value in found.read(life.node)]
+
+
+async def asked(life: Life, name: str, shifts: list[float]) -> list[float | str]:
+    """The losses that a peer is told of the node's model, moved a little; or why it is told none."""
+    policy = life.node.policy
+    assert policy
+    peer, found = PeerClient(PeerId(name), life.node.settings.run, WireSettings()), []
+    for shift in shifts:
+        model = type(policy.model)(policy.model.layout, policy.model.vector * 0 + shift)
+        try:
+            found.append((await peer.evaluate(life.node.id, life.address, model)).loss)
+        except Refused as refused:
+            found.append(str(refused.reason))
+    await peer.close()
+    return found
+
+
+def test_a_peer_is_refused_by_name_after_its_budget_also_after_a_restart(tmp_path: Path) -> None:
+    async def scene(town: Town) -> None:
+        life = await (await town.runs("n", privacy=ORACLE, **ENDLESS)).trains()
+        first = await asked(life, "you", [0.1, 0.1, 0.2, 0.3])
+        assert first[0] == first[1]
+        assert isinstance(first[2], float)
+        assert first[2:] == [first[2], Reason.BUDGET]
+        assert details_of(life.node)["privacy"]["oracle"]["spent"] == {"you": 0.2}
+        assert details_of(life.node)["refused"] == {"budget": 1}
+        third = await asked(life, "third", [0.1])
+        assert third == first[:1]  # and it has paid
+        await life.close()
+
+        again = await (await town.runs("n", privacy=ORACLE, **ENDLESS)).trains()
+        assert await asked(again, "you", [0.1]) == [Reason.BUDGET]
+        assert await asked(again, "third", [0.1]) == third  # of the same model the same
+        assert details_of(again.node)["privacy"]["oracle"]["spent"] == {"third": 0.1, "you": 0.2}
+
+    play(tmp_path, scene)
+
+
+def test_who_asks_goes_on_with_what_it_was_told(tmp_path: Path) -> None:
+    async def scene(town: Town) -> None:
+        common: dict[str, Any] = {
+            "policy": {
+                "name": "pens_pull",
+                "selection_rounds": 4,
+                "n_samplings": 2,
+                "m_sample": 2,
+                "m_selected": 1,
+            },
+            "rounds": 6,
+            "lab": True,
+            "start": {"peers": 2, "wait": 30.0},
+            "privacy": ORACLE,
+        }
+        lives: list[Life] = []
+        for index in range(3):
+            task = {"samples": 40, "index": index, "nodes": 3}
+            seeds = [lives[0].address] if lives else []
+            lives.append(await town.runs(f"n{index}", task=task, peer_seed=seeds, **common))
+        assert [await life.ends() for life in lives] == ["done"] * 3
+        for life in lives:
+            failed = details_of(life.node)["failed_calls"]
+            assert failed["EvaluateModel budget"] > 0
+            (chosen,) = life.rows("neighbours")
+            assert chosen["ids"]
+            spent = details_of(life.node)["privacy"]["oracle"]["spent"]
+            assert set(spent) == {other.node.id for other in lives if other is not life}
+            assert all(epsilon <= 0.2 + 1e-9 for epsilon in spent.values())
+            assert [row["round"] for row in life.rows("round")] == list(range(6))
+
+    play(tmp_path, scene)
+
+
+def test_what_dp_sgd_spends_is_told_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    dp = {"dp": True, "dp_noise": 2.0}
+
+    async def scene(town: Town) -> None:
+        life = await town.runs("n", privacy=dp, policy={"name": "local"}, rounds=2)
+        assert await life.ends() == "done"
+        spent = [row["dp_epsilon"] for row in life.rows("round")]
+        assert 0 < spent[0] < spent[1]
+        assert details_of(life.node)["privacy"]["dp"]["epsilon"] == spent[1]
+        assert figure(life, "pfl_node_dp_epsilon") == [pytest.approx(spent[1], abs=1e-6)]
+        await life.close()
+        again = await town.runs("n", privacy=dp, policy={"name": "local"}, rounds=3)
+        assert await again.ends() == "done"
+        (more,) = (row["dp_epsilon"] for row in again.rows("round"))
+        assert more > spent[1]
+
+    play(tmp_path, scene)
