@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from pfl_node.cli import ask, ca, catalog, daemon, identity, lab, sim, swarm, watch
+from pfl_node.cli import ask, ca, catalog, chaos, daemon, identity, lab, sim, swarm, watch
 from pfl_node.cli.shown import shows_who
 from pfl_node.cli.usage import Verbs
 from pfl_node.cli.verdict import debugging, verdict
@@ -25,7 +25,7 @@ app = typer.Typer(
 app.callback(invoke_without_command=True)(daemon.run)
 ASKING = "Ask a running node"
 PANELS = {
-    "Run": (swarm.demo, swarm.swarm, sim.sim),
+    "Run": (swarm.demo, swarm.swarm, sim.sim, chaos.chaos),
     ASKING: (ask.status, ask.peers, watch.events, ask.ping, ask.wait, watch.bugreport),
     "Who is who": (identity.identity,),
     "Look up": (catalog.policies, catalog.tasks, daemon.config),

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any
-
-from pfl_node.sim.worker import Order
+from typing import Any, Protocol
 
 Said = dict[str, Any]  # progress (done, total), done (summary) or failed (why)
 Heard = Callable[[int, Said], None]  # what was said about the run of that number
@@ -23,18 +21,24 @@ MODULE = "pfl_node.sim.worker"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
+class Order(Protocol):
+    """What a worker is told: a line of text, which its module understands."""
+
+    def dump(self) -> str: ...
+
+
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_all(orders: Sequence[Order], workers: int, heard: Heard) -> list[Said]:
+def run_all(orders: Sequence[Order], workers: int, heard: Heard, module: str | None = None) -> list[Said]:
     """What was said last about each run: `done` or `failed`. `heard` is called in this thread."""
     todo: SimpleQueue[int] = SimpleQueue()
     for number in range(len(orders)):
         todo.put(number)
     said: SimpleQueue[tuple[int, Said]] = SimpleQueue()
-    crew = [Worker(orders, todo, said) for _ in range(min(workers, len(orders)))]
+    crew = [Worker(orders, todo, said, module or MODULE) for _ in range(min(workers, len(orders)))]
     last: dict[int, Said] = {}
     try:
         while len(last) < len(orders):
@@ -54,8 +58,9 @@ class Worker:
     """One process, and another one if it dies; a thread of ours listens to it."""
 
     def __init__(
-        self, orders: Sequence[Order], todo: SimpleQueue[int], said: SimpleQueue[tuple[int, Said]]
+        self, orders: Sequence[Order], todo: SimpleQueue[int], said: SimpleQueue[tuple[int, Said]], module: str
     ) -> None:
+        self._module = module
         self._orders = orders
         self._todo = todo
         self._said = said
@@ -101,7 +106,7 @@ class Worker:
 
     def _awake(self) -> subprocess.Popen[str]:
         with self._lock:
-            self._process = self._process or _spawn()
+            self._process = self._process or _spawn(self._module)
             if self._ended:
                 _kill(self._process)
             return self._process
@@ -119,9 +124,9 @@ class Worker:
                     pipe.close()
 
 
-def _spawn() -> subprocess.Popen[str]:
+def _spawn(module: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", MODULE],
+        [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -24,7 +24,15 @@ class Views:
     """
 
     def __init__(
-        self, clock: Clock, costs: Costs, seed: int, reach: Reach, notice: Notice, after: After | None = None
+        self,
+        clock: Clock,
+        costs: Costs,
+        seed: int,
+        reach: Reach,
+        notice: Notice,
+        after: After | None = None,
+        *,
+        detours: bool = False,
     ) -> None:
         self._clock = clock
         self._costs = costs
@@ -32,6 +40,7 @@ class Views:
         self._reach = reach  # does the second answer to the first?
         self._notice = notice  # called with a node and those it has just begun to believe gone
         self._after = after or (lambda _, seconds, action: clock.after(seconds, action))  # on the node's own clock
+        self._detours = detours  # may two be in touch by way of a third only, who may come and go?
         self._members: list[PeerId] = []
         self._finished: list[PeerId] = []  # did their last round and left
         self._dead: dict[PeerId, set[PeerId]] = {}
@@ -73,6 +82,8 @@ class Views:
     def crashed(self, node: PeerId) -> None:
         for observer in self._observers():
             self._judge_after(self._costs.detection, observer, (node,))
+        if self._detours:
+            self.divided()
 
     def divided(self) -> None:
         """A partition began."""
@@ -110,6 +121,8 @@ class Views:
                 self._judge(observer, (node,))
         self._alive.clear()
         self._look_again(node)
+        if self._detours:
+            self.healed()
 
     def _look_again(self, node: PeerId) -> None:
         """Who came or went in the moment before the node was known: it is told of the others from now on only."""
@@ -125,6 +138,8 @@ class Views:
         for observer in self._observers():
             self._dead[observer].discard(node)
             self._notice(observer, (node,))
+        if self._detours:
+            self.divided()
 
     def _is_member(self, node: PeerId) -> bool:
         place = bisect_left(self._members, node)

@@ -89,7 +89,7 @@ class Voice:
 def main() -> None:
     voice = Voice()
     orders: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    threading.Thread(target=listen, args=(orders,), daemon=True).start()
     import pfl_node.learning.learner  # noqa: F401  loads torch, which no run shall pay for
 
     while True:
@@ -118,7 +118,7 @@ def reason(error: Exception) -> str:
     return in_a_line(error)
 
 
-def _listen(orders: SimpleQueue[str]) -> None:
+def listen(orders: SimpleQueue[str]) -> None:
     for line in sys.stdin:
         orders.put(line)
     os._exit(0)  # whatever it is doing: nobody wants to know

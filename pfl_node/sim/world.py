@@ -59,7 +59,8 @@ class World:
     views: Views = field(init=False)
 
     def __post_init__(self) -> None:
-        self.views = Views(self.clock, self.costs, self.settings.seed, self.in_touch, self._notice, self._after)
+        seed, cuts = self.settings.seed, bool(self.weather.cuts)
+        self.views = Views(self.clock, self.costs, seed, self.in_touch, self._notice, self._after, detours=cuts)
 
     def reaches(self, a: PeerId, b: PeerId) -> bool:
         """Would a message of a get to b now?"""

@@ -1,0 +1,188 @@
+"""`pfl-node chaos`: policies in runs in which things go wrong by lot, and what must hold all the same."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pfl_node.cli.options import Format
+from pfl_node.cli.show import as_facts, as_json
+from pfl_node.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pfl_node.chaos.many import Told
+    from pfl_node.chaos.schedule import Schedule
+
+SCHEDULES = 200  # where nobody says how many
+SHRUNK = 3  # schedules that broke a rule for which the smallest is looked for
+
+Policies = Annotated[
+    str | None,
+    typer.Option("--policy", metavar="NAME[,NAME...]", help="Which ones, or file.py:Class; otherwise all."),
+]
+Seed = Annotated[int | None, typer.Option(min=0, metavar="S", help="The schedule, or the first of several.")]
+Schedules = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="So many, from --seed on; otherwise one, or 200 from 0 on.")
+]
+Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; otherwise one per core.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Not by lot: such as policy.n_peers=3; may be repeated."),
+]
+Faults = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fault",
+        metavar="FAULT",
+        help="Instead of the seed's: such as crash:n003@12.5, or none; may be repeated.",
+    ),
+]
+
+
+def chaos(
+    policy: Policies = None,
+    seed: Seed = None,
+    schedules: Schedules = None,
+    workers: Workers = None,
+    sets: Sets = None,
+    fault: Faults = None,
+    format: Format = "table",
+) -> int:
+    """Try policies in small simulated swarms in which what can go wrong does (crashes, restarts, partitions, loss,
+    delay, slow nodes, wrong clocks), as a seed decides, and see whether what must hold does. One schedule is
+    told in full; one that breaks a rule is told with the line that repeats it."""
+    from pfl_node.chaos.many import Asked
+
+    names = _names(policy)
+    given = tuple(sets or ())
+    if seed is not None and schedules is None:
+        return _one(seed, names, given, fault, format)
+    if fault:
+        raise ConfigError("--fault is for one schedule: give its --seed, and no --schedules")
+    asked = Asked(seed or 0, schedules or SCHEDULES, names, given)
+    return _many(asked, workers, format)
+
+
+def _names(policy: str | None) -> tuple[str, ...]:
+    """Checked before anything runs."""
+    from pfl_node.config import policies_in
+    from pfl_node.policies import load_policy
+
+    names = tuple(policies_in(policy or "all"))
+    if not names:
+        raise ConfigError("--policy names none: give one, several with commas between them, or all")
+    for name in names:
+        load_policy(name)
+    return names
+
+
+def _one(
+    seed: int, names: tuple[str, ...], sets: tuple[str, ...], faults: Sequence[str] | None, format: str
+) -> int:
+    """1 if a rule is broken."""
+    from pfl_node.chaos import account, draw, run
+    from pfl_node.chaos.many import knobs_of
+
+    schedule = _with_faults(draw(seed, names, knobs_of(sets)), faults)
+    trial = run(schedule, sets)
+    if format == "json":
+        from pfl_node.sim.faults import in_text
+
+        told: dict[str, Any] = {"seed": seed, "policy": schedule.policy, "nodes": schedule.nodes}
+        told |= {"rounds": schedule.rounds, "knobs": dict(schedule.knobs), "settings": dict(schedule.told)}
+        told |= {"faults": [in_text(f) for f in schedule.faults], "broken": [str(f) for f in trial.broken]}
+        told |= {"checked": dict(trial.checked), "counts": dict(trial.counts), "digest": trial.digest}
+        as_json(told)
+    else:
+        for line in account.lines(trial):
+            print(line)
+        if trial.broken:
+            print(f"repeat    {_command(schedule, sets, faults)}")
+    return 1 if trial.broken else 0
+
+
+def _with_faults(schedule: "Schedule", faults: Sequence[str] | None) -> "Schedule":
+    from pfl_node.sim.faults import node_ids, parse_faults
+
+    if not faults:
+        return schedule
+    ids = node_ids(schedule.nodes)
+    return replace(schedule, faults=parse_faults([text for text in faults if text != "none"], ids))
+
+
+def _command(schedule: "Schedule", sets: Sequence[str], faults: Sequence[str] | None) -> str:
+    from pfl_node.chaos import command
+
+    return command(schedule, sets, faults=bool(faults))
+
+
+def _many(asked: Any, workers: int | None, format: str) -> int:
+    from pfl_node.chaos.many import try_all
+    from pfl_node.sim.crew import cores
+
+    with _bar(asked.number) as watch:
+        told = try_all(asked, workers or cores(), watch)
+    for row in told.broken:
+        row |= _smallest(row, asked.sets, shrunk=row in told.broken[:SHRUNK])
+    if format == "json":
+        as_json({**vars(told), "digests": None, "digest": told.digest})
+    else:
+        as_facts(_facts(told, asked.first))
+        for row in told.broken:
+            print(f"\nbroken    seed {row['seed']}, {row['policy']}")
+            print(*(f"          {finding}" for finding in row["findings"]), sep="\n")
+            print(f"repeat    {row['repeat']}")
+            if row.get("smallest"):
+                print(f"smallest  {row['smallest']}")
+    return 1 if told.broken else 0
+
+
+def _smallest(row: dict[str, Any], sets: Sequence[str], *, shrunk: bool) -> dict[str, str]:
+    """The lines that repeat it, with all of its faults and with as few as break the same rule."""
+    from pfl_node.chaos import command, draw, shrink
+    from pfl_node.chaos.many import knobs_of
+
+    schedule = draw(row["seed"], (row["policy"],), knobs_of(sets))
+    lines = {"repeat": command(schedule, sets)}
+    if shrunk:
+        trial = shrink.of(schedule, sets)
+        if trial.broken and trial.schedule.faults != schedule.faults:
+            lines["smallest"] = command(trial.schedule, sets, faults=True)
+    return lines
+
+
+def _facts(told: "Told", first: int) -> dict[str, Any]:
+    """The sum for people."""
+    from pfl_node.chaos.account import messages
+
+    faults = {
+        what.removeprefix("fault "): n for what, n in sorted(told.counts.items()) if what.startswith("fault ")
+    }
+    rounds = f"{told.counts['rounds']:,} rounds in {told.seconds:,.0f} virtual seconds"
+    verdict = f"{len(told.broken)} schedules broke a rule" if told.broken else f"all {len(told.checked)} hold"
+    return {
+        "schedules": f"{told.schedules:,} (seeds {first} to {first + told.schedules - 1}) "
+        f"of {len(told.policies)} policies",
+        "faults": ", ".join(f"{n:,} {what}" for what, n in faults.items()) or "none",
+        "ran": rounds,
+        "messages": messages(told.counts),
+        "rules": f"{verdict}, looked at {sum(told.checked.values()):,} times",
+        "digest": told.digest,
+    }
+
+
+@contextmanager
+def _bar(schedules: int) -> "Iterator[Callable[[int], None] | None]":
+    """On stderr, where somebody can see it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("schedules", total=schedules)
+        yield lambda done: bar.update(task, completed=done)
