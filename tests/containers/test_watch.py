@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+from prometheus_client import CollectorRegistry, ProcessCollector
+
 from pfl_node.ops.exposition import FIGURES
-from tests.containers.files import COMPOSE, dashboards, read
+from tests.containers.files import COMPOSE, ROOT, dashboards, read
 
 OWN = re.compile(r"\bpfl_node_\w+")
 OF_THE_PROCESS = re.compile(r"\bprocess_\w+")
-FROM_THE_CLIENT = {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
+ALERTS = COMPOSE / "watch" / "alerts.yaml"
+PROMTOOL = shutil.which("promtool")
 SUMMARY = ("_sum", "_count")
 
 
@@ -24,8 +31,17 @@ def queries() -> Iterator[str]:
     for _, board in dashboards():
         for panel in board["panels"]:
             yield from (target["expr"] for target in panel["targets"])
-    for group in read(COMPOSE / "watch" / "alerts.yaml")["groups"]:
-        yield from (rule["expr"] for rule in group["rules"])
+    yield from (alert["expr"] for alert in alerts())
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [rule for group in read(ALERTS)["groups"] for rule in group["rules"]]
+
+
+def of_the_process() -> set[str]:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return {sample.name for family in registry.collect() for sample in family.samples}
 
 
 def test_every_query_asks_for_a_metric_that_a_node_exports() -> None:
@@ -33,7 +49,7 @@ def test_every_query_asks_for_a_metric_that_a_node_exports() -> None:
     assert len(asked) > 20
     known = exported()
     assert [name for query in asked for name in OWN.findall(query) if name not in known] == []
-    assert {name for query in asked for name in OF_THE_PROCESS.findall(query)} <= FROM_THE_CLIENT
+    assert {name for query in asked for name in OF_THE_PROCESS.findall(query)} <= of_the_process()
     assert [q for q in asked if not OWN.search(q) and not OF_THE_PROCESS.search(q) and "up{" not in q] == []
 
 
@@ -43,6 +59,24 @@ def test_every_label_that_a_query_names_is_there() -> None:
         for name, inside in re.findall(r"(pfl_node_\w+)\{([^}]*)\}", query):
             asked = set(re.findall(r"(\w+)\s*[=!]", inside))
             assert asked <= labels[name.removesuffix("_sum").removesuffix("_count")], query
+
+
+def test_every_alert_is_explained_to_operators_and_nothing_else_is() -> None:
+    names = [alert["alert"] for alert in alerts()]
+    assert len(set(names)) == len(names) > 10
+    explained = re.findall(r"^\| `([A-Z]\w+)` \|", (ROOT / "docs" / "operate.md").read_text(), re.M)
+    assert explained == names
+    for alert in alerts():
+        assert alert["annotations"]["summary"]
+        assert alert["labels"]["severity"] in ("info", "warning", "critical")
+
+
+@pytest.mark.skipif(not PROMTOOL, reason="needs promtool of Prometheus")
+def test_the_alerts_fire_when_they_should_and_are_silent_when_all_is_well() -> None:
+    played = Path(__file__).parent / "alerts.test.yaml"
+    for words in (("check", "rules", ALERTS), ("test", "rules", played)):
+        done = subprocess.run([str(PROMTOOL), *map(str, words)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_panels_have_titles_and_do_not_cover_each_other() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +14,9 @@ import pytest
 
 from pfl_node.cli import main
 from pfl_node.security.files import ALLOW, CERT, KEY, REVOKED
-from tests.e2e.living import Life, Town, play
+from tests.e2e.living import DEADLINE, Life, Town, play
 from tests.e2e.running import Process, processes
+from tests.e2e.web import get, live
 from tests.identities import LONG_AGO, Site, fresh_id, pinned
 
 
@@ -190,6 +193,33 @@ def test_a_revoked_node_is_out_and_the_others_go_on(tmp_path: Path) -> None:
         assert ann.node.reception.refused.get("revoked", 0) > 0
         await asyncio.gather(ann.rounds(2), bob.rounds(2))
         assert bob.node.id in ann.node.company()
+
+    play(tmp_path, scene)
+
+
+def test_the_page_of_one_node_shows_the_others_of_a_swarm_with_tls(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+
+    async def scene(town: Town) -> None:
+        for name in ("ann", "bob", "carl"):
+            site.member(name)
+        ann = await town.runs("ann", **EL, http={"listen": "127.0.0.1:0", "every": 0.2})
+        others = [await town.runs(name, **EL, peer_seed=(ann.address,)) for name in ("bob", "carl")]
+        await asyncio.gather(*(life.trains() for life in (ann, *others)))
+        await ann.until(lambda: len(ann.node.company()) == 2)
+        await asyncio.gather(*(life.rounds(3) for life in (ann, *others)))
+
+        async with asyncio.timeout(DEADLINE):
+            async for event, told in live(ann):
+                nodes = {n["name"]: n for n in told.get("nodes", ())} if event == "swarm" else {}
+                if len(nodes) == 3 and all(nodes[name].get("doing") == "training" for name in ("bob", "carl")):
+                    break
+        assert [n["error"] for n in nodes.values()] == [None] * 3
+        history = (await get(ann, "/api/history")).json["nodes"]
+        assert all(len(history[life.node.id]) >= 2 for life in others)
+        figure = r"^pfl_node_certificate_expiry_timestamp_seconds (.*)$"
+        (expiry,) = re.findall(figure, (await get(ann, "/metrics")).text, re.M)
+        assert 0 < float(expiry) - time.time() < 2 * 86400
 
     play(tmp_path, scene)
 
