@@ -26,7 +26,7 @@ class Careful:
     def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
 
-    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+    def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
         self._server.add_generic_rpc_handlers(tuple(Precise(handler) for handler in handlers))
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Handler]) -> None:

@@ -198,7 +198,7 @@ class Endpoint:
             register(careful)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, careful)
         names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        mirror = reflection.aio.ReflectionServicer(names)
+        mirror = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(mirror, careful)
         return server
 

@@ -43,7 +43,8 @@ def main(words: list[str] | None = None) -> int:
     tally = siege.tally
     print(*tally.lines(), sep="\n")
     print(f"{tally.messages:,} messages with seed {plan.seed} in {time.monotonic() - began:.0f} s")
-    print(*(f"FINDING ({tally.different[f.splitlines()[0]]} times): {f}" for f in tally.findings), sep="\n")
+    for what, times in tally.different.items():
+        print(f"FINDING ({times} times): {what}")
     print(f"{len(tally.different)} findings")
     return 1 if tally.different else 0
 

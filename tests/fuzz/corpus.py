@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from random import Random
 
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
 from tests.fuzz.grammar import Grammar, walk
-from tests.fuzz.surface import Surface, kind_of
+from tests.fuzz.surface import Descriptor, Surface, kind_of
 
 Stream = tuple[bytes, ...]  # what one call brings; most bring one message
 KEPT = 40  # streams of one type

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import grpc
-from grpc._cython.cygrpc import ExecuteBatchError
 
 from pfl_node.address import parse_address
 from pfl_node.wire.endpoint import channel_options
@@ -20,6 +20,9 @@ SHORT = 0.25  # seconds that a stream without an end, or one that its sender lea
 READ = 20  # messages of a stream that are read
 CHANNELS = 4
 Code = grpc.StatusCode
+EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+# gRPC's own name for a write to a call that is over; its types do not tell of it.
+OVER: type[Exception] = import_module("grpc._cython.cygrpc").ExecuteBatchError
 
 # Whatever comes, these must not be the answer: they mean that nobody thought of it.
 BAD = frozenset({Code.INTERNAL, Code.UNKNOWN})
@@ -80,7 +83,7 @@ class Gun:
         try:
             reader, writer = await asyncio.open_connection(*self._place)
         except OSError as error:
-            return Answer("no connection", f"nobody takes connections: {error}")
+            return Answer("no connection", "" if await self._is_there() else f"nobody takes connections: {error}")
         said = b""
         try:
             for piece in shot.messages:
@@ -119,12 +122,12 @@ class Gun:
                     await call.done_writing()
                 if shot.manner != "cancelled":
                     for _ in range(READ):
-                        if await call.read() is grpc.aio.EOF:
+                        if await call.read() is EOF:
                             return await self._judged(await call.code(), await call.details())
         except TimeoutError:
             if not unfinished:
                 return Answer("silence", f"no answer within {LONG:g} s")
-        except (asyncio.InvalidStateError, ExecuteBatchError):  # it was over before all was said
+        except (asyncio.InvalidStateError, OVER):  # it was over before all was said
             return await self._judged(await call.code(), await call.details())
         finally:
             call.cancel()

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from tests.fuzz.surface import kind_of
+from tests.fuzz.surface import Descriptor, Field, kind_of
 
 F = FieldDescriptor
 DEPTH = 4
@@ -66,7 +66,7 @@ class Grammar:
         """One field anywhere in it is changed, emptied, or set where it was not."""
         places = [message, *(value for _, field, value in walk(message) if isinstance(value, Message))]
         place = chance.choice(places)
-        fields = place.DESCRIPTOR.fields
+        fields: list[Field] = list(place.DESCRIPTOR.fields)
         if not fields:
             return
         field = chance.choice(fields)
@@ -75,7 +75,7 @@ class Grammar:
         else:
             self._set(place, field, chance, sound=0.2, depth=DEPTH - 1)
 
-    def _set(self, message: Message, field: FieldDescriptor, chance: Random, sound: float, depth: int) -> None:
+    def _set(self, message: Message, field: Field, chance: Random, sound: float, depth: int) -> None:
         if field.message_type is not None and depth >= DEPTH:
             return
         if _is_map(field):
@@ -92,13 +92,13 @@ class Grammar:
         else:
             setattr(message, field.name, self._value(field, chance, sound, depth))
 
-    def _put_entry(self, message: Message, field: FieldDescriptor, chance: Random, sound: float) -> None:
+    def _put_entry(self, message: Message, field: Field, chance: Random, sound: float) -> None:
         key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
         if value.message_type is None:
             entries = getattr(message, field.name)
             entries[self._value(key, chance, sound, DEPTH)] = self._value(value, chance, sound, DEPTH)
 
-    def _value(self, field: FieldDescriptor, chance: Random, sound: float, depth: int) -> Any:
+    def _value(self, field: Field, chance: Random, sound: float, depth: int) -> Any:
         if field.message_type is not None:
             return self.make(field.message_type, chance, sound=sound, depth=depth + 1)
         if (seen := self._seen.get(field.name)) and chance.random() < sound:
@@ -126,7 +126,7 @@ class Grammar:
         return chance.choice((*WORDS, f"n{chance.randrange(50)}", *[new] * 6))
 
 
-def walk(message: Message) -> Iterator[tuple[Message, FieldDescriptor, Any]]:
+def walk(message: Message) -> Iterator[tuple[Message, Field, Any]]:
     """Every value that is set, those of messages within it included, with its field and its owner."""
     for field, value in message.ListFields():
         if _is_map(field):
@@ -137,8 +137,8 @@ def walk(message: Message) -> Iterator[tuple[Message, FieldDescriptor, Any]]:
                 yield from walk(each)
 
 
-def _is_map(field: FieldDescriptor) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
+def _is_map(field: Field) -> bool:
+    return bool(field.message_type is not None and field.message_type.GetOptions().map_entry)
 
 
 def _many(chance: Random) -> int:

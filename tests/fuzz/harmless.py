@@ -10,13 +10,12 @@ from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError
 from tests.fuzz.grammar import walk
-from tests.fuzz.surface import kind_of
+from tests.fuzz.surface import Descriptor, Field, kind_of
 
 NOWHERE = "127.66."  # a part of loopback that nothing is bound to, with ports that nobody has
 PORTS = 1000
@@ -26,7 +25,7 @@ class Place(NamedTuple):
     """A word of a message that is the address of somebody."""
 
     owner: Message
-    field: FieldDescriptor
+    field: Field
     word: str
 
 

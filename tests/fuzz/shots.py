@@ -14,6 +14,7 @@ from tests.fuzz.harmless import Fence, places
 from tests.fuzz.surface import Call, kind_of
 
 Way = Literal["rpc", "udp", "tcp"]
+Metadata = tuple[tuple[str, str | bytes], ...]
 Manner = Literal["whole", "open", "cancelled"]  # does its sender finish, stop in the middle, or hang up?
 
 
@@ -27,7 +28,7 @@ class Shot:
     path: str = ""
     messages: Stream = ()
     manner: Manner = "whole"
-    metadata: tuple[tuple[str, str | bytes], ...] = ()
+    metadata: Metadata = ()
     answers_many: bool = False
     asks_one: bool = True
 
@@ -58,7 +59,8 @@ class Armoury:
 
     def _over_rpc(self, number: int, kind: str, call: Call, messages: Stream, chance: Random) -> Shot:
         manner: Manner = chance.choices(("whole", "open", "cancelled"), (94, 3, 3))[0]
-        path, metadata = call.path, ()
+        path = call.path
+        metadata: Metadata = ()
         if kind == "odd":
             path = chance.choice(
                 (call.path, call.path.lower(), call.path + "s", "/", "//", f"/{chance.random()}/x")
@@ -150,22 +152,22 @@ WAYS: dict[str, Callable[[Armoury, Random, Call], Stream]] = {
     "streamed": Armoury.streamed,
     "odd": Armoury.mutated,
 }
-WEIGHTS = {
-    "noise": 7,
-    "made": 12,
-    "mutated": 20,
-    "bent": 14,
-    "replayed": 5,
-    "streamed": 8,
+WEIGHTS: dict[str, int] = {
+    "noise": 6,
+    "made": 9,
+    "mutated": 15,
+    "bent": 10,
+    "replayed": 4,
+    "streamed": 7,
     "odd": 3,
-    "udp noise": 6,
-    "udp made": 6,
-    "udp mutated": 8,
-    "udp bent": 5,
-    "udp replayed": 2,
-    "http2": 4,
+    "udp noise": 8,
+    "udp made": 8,
+    "udp mutated": 13,
+    "udp bent": 9,
+    "udp replayed": 3,
+    "http2": 5,
 }
-ODD_METADATA: tuple[tuple[tuple[str, str | bytes], ...], ...] = (
+ODD_METADATA: tuple[Metadata, ...] = (
     (),
     (("x", "y" * 6000),),
     (("x-bin", bytes(range(256))),),

@@ -50,7 +50,7 @@ class Siege:
 
     def __init__(self, plan: Plan, start: Start, say: Say) -> None:
         self.plan = plan
-        self.tally = Tally(plan.seed, plan.options)
+        self.tally = Tally(plan.seed, plan.options, say=say)
         self._start = start
         self._say = say
         self.node = self._daemon("target")
@@ -112,7 +112,7 @@ class Siege:
                 f"{done:,} messages, {self.memory:.1f} MB, round {round}, {len(self.tally.different)} findings"
             )
         after = await self._quiet(watcher)
-        self._weigh(warm, *sizes, self.memory)
+        self._weigh(warm, sizes[0], sizes[1], self.memory)
         self._compare(before, after)
 
     def _weigh(self, warm: int, first: float, warmed: float, last: float) -> None:

@@ -49,10 +49,9 @@ class Watcher:
     """Asks a node how it is, on a connection of its own."""
 
     def __init__(self, address: str) -> None:
-        self._channel: Any = grpc.aio.insecure_channel(address)
-        self._status = self._channel.unary_unary(
-            "/pfl.v1.Peer/GetStatus", response_deserializer=pb.Status.FromString
-        )
+        channel: Any = grpc.aio.insecure_channel(address)
+        self._channel = channel
+        self._status = channel.unary_unary("/pfl.v1.Peer/GetStatus", response_deserializer=pb.Status.FromString)
 
     async def status(self) -> dict[str, Any]:
         found: pb.Status = await self._ask()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+Descriptor = Any  # of a message; protobuf's own types have two that do not know each other
+Field = Any  # the same for the descriptor of a field
 PACKET = "pfl.v1.Packet"  # what a datagram is
 
 

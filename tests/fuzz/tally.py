@@ -6,6 +6,7 @@ import base64
 import json
 import zlib
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ class Tally:
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)  # kind, answer
     paths: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     findings: list[str] = field(default_factory=list)
+    say: Callable[[str], object] = lambda finding: None  # who wants to know at once
     different: Counter[str] = field(default_factory=Counter)  # findings by what they say
 
     def add(self, shot: Shot, answer: Answer) -> None:
@@ -46,6 +48,7 @@ class Tally:
             if len(text := written(shot)) <= LONGEST:
                 lines.append(f"  or byte by byte: python -m tests.fuzz{self.options} --shot {text}")
         self.findings.append("\n".join(lines))
+        self.say(f"FINDING: {self.findings[-1]}")
 
     @property
     def messages(self) -> int:

@@ -63,7 +63,7 @@ def test_a_call_and_a_field_that_nobody_told_of_are_fuzzed() -> None:
     for number, (name, kind) in enumerate(kinds.items(), start=1):
         wish.field.add(name=name, number=number, type=kind, label=FieldDescriptorProto.LABEL_REPEATED)
     pool = DescriptorPool()
-    pool.Add(file)  # type: ignore[no-untyped-call]
+    pool.Add(file)
     descriptor = pool.FindMessageTypeByName("new.Wish")
     made = [Grammar().make(descriptor, Random(n)) for n in range(40)]
     assert {field.name for message in made for field, _ in message.ListFields()} == set(kinds)

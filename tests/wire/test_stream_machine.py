@@ -29,6 +29,8 @@ from tests.wire.test_codec import recut
 LAYOUT = layout_of(2500, 40)
 SPARE = 400_000  # bytes that a message may take besides the model and itself: a step of zstd, objects
 
+EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
 places = st.integers(0, 99)
 seeds = st.integers(0, 3)
 cuts = st.lists(places, max_size=4)
@@ -55,7 +57,7 @@ class Context:
         self.said: tuple[grpc.StatusCode, str] | None = None
 
     async def read(self) -> Any:
-        return next(self._messages, grpc.aio.EOF)
+        return next(self._messages, EOF)
 
     async def abort(self, code: grpc.StatusCode, text: str, trailing_metadata: Any) -> None:
         assert text
@@ -226,10 +228,10 @@ class Streams(RuleBasedStateMachine):
 
 
 def test_a_stream_comes_out_as_it_was_or_is_refused() -> None:
-    run_state_machine_as_test(Streams, settings=settings(max_examples=40, stateful_step_count=12))  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Streams, settings=settings(max_examples=40, stateful_step_count=12))
 
 
 @pytest.mark.slow
 def test_many_streams_come_out_as_they_were_or_are_refused() -> None:
     long = settings(max_examples=5000, stateful_step_count=30, derandomize=False)
-    run_state_machine_as_test(Streams, settings=long)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Streams, settings=long)
