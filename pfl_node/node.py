@@ -17,6 +17,7 @@ from pfl_node.appoint import appoint, check_lab, check_reports, entry_round
 from pfl_node.attacks.bent import lenient, liar, spoilt
 from pfl_node.attacks.crew import is_bad
 from pfl_node.bell import Bell
+from pfl_node.catchup import CatchUp
 from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
 from pfl_node.company import Company
 from pfl_node.desk import Desk
@@ -126,6 +127,7 @@ class Node:
             dialer=dialer,
         )
         self.company = Company(self.membership, settings.run, settings.rounds)
+        self._catch_up = CatchUp(self.mailbox, self.company.rounds, lambda: self.membership.pauses)
         self.lookout = Lookout(self)
         if self.tls:
             self.tls.door.on_refused = lambda call, why, who: self.reception.count(call, why, who, 0)
@@ -256,12 +258,9 @@ class Node:
         self.company.i_have_come(policy.round)
 
     def _ended(self, round: int) -> None:
-        """A round is done. A node of a lockstep policy that fell behind goes on where the others are."""
+        """A round is done."""
         assert self.policy is not None
-        if self.policy.lockstep and (ahead := self.mailbox.left_behind(round, self.company.rounds())):
-            log.info("catching up", round=round, swarm=ahead)
-            self.policy.round = ahead - 1
-            self.mailbox.advance(ahead)
+        self._catch_up.after(round, self.policy)
         self.company.i_am_in(self.policy.round + 1)
 
     def _on_membership(self, event: Event) -> None:

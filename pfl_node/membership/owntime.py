@@ -11,6 +11,7 @@ class OwnTime:
     def __init__(self, *, slack: float, pause: float) -> None:
         self.now = 0.0
         self.lenient_until = float("-inf")
+        self.pauses = 0  # long sleeps so far
         self._slack = slack
         self._pause = pause
         self._lost = 0.0  # the world's time minus own time
@@ -34,6 +35,7 @@ class OwnTime:
             own -= late
             if late > self._pause:
                 self.lenient_until = own + self._pause
+                self.pauses += 1
         elif due is not None and 0 < due - own < ROUNDING:
             own = due
         self.now = max(own, self.now)

@@ -102,6 +102,11 @@ class Membership:
         return self._engine.swim.health
 
     @property
+    def pauses(self) -> int:
+        """How often this process stood still for longer than `pause`."""
+        return self._engine.swim.pauses
+
+    @property
     def counters(self) -> Counter[str]:
         """Packets, calls, exchanges, garbage and events so far."""
         return self._engine.counters

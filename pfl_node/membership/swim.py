@@ -53,6 +53,11 @@ class Swim:
         """0 is well; higher: I am slow myself, and take more time to judge others."""
         return self._view.health.score
 
+    @property
+    def pauses(self) -> int:
+        """How often this process stood still for long."""
+        return self._time.pauses
+
     def members(self) -> list[Member]:
         """Everybody known and me."""
         return [self._view.me, *self._view.roster.all()]

@@ -68,6 +68,7 @@ def test_after_a_long_pause_own_time_is_lenient_for_as_long() -> None:
     own.start(100.0)
     own.wake(160.0, due=101.0)
     assert own.lenient
+    assert own.pauses == 1
     own.wake(164.9, due=None)
     assert own.lenient
     own.wake(165.1, due=None)
