@@ -121,8 +121,10 @@ def tell(asked: argparse.Namespace, looks: Sequence[Sequence[float]], rounds: Se
         "MB an hour, mean": mean(grown),
         "worst": max(grown),
     }
+    quarters = [mean(looks[len(looks) * q // 4]) for q in range(4)] + [mean(looks[-1])]
     notes = [
-        f"after a warm-up of {asked.warm:g} minutes; each node: {', '.join(f'{g:+.2f}' for g in sorted(grown))}"
+        f"RSS at every quarter, MB: {', '.join(f'{q:.1f}' for q in quarters)}",
+        f"after a warm-up of {asked.warm:g} minutes; each node: {', '.join(f'{g:+.2f}' for g in sorted(grown))}",
     ]
     show("memory of a swarm over time", [row], notes)
 
