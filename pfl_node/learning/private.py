@@ -109,7 +109,8 @@ class Private:
         """The gradient of a batch: clipped, summed, with noise, over the expected number of samples."""
         clip, noise = self._settings.dp_clip, self._settings.dp_noise
         sums = [torch.zeros_like(p) for p in params]
-        for some in index.split(max(1, AT_ONCE // max(1, sum(p.numel() for p in params)))) if len(index) else ():
+        most = max(1, AT_ONCE // max(1, sum(p.numel() for p in params)))
+        for some in torch.split(index, most) if len(index) else ():
             loss(some).backward()  # type: ignore[no-untyped-call]
             if not self._compared:
                 self._compare(params)

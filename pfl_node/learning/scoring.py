@@ -71,7 +71,8 @@ def each(module: nn.Module, data: Samples, loss: Loss | None, *, batch: int) -> 
 def _losses(loss: Loss | None, output: Tensor, y: Tensor) -> Tensor:
     if loss is None:
         return cross_entropy(output, y, reduction="none").view(len(y), -1).mean(1)
-    return torch.stack([mean_loss(loss, o, t) for o, t in zip(output.split(1), y.split(1), strict=True)])
+    pairs = zip(torch.split(output, 1), torch.split(y, 1), strict=True)
+    return torch.stack([mean_loss(loss, o, t) for o, t in pairs])
 
 
 def _rights(output: Tensor, y: Tensor) -> Tensor:

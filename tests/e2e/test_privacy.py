@@ -28,7 +28,8 @@ async def asked(life: Life, name: str, shifts: list[float]) -> list[float | str]
     """The losses that a peer is told of the node's model, moved a little; or why it is told none."""
     policy = life.node.policy
     assert policy
-    peer, found = PeerClient(PeerId(name), life.node.settings.run, WireSettings()), []
+    peer = PeerClient(PeerId(name), life.node.settings.run, WireSettings())
+    found: list[float | str] = []
     for shift in shifts:
         model = type(policy.model)(policy.model.layout, policy.model.vector * 0 + shift)
         try:

@@ -32,7 +32,9 @@ def test_a_coin_finds_as_many_members_as_it_accuses_others() -> None:
     found = odds(chance.normal(size=20_000).tolist(), chance.normal(size=20_000).tolist())
     assert found.auc == pytest.approx(0.5, abs=0.01)
     assert found.tpr == pytest.approx(0.01, abs=0.004)
-    assert odds([1.0] * 10, [1.0] * 10) == type(found)(0.5, pytest.approx(0.01))
+    blind = odds([1.0] * 10, [1.0] * 10)
+    assert blind.auc == 0.5
+    assert blind.tpr == pytest.approx(0.01)
 
 
 def test_scores_that_tell_all_apart_find_everybody() -> None:
@@ -50,7 +52,7 @@ def test_a_crafted_model_knows_its_sample_and_nothing_of_the_others() -> None:
     learner, task = _place(Settings(), 4)
     samples = _samples(task.train)
     forge, chance = Forge(learner.layout, 64), np.random.default_rng(0)
-    for n in Random(0).sample(range(len(samples)), 5):
+    for n in Random(0).sample(range(len(samples)), 3):
         for blind in (False, True):
             model = forge.model(*samples[n], chance, blind=blind)
             assert model.is_finite()
@@ -67,18 +69,18 @@ def test_models_of_another_kind_cannot_be_crafted() -> None:
 
 
 def test_exact_answers_tell_every_member_and_those_of_the_control_next_to_none() -> None:
-    exact, noisy = on_the_oracle(Settings(), nodes=4, trials=400)
+    exact, noisy = on_the_oracle(Settings(), nodes=4, trials=200)
     assert exact.found.auc > 0.999
     assert exact.found.tpr > 0.99
     assert exact.answers == 1
     assert noisy.answers == 2
     assert noisy.epsilon == pytest.approx(0.2)
-    assert noisy.found.auc < 0.6  # 0.53 in the mean; 400 attempts leave 0.02 to chance
+    assert noisy.found.auc < 0.65  # 0.53 in the mean; 200 attempts leave 0.03 to chance
     assert noisy.found.tpr < 0.1
 
 
 def test_the_same_seed_finds_the_same() -> None:
-    first, second = (list(on_the_oracle(Settings(seed=3), nodes=4, trials=100)) for _ in range(2))
+    first, second = (list(on_the_oracle(Settings(seed=3), nodes=4, trials=20)) for _ in range(2))
     assert first == second
 
 

@@ -42,7 +42,8 @@ def moved(me: Learner, **options: Any) -> Model:
 def test_without_clipping_and_noise_whole_batches_train_as_plain_sgd(
     model: Any, shape: tuple[int, ...], options: Any
 ) -> None:
-    data, train = blobs(N, shape), {"batch": N, "steps": 3, "lr": 0.1, "momentum": 0.9}
+    data = blobs(N, shape)
+    train: dict[str, Any] = {"batch": N, "steps": 3, "lr": 0.1, "momentum": 0.9}
     ours = moved(private(model, data, train=train, **NOISELESS), **options)
     theirs = moved(learner(model, data, **train), **options)
     np.testing.assert_allclose(ours.vector, theirs.vector, atol=2e-4)
@@ -63,9 +64,9 @@ def test_one_sample_moves_a_step_by_no_more_than_its_clipped_gradient() -> None:
 def test_noise_has_the_scale_that_the_settings_say() -> None:
     train, clip, noise = {"batch": N, "steps": 1, "lr": 1.0}, 1e-9, 3e9
     me = private(train=train, dp_clip=clip, dp_noise=noise)
-    trained = [me.train(me.fresh(0), seed=seed).vector for seed in range(100)]
+    trained = [me.train(me.fresh(0), seed=seed).vector for seed in range(40)]
     spread = np.std(np.stack(trained), axis=0).mean()
-    assert spread == pytest.approx(clip * noise / N, rel=0.05)
+    assert spread == pytest.approx(clip * noise / N, rel=0.1)
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_secret_gives_others() -> None:
@@ -87,15 +88,15 @@ def test_batches_are_poisson_samples_of_the_rate_that_is_accounted() -> None:
                 sizes.append(len(x))
             return self.inner(x)  # type: ignore[no-any-return]
 
-    me = private(Counting, train={"batch": 4, "steps": 300})
+    me = private(Counting, train={"batch": 4, "steps": 200})
     sizes.clear()
     moved(me)
     (step,) = me.account.steps
     assert step.rate == 4 / N
-    assert me.account.steps[step] == 300
-    assert 200 < len(sizes) <= 300  # about one in 70 is empty
-    assert sum(sizes) / 300 == pytest.approx(4, rel=0.1)
-    assert np.var(sizes) == pytest.approx(4 * (1 - 4 / N), rel=0.3)
+    assert me.account.steps[step] == 200
+    assert 150 < len(sizes) <= 200  # about one in 70 is empty
+    assert sum(sizes) / 200 == pytest.approx(4, rel=0.15)
+    assert np.var(sizes) == pytest.approx(4 * (1 - 4 / N), rel=0.4)
 
 
 @pytest.mark.parametrize(("train", "steps"), [({"batch": 8, "epochs": 2}, 10), ({"batch": 100, "epochs": 3}, 3)])
@@ -179,7 +180,7 @@ def test_what_a_policy_tells_besides_its_model_is_refused() -> None:
     assert me.predict(me.fresh(0), seed=0).is_finite()
     for told in ({"counts": True}, {"novelty": 1}):
         with pytest.raises(ConfigError, match=r"policy.weights = w0"):
-            me.predict(me.fresh(0), seed=0, **told)  # type: ignore[arg-type]
+            me.predict(me.fresh(0), seed=0, **told)
 
 
 def test_every_sample_by_itself_adds_up_to_the_score() -> None:

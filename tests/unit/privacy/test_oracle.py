@@ -147,7 +147,7 @@ def test_a_restart_refills_nothing_and_changes_no_answer(questions: list[tuple[i
     assert (after.spent, after.total, after.answers) == (before.spent, before.total, before.answers)
     for who, what in questions:
         peer, model = PeerId(f"p{who}"), constant(what)
-        outcomes = []
+        outcomes: list[Eval | str | None] = []
         for host in (before, after):
             try:
                 outcomes.append(host.known(peer, model))
