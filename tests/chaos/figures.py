@@ -15,6 +15,7 @@ class Wishes:
     what: list[str]
     nodes: int
     light: bool
+    policy: str
     seconds: float
     every: float
     down: float

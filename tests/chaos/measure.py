@@ -18,6 +18,7 @@ from tests.chaos.figures import Figures, Wishes
 from tests.chaos.inside import go_inside
 from tests.chaos.lab import Lab
 from tests.chaos.scenes import SCENES
+from tests.chaos.swarm import PACES
 
 
 def main() -> int:
@@ -50,6 +51,12 @@ def parse() -> Wishes:
     add("what", nargs="+", choices=list(SCENES), help="scenes, one after the other")
     add("--nodes", type=int, default=50)
     add("--light", action="store_true", help="members that do not train: the bootstrap service")
+    add(
+        "--policy",
+        choices=list(PACES),
+        default="el",
+        help="el: in lockstep; gossip: at a pace that few cores bear",
+    )
     add("--seconds", type=float, default=600, help="churn: how long")
     add("--every", type=float, default=5, help="churn: seconds between two kills")
     add("--down", type=float, default=10, help="churn: seconds until one that was killed is started again")

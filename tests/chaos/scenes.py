@@ -26,7 +26,7 @@ Make = Callable[[str], Lab]
 
 def _weather(lab: Lab, wishes: Wishes, figures: Figures) -> None:
     lab.weather(wishes.delay / 1e3, wishes.jitter / 1e3, wishes.loss / 100)
-    kind = "light members" if wishes.light else "nodes"
+    kind = "light members" if wishes.light else f"nodes, {wishes.policy}"
     by = "netem" if lab.netem else "the router"
     figures.add(
         "swarm", f"{wishes.nodes} {kind}; each way {wishes.delay:g} ms, loss {wishes.loss:g} %, by {by}; "
@@ -46,7 +46,7 @@ def views(wishes: Wishes, figures: Figures, make: Make) -> None:
     """Cold start, a quiet while, kills."""
     with make("views") as lab:
         _weather(lab, wishes, figures)
-        swarm = Swarm(lab, light=wishes.light, extra=wishes.set, fork=not wishes.apart)
+        swarm = Swarm(lab, wishes)
         began = swarm.start_all()
         figures.add("all processes started after, s", time.time() - began)
         full = swarm.full_views(began, PATIENCE)
@@ -93,7 +93,7 @@ def partition(wishes: Wishes, figures: Figures, make: Make) -> None:
     """A fifth on one side, the rest on the other; then it is healed."""
     with make("partition") as lab:
         _weather(lab, wishes, figures)
-        swarm = Swarm(lab, light=wishes.light, extra=wishes.set, fork=not wishes.apart)
+        swarm = Swarm(lab, wishes)
         swarm.full_views(swarm.start_all(), PATIENCE)
         if not wishes.light:
             swarm.until(lambda: all(swarm.journal(h) for h in lab.hosts), PATIENCE, "everybody did a round")
@@ -145,7 +145,7 @@ def kill(wishes: Wishes, figures: Figures, make: Make) -> None:
     """30 % of the nodes at once; the rest finish."""
     with make("kill") as lab:
         _weather(lab, wishes, figures)
-        swarm = Swarm(lab, light=False, rounds=wishes.rounds, extra=wishes.set, fork=not wishes.apart)
+        swarm = Swarm(lab, wishes, rounds=wishes.rounds)
         swarm.full_views(swarm.start_all(), PATIENCE)
         swarm.until(lambda: all(swarm.journal(h) for h in lab.hosts), PATIENCE, "everybody did a round")
         victims = Random(wishes.seed).sample(lab.hosts, round(0.3 * wishes.nodes))
@@ -165,7 +165,7 @@ def kill(wishes: Wishes, figures: Figures, make: Make) -> None:
             f"{len(rest)}",
             finished == len(rest) and not any(codes),
         )
-        _longest([r for rounds in done for r in rounds], figures, "the longest round of the rest")
+        _longest([r for rounds in done for r in rounds], wishes, figures, "the longest round of the rest")
         figures.add("mean test accuracy of the rest, %", 100 * swarm.accuracy(rest))
         _false_deaths(swarm, figures)
 
@@ -174,7 +174,7 @@ def churn(wishes: Wishes, figures: Figures, make: Make) -> None:
     """One is killed every few seconds and started again; then the same run undisturbed, for as many rounds."""
     with make("churn") as lab:
         _weather(lab, wishes, figures)
-        swarm = Swarm(lab, light=wishes.light, extra=wishes.set, fork=not wishes.apart)
+        swarm = Swarm(lab, wishes)
         swarm.full_views(swarm.start_all(), PATIENCE)
         if not wishes.light:
             swarm.until(lambda: all(swarm.journal(h) for h in lab.hosts), PATIENCE, "everybody did a round")
@@ -190,7 +190,9 @@ def churn(wishes: Wishes, figures: Figures, make: Make) -> None:
         codes = swarm.stop()
         figures.add("exit codes at the end", str(sorted(set(codes))), "[0]", not any(codes))
         every = {host.name: swarm.journal(host) for host in lab.hosts}
-        _longest([r for rounds in every.values() for r in rounds], figures, "the longest round of any life")
+        _longest(
+            [r for rounds in every.values() for r in rounds], wishes, figures, "the longest round of any life"
+        )
         reached = [rounds[-1].number + 1 for rounds in every.values()]
         figures.add("rounds reached, least, median, most", f"{min(reached)}, {median(reached):g}, {max(reached)}")
         disturbed = 100 * swarm.accuracy()
@@ -227,25 +229,31 @@ def _since(swarm: Swarm, host: Host, when: float) -> int:
 
 def _undisturbed(wishes: Wishes, figures: Figures, make: Make, rounds: int, disturbed: float) -> None:
     with make("undisturbed") as lab:
-        swarm = Swarm(lab, light=False, rounds=rounds, extra=wishes.set, fork=not wishes.apart)
+        swarm = Swarm(lab, wishes, rounds=rounds)
         swarm.start_all()
         for host in lab.hosts:
             lab.ended(host, PATIENCE * 2)
         alone = 100 * swarm.accuracy()
         _longest(
-            [r for h in lab.hosts for r in swarm.journal(h)], figures, f"undisturbed, {rounds} rounds: the longest"
+            [r for h in lab.hosts for r in swarm.journal(h)],
+            wishes,
+            figures,
+            f"undisturbed, {rounds} rounds: the longest",
         )
     figures.add("mean test accuracy, undisturbed and disturbed, %", f"{alone:.1f}, {disturbed:.1f}")
     figures.at_most("  lost by it", round(alone - disturbed, 2), 1, "points")
 
 
-def _longest(rounds: Sequence[Round], figures: Figures, what: str) -> None:
+def _longest(rounds: Sequence[Round], wishes: Wishes, figures: Figures, what: str) -> None:
     seconds = sorted(r.seconds for r in rounds)
     if not seconds:
         figures.add(what, "no round at all", "some", False)
         return
     figures.add(f"{what}, and the median, s", f"{seconds[-1]:.1f}, {median(seconds):.1f}")
-    figures.at_most("  the longest without its learning", max(r.seconds - r.learning for r in rounds), DEADLINE)
+    if wishes.policy == "el":  # in gossip a round is as long as chance has it: nobody waits for a certain peer
+        figures.at_most(
+            "  the longest without its learning", max(r.seconds - r.learning for r in rounds), DEADLINE
+        )
 
 
 SCENES: dict[str, Callable[[Wishes, Figures, Make], None]] = {

@@ -10,32 +10,29 @@ from pathlib import Path
 from statistics import fmean
 
 from tests.chaos import forked, ledger
+from tests.chaos.figures import Wishes
 from tests.chaos.lab import Host, Lab
 from tests.chaos.ledger import Round, Said
 
 SEEDS = 3  # the first hosts; each member is told of all
 LOOK = 0.5
-# Small rounds, so that two cores carry fifty nodes.
-NODE = (
-    "policy.name=el",
-    "policy.degree=4",
-    "train.init=common",
-    "log.format=json",
-    'eval.on=["test"]',
-)
+# On few cores: `el` takes whatever they have, `gossip` at this pace leaves most of it alone.
+PACES = {
+    "el": ("policy.name=el", "policy.degree=4"),
+    "gossip": ("policy.name=gossip", "policy.delta=4", "policy.n_peers=2", "policy.quiet=10"),
+}
+NODE = ("train.init=common", "log.format=json", 'eval.on=["test"]')
 
 
 class Swarm:
     """Nodes, or light members: the bootstrap service, which has the same membership and never trains."""
 
-    def __init__(
-        self, lab: Lab, *, light: bool, rounds: int | None = None, extra: Iterable[str] = (), fork: bool = True
-    ) -> None:
+    def __init__(self, lab: Lab, wishes: Wishes, *, rounds: int | None = None) -> None:
         self.lab = lab
-        self.light = light
+        self.light = wishes.light
         self.rounds = rounds
-        self.extra = tuple(extra)
-        self._fork = fork and not light
+        self._settings = (*PACES[wishes.policy], *NODE, *wishes.set)
+        self._fork = not (wishes.apart or wishes.light)
         if self._fork:
             forked.load()
         self._read = {host.address: 0 for host in lab.hosts}  # bytes of its log
@@ -53,7 +50,7 @@ class Swarm:
         place = [f"task.index={host.index}", f"task.nodes={count}"]
         if not host.lives:  # all begin together; who comes back does not wait for all
             place += [f"start.peers={count - 1}", "start.wait=600"]
-        sets = [w for setting in (*NODE, *place, *self.extra) for w in ("--set", setting)]
+        sets = [w for setting in (*self._settings, *place) for w in ("--set", setting)]
         line = [*words, *sets, *(["--rounds", self.rounds] if self.rounds else [])]
         if self._fork:
             self.lab.fork(host, *line)
