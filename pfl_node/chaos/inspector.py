@@ -14,7 +14,7 @@ from pfl_node.chaos.progress import Progress
 from pfl_node.chaos.sight import Sight
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
-from pfl_node.sim.driver import LOOK
+from pfl_node.sim.rounds import LOOK
 from pfl_node.steps import (
     Ask,
     Average,

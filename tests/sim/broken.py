@@ -7,6 +7,7 @@ import numpy as np
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.steps import Average, Fetch, Gather, Peers, Publish, Report, Send, Sleep, Train
+from pfl_node.types import PeerId
 
 FOR_EVER = float("inf")
 
@@ -38,7 +39,7 @@ class Waits(Fine):
                 peers = await self.peers_in_an_hour()
             await Report(t, self.model)
 
-    async def peers_in_an_hour(self) -> tuple[str, ...]:
+    async def peers_in_an_hour(self) -> tuple[PeerId, ...]:
         await Sleep(FOR_EVER)
         return await Peers()
 
