@@ -18,7 +18,7 @@ from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 from pfl_node.guard.settings import GuardSettings
 from pfl_node.guard.warden import Warden
 from pfl_node.learning.trainer import Trainer
-from pfl_node.mailbox import Mailbox
+from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.model import Layout, Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
@@ -167,6 +167,7 @@ def driver(
     wire: dict[str, Any] | None = None,
     warden: Warden | None = None,
     linger: float = 600.0,
+    waiting: dict[str, Any] | None = None,
 ) -> tuple[Driver, Notes]:
     policy = kind(me=me, cfg=PolicyConfig(), model=constant(1.0), rounds=3, seed=1, rng=random.Random(0))
     policy.script = script
@@ -174,7 +175,11 @@ def driver(
     line: Any = Line(board, me)
     desk = Desk(
         settings=Settings.model_validate(
-            {"round": {"patience": 0.05, "linger": linger}, "aggregate": aggregate or {}, "wire": wire or {}}
+            {
+                "round": {"patience": 0.05, "linger": linger, **(waiting or {})},
+                "aggregate": aggregate or {},
+                "wire": wire or {},
+            }
         ),
         learner=learner or ToyLearner(),  # type: ignore[arg-type]
         trainer=trainer,
@@ -635,3 +640,72 @@ def test_one_that_is_done_does_not_stay_for_somebody_who_gets_no_further() -> No
 
     run(script, board=Switchboard(A, B), linger=0.05)
     assert said == [True]
+
+
+# -- deadlines -------------------------------------------------------------------------------------------------
+
+
+def test_what_came_late_is_gathered_in_the_next_round_and_who_was_given_up_is_noted() -> None:
+    board = Switchboard(A, B)
+    board.boxes[A] = Mailbox(Limits(late=1))
+    got: list[list[tuple[PeerId, int | None]]] = []
+
+    async def script(me: Policy) -> None:
+        for t in (0, 1, 2):
+            got.append([(o.sender, o.round) for o in await Gather([B], t)])
+            if t == 0:
+                await Line(board, B).send(A, A, constant(2.0), round=0)
+
+    (notes,) = run(script, board=board)
+    assert got == [[], [(B, 0)], []]
+    assert notes.given_up == [(0, (B,)), (1, (B,)), (2, (B,))]
+
+
+def test_with_a_quorum_a_round_ends_when_enough_are_there() -> None:
+    got: list[PeerId] = []
+
+    async def mine(me: Policy) -> None:
+        got.extend(o.sender for o in await Gather([B, C], 0))  # C never sends
+
+    async def theirs(me: Policy) -> None:
+        await Send([A], me.model, round=0)
+
+    notes, _, _ = run(mine, theirs, nothing, waiting={"patience": 3600, "quorum": 0.5})
+    assert got == [B]
+    assert notes.given_up == []
+
+
+def test_a_push_that_hangs_goes_on_beside_the_round_until_the_next_one() -> None:
+    board = Switchboard(A, B)
+    hangs, may_go = asyncio.Event(), asyncio.Event()
+    sent: list[int] = []
+    answers: list[tuple[PeerId, ...]] = []
+
+    class Hanging(Line):
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            if hangs.is_set():
+                await may_go.wait()
+            sent.append(said["round"])
+            return await super().send(peer, address, model, **said)
+
+    async def script(me: Policy) -> None:
+        for t in range(9):
+            if t == 4:
+                hangs.set()
+            if t == 7:
+                may_go.set()
+            answers.append(await Send([B], me.model, round=t))
+            await Sleep(0.01)
+
+    async def go() -> None:
+        trainer = Trainer()
+        made, _ = driver(board, A, script, trainer=trainer, waiting={"least": 0.01})
+        object.__setattr__(made.desk, "client", Hanging(board, A))
+        await made.run()
+        await trainer.close()
+
+    asyncio.run(go())
+    assert answers[:4] == [(B,)] * 4
+    assert answers[4:7] == [()] * 3
+    assert set(sent) >= {0, 1, 2, 3, 8}
+    assert not {4, 5} & set(sent)  # the model of a later round took their place
