@@ -21,6 +21,8 @@ def show(findings: Iterable[Finding], *, json: bool) -> None:
     for found in findings:
         typer.echo(f"{found.attack}, {found.control}: AUC {found.found.auc:.3f}", err=True)
         rows.append(found)
+    if all(row.control != "privacy.dp" for row in rows):
+        typer.echo("privacy.dp was not tried, as it needs Opacus: pip install 'pfl-node[dp]'", err=True)
     if json:
         as_json({"findings": [row.row() for row in rows]})
         return
