@@ -28,6 +28,7 @@ def run(nodes: int, folder: Path) -> dict[str, Any]:
     assert seed.stdout is not None
     address = json.loads(seed.stdout.readline())["address"]
     sets = [f"start.peers={nodes - 1}", "start.wait=180", "round.patience=30", f"task.nodes={nodes}"]
+    sets += ["round.least=30"]  # nodes that share the cores take turns, and nobody is given up for that
     words = [
         sys.executable,
         "-m",

@@ -144,7 +144,7 @@ def test_a_peer_that_says_nothing_for_some_rounds_is_not_waited_for_until_someth
 
 
 def test_a_model_of_a_forgotten_round_is_a_sign_of_life_and_tells_nothing_else() -> None:
-    life = knowing(1, 1, 1, 1, *[None] * SILENT)  # type: ignore[list-item]
+    life = knowing(1, 1, 1, 1, *[None] * SILENT)  # type: ignore[arg-type]
     before = life.wait
     life.patience.came(A, -7, life.now)
     assert life.patience.worth(A)
