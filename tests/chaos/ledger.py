@@ -97,12 +97,16 @@ def views(said: Sequence[Said], until: float = inf) -> dict[str, set[str]]:
     for row in sorted(said):
         if row.time > until:
             break
-        view = found.setdefault(row.by, set())
-        if row.what == "joined":
-            view.add(row.about)
-        elif row.what in ("died", "left"):
-            view.discard(row.about)
+        _follow(found.setdefault(row.by, set()), row)
     return found
+
+
+def _follow(view: set[str], row: Said) -> None:
+    """A suspect is present, also one that was dead before: two sides that meet again suspect each other first."""
+    if row.what in ("died", "left"):
+        view.discard(row.about)
+    else:
+        view.add(row.about)
 
 
 def complete_at(said: Sequence[Said], hosts: Sequence[str], since: float) -> float:
@@ -113,10 +117,7 @@ def complete_at(said: Sequence[Said], hosts: Sequence[str], since: float) -> flo
     for row in sorted(said):
         if row.by not in here or row.about not in here:
             continue
-        if row.what == "joined":
-            seen[row.by].add(row.about)
-        elif row.what in ("died", "left"):
-            seen[row.by].discard(row.about)
+        _follow(seen[row.by], row)
         full = all(view == here for view in seen.values())
         done = min(done, row.time) if full else inf
     return max(0.0, done - since)

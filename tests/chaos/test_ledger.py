@@ -57,6 +57,7 @@ def test_views_are_complete_when_everybody_has_everybody_for_good() -> None:
     assert complete_at(lost, ["a", "b"], since=1) == inf
     again = [*lost, *said((9, "a", "joined", "b"))]
     assert complete_at(again, ["a", "b"], since=1) == 8
+    assert complete_at([*lost, *said((8, "a", "suspected", "b"))], ["a", "b"], since=1) == 7
     assert complete_at(story, ["a", "b"], since=100) == 0
     assert views(lost, until=5) == {"a": {"b"}, "b": {"a"}}
     assert views(lost) == {"a": set(), "b": {"a"}}
