@@ -46,6 +46,7 @@ class Lab:
 
     def __init__(self, count: int, folder: Path, seed: int = 0) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # process 1 would not hear it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
         self.folder = folder
         self.netem = netem()  # does the kernel the weather?
         folder.mkdir(parents=True, exist_ok=True)
