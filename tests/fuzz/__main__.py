@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tests.e2e.running import processes
-from tests.fuzz.siege import Plan, Siege
+from tests.fuzz.siege import DEFAULT, Plan, Siege
 from tests.fuzz.tally import read
 
 
@@ -20,7 +20,7 @@ def plan_of(words: list[str] | None = None) -> tuple[Plan, Path | None]:
     ask.add_argument("--seed", type=int, default=0, help="decides every message")
     ask.add_argument("--warm", type=int, default=20_000, help="messages before memory is measured")
     ask.add_argument("--peers", type=int, default=2, help="real nodes that learn with the daemon")
-    ask.add_argument("--policy", default="el")
+    ask.add_argument("--policy", default=DEFAULT)
     ask.add_argument("--only", type=int, help="send this message of the seed and no other")
     ask.add_argument("--shot", type=read, help="send this message, as a finding has written it")
     ask.add_argument("--keep", type=Path, help="a folder for the logs and data of the nodes, which stay there")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ import psutil
 
 from tests.e2e.running import Process
 from tests.fuzz.ear import recorded
-from tests.fuzz.fire import Gun
+from tests.fuzz.fire import LONG, Gun
 from tests.fuzz.harmless import Fence
 from tests.fuzz.shots import Armoury, Shot
 from tests.fuzz.storm import Storm, Watcher, shots_of
@@ -23,6 +24,9 @@ from tests.fuzz.surface import surface_of
 from tests.fuzz.tally import Tally
 
 RUN = "fuzz"
+DEFAULT = "gossip"
+QUICK = ("task.samples=40", "round.patience=1", "start.wait=60", "store.checkpoint_every=20")
+POLICIES = {"gossip": ("policy.n_peers=4", "policy.delta=0.5", "policy.quiet=2")}  # little training, many messages
 MB = 1 << 20
 GROWTH = 20.0  # MB that may be
 Start = Callable[..., Process]
@@ -36,13 +40,13 @@ class Plan:
     messages: int = 100_000
     warm: int = 20_000  # messages before memory is measured: tables of bounded size fill
     peers: int = 2
-    policy: str = "el"
+    policy: str = DEFAULT
     only: int | None = None
     shot: Shot | None = None
 
     @property
     def options(self) -> str:
-        return f" --policy {self.policy}" if self.policy != "el" else ""
+        return f" --policy {self.policy}" if self.policy != DEFAULT else ""
 
 
 class Siege:
@@ -58,21 +62,10 @@ class Siege:
         self.peers = [self._daemon(f"peer-{n}", "--peer-seed", self.address) for n in range(plan.peers)]
 
     def _daemon(self, name: str, *words: str) -> Process:
-        settings = ["task.samples=40", "round.patience=1", "start.wait=60", "store.checkpoint_every=20"]
+        settings = [*QUICK, *POLICIES.get(self.plan.policy, ())]
         sets = [w for setting in settings for w in ("--set", setting)]
-        common = (
-            "--run",
-            RUN,
-            "--policy",
-            self.plan.policy,
-            "--name",
-            name,
-            "--data-dir",
-            name,
-            "--log-format",
-            "json",
-        )
-        return self._start("pfl_node", "--listen", "127.0.0.1:0", *common, *words, *sets)
+        common = f"--run {RUN} --policy {self.plan.policy} --name {name} --data-dir {name} --log-format json"
+        return self._start("pfl_node", "--listen", "127.0.0.1:0", *common.split(), *words, *sets)
 
     async def run(self) -> None:
         watcher = Watcher(self.address)
@@ -151,7 +144,7 @@ class Siege:
         for process, name in ((self.node, "the daemon"), *((p, "a peer") for p in self.peers)):
             if process.popen.poll() is None:
                 process.popen.send_signal(signal.SIGTERM)
-            code = process.wait()
+            code = process.popen.wait(LONG)
             if code != 0:
                 self.tally.wrong(f"{name} ended with exit code {code}")
             for line in complaints(process.output.splitlines()):
@@ -181,4 +174,7 @@ def complaints(log: Iterable[str]) -> list[str]:
 
 
 def address_of(process: Process) -> str:
+    """As soon as it says so, which may take minutes on a very busy machine."""
+    while process.popen.poll() is None and "--peer-seed" not in process.output:
+        time.sleep(0.1)
     return process.says("--peer-seed").split("--peer-seed ")[1].split()[0]

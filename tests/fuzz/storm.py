@@ -10,7 +10,7 @@ from typing import Any, cast
 import grpc
 
 from pfl_node.wire import peer_pb2 as pb
-from tests.fuzz.fire import Gun
+from tests.fuzz.fire import LONG, Gun
 from tests.fuzz.shots import Armoury, Shot
 from tests.fuzz.tally import Tally
 
@@ -61,13 +61,13 @@ class Watcher:
         """Once more where the connection was lost: others may have been the reason."""
         for _ in range(TRIES):
             try:
-                return cast(pb.Status, await self._status(b"", timeout=60, wait_for_ready=True))
+                return cast(pb.Status, await self._status(b"", timeout=LONG, wait_for_ready=True))
             except grpc.aio.AioRpcError as error:
                 if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                     raise
         raise TimeoutError("the node cannot be asked")
 
-    async def until(self, holds: Callable[[dict[str, Any]], bool], patience: float = 600.0) -> dict[str, Any]:
+    async def until(self, holds: Callable[[dict[str, Any]], bool], patience: float = 1800.0) -> dict[str, Any]:
         """Its status once it is so."""
         async with asyncio.timeout(patience):
             while True:

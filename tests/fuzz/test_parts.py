@@ -135,9 +135,14 @@ class Broken:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Broken", made),))
 
 
-@pytest.mark.parametrize(("path", "wrong"), [("/Broken/Fails", "UNKNOWN"), ("/Broken/Hangs", "no answer within")])
-def test_what_must_not_be_is_found(path: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fire, "LONG", 0.3)
+@pytest.mark.parametrize(
+    ("path", "wrong", "patience"),
+    [("/Broken/Fails", "UNKNOWN", fire.LONG), ("/Broken/Hangs", "no answer within", 0.3)],
+)
+def test_what_must_not_be_is_found(
+    path: str, wrong: str, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fire, "LONG", patience)
 
     async def scenario() -> fire.Answer:
         endpoint = Endpoint()
