@@ -156,6 +156,13 @@ def test_probes_find_a_way_around_one_link_and_models_do_not(tmp_path: Path) -> 
     assert oneway.of("round", A)[0]["got"] == [C]
 
 
+def test_with_the_third_goes_the_way_around(tmp_path: Path) -> None:
+    cut = Cut(0.0, frozenset([A]), frozenset([B]), 60.0)
+    rows = ran(tmp_path, Long, nodes=3, rounds=20, faults=[cut, Crash(3.0, C)]).of("round", A)
+    assert B in rows[0]["peers"]
+    assert next(r for r in rows if r["time"] > 26)["peers"] == []  # asked for 11 s earlier at most
+
+
 def test_a_node_that_nobody_hears_is_believed_dead_until_it_is_heard_again(tmp_path: Path) -> None:
     mute = Cut(0.0, frozenset([A]), frozenset([B, C]), 15.0)
     rows = ran(tmp_path, Long, nodes=3, rounds=40, faults=[mute]).of("round", B)

@@ -41,7 +41,7 @@ def test_a_policy_that_breaks_a_rule_is_found_and_the_line_that_is_printed_repea
 def test_a_policy_that_is_fine_is_not_blamed(shell: Shell) -> None:
     done = shell("chaos", "--policy", policy("Fine"), "--schedules", "10")
     assert (done.code, done.err) == (0, "")
-    assert "all 17 hold" in done.out or "hold, looked at" in done.out
+    assert "hold, looked at" in done.out
 
 
 def test_one_schedule_is_told_in_full(shell: Shell) -> None:
