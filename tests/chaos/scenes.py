@@ -54,7 +54,7 @@ def views(wishes: Wishes, figures: Figures, make: Make) -> None:
             figures.at_most("from the first start to full views everywhere", full, 20)
         else:
             last = max(row.time for row in swarm.said() if row.what == "joined") if swarm.said() else inf
-            figures.add("from the first start to full views (torch is loaded meanwhile), s", full)
+            figures.add("from the first start to full views, s", full)
             came = _last_join(swarm, lab.hosts)
             figures.at_most("from the last join to full views", max(0.0, last - came), 20)
         time.sleep(wishes.watch)
