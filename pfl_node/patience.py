@@ -161,7 +161,7 @@ class Patience:
         self.crowd.append(seconds)
 
     def _habit(self, peer: PeerId) -> Habit:
-        habit = self.habits[peer] = self.habits.pop(peer, None) or Habit()
+        habit = self.habits[peer] = self.habits.pop(peer, Habit())
         if len(self.habits) > PEERS:
             del self.habits[next(iter(self.habits))]
         return habit
@@ -181,7 +181,7 @@ class Receipts:
 
     def answered(self, peer: PeerId, number: int, seconds: float) -> None:
         """The push of this number was taken, in time or later."""
-        habit = self._habits[peer] = self._habits.pop(peer, None) or Habit()
+        habit = self._habits[peer] = self._habits.pop(peer, Habit())
         habit.silent = 0
         habit.took(number, seconds)
         if len(self._habits) > PEERS:

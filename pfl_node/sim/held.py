@@ -44,7 +44,9 @@ def held_from(row: Mapping[str, Any], checkpoint: dict[str, Any] | None) -> Held
     """The inverse of `row`, read from JSON, where a number that is none has become null."""
     scores = {split: Eval(**{k: nan_for(v) for k, v in s.items()}) for split, s in row["measured"].items()}
     traffic = Traffic(**row["traffic"] | {"refused": Counter(row["traffic"]["refused"])})
-    return Held(row["state"], checkpoint, traffic, row["reports"], row["told"], scores, row["guard"], row["privacy"])
+    return Held(
+        row["state"], checkpoint, traffic, row["reports"], row["told"], scores, row["guard"], row["privacy"]
+    )
 
 
 def nan_for(value: Any) -> Any:

@@ -76,8 +76,7 @@ def test_a_deadline_that_became_too_short_for_all_the_others_grows_at_once(tmp_p
 
 
 def test_no_round_waits_longer_than_its_deadline(tmp_path: Path) -> None:
-    faults = [Loss(0.2), Slow(B, 4.0, 4.0, 30.0), Crash(9.0, C)]
-    run = go(tmp_path, faults, rounds=30, patience=5, least=1)
+    run = go(tmp_path, [Loss(0.2), Slow(B, 4.0, 4.0, 30.0), Crash(9.0, C)], rounds=30, patience=5, least=1)
     assert all(seconds <= 5.001 for _, _, seconds in given_up(run))
 
 

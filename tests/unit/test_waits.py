@@ -17,7 +17,9 @@ def test_what_is_waited_for_is_seen_while_it_is_waited_for() -> None:
             {"what": "models", "round": 7, "peers": [A, B], "seconds_left": 10.0},
             {"what": "Fetch", "round": None, "peers": [B, C], "seconds_left": None},
         ]
-    assert (waits.peers, waits.left(100.0), waits.table(100.0)) == ((), None, [])
+    assert not waits.peers
+    assert waits.left(100.0) is None
+    assert not waits.table(100.0)
 
 
 def test_a_wait_for_nobody_is_none() -> None:
