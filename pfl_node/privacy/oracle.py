@@ -46,8 +46,8 @@ class Answer:
 
 def grid_sum(figures: Figures, most: float) -> int:
     """The sum of what each sample counts, from 0 to GRID; what is not a number counts as the most."""
-    share = np.nan_to_num(np.asarray(figures, np.float64), nan=most, posinf=most, neginf=0.0) / most
-    return int(np.rint(np.clip(share, 0.0, 1.0) * GRID).astype(np.int64).sum())
+    known = np.nan_to_num(np.asarray(figures, np.float64), nan=most)
+    return int(np.rint(np.clip(known, 0.0, most) / most * GRID).astype(np.int64).sum())
 
 
 def noisy_mean(figures: Figures, most: float, epsilon: float, chance: Random) -> float:
