@@ -96,8 +96,16 @@ def watch(nodes: Sequence[subprocess.Popen[Any]], seconds: float) -> list[list[f
     start, looks = time.monotonic(), []
     while time.monotonic() < start + seconds:
         time.sleep(EVERY)
-        looks.append([psutil.Process(node.pid).memory_info().rss / MB for node in nodes])
+        looks.append([own_memory(node.pid) / MB for node in nodes])
     return looks
+
+
+def own_memory(pid: int) -> float:
+    """Bytes that are its own: pages of files come and go as the kernel likes. All of them where it does not say."""
+    status = Path(f"/proc/{pid}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    own = next((line for line in lines if line.startswith("RssAnon:")), None)
+    return float(own.split()[1]) * 1024 if own else float(psutil.Process(pid).memory_info().rss)
 
 
 def growth(series: Sequence[float]) -> float:
@@ -116,14 +124,14 @@ def tell(asked: argparse.Namespace, looks: Sequence[Sequence[float]], rounds: Se
         "minutes": asked.minutes,
         "rounds of a node": mean(rounds),
         "fewest": min(rounds),
-        "RSS at the start, MB": mean(node[0] for node in series),
+        "own memory at the start, MB": mean(node[0] for node in series),
         "at the end": mean(node[-1] for node in series),
         "MB an hour, mean": mean(grown),
         "worst": max(grown),
     }
     quarters = [mean(looks[len(looks) * q // 4]) for q in range(4)] + [mean(looks[-1])]
     notes = [
-        f"RSS at every quarter, MB: {', '.join(f'{q:.1f}' for q in quarters)}",
+        f"own memory at every quarter, MB: {', '.join(f'{q:.1f}' for q in quarters)}",
         f"after a warm-up of {asked.warm:g} minutes; each node: {', '.join(f'{g:+.2f}' for g in sorted(grown))}",
     ]
     show("memory of a swarm over time", [row], notes)
