@@ -101,7 +101,7 @@ def watch(nodes: Sequence[subprocess.Popen[Any]], seconds: float) -> list[list[f
 
 
 def own_memory(pid: int) -> float:
-    """Bytes that are its own: pages of files come and go as the kernel likes. All of them where it does not say."""
+    """Bytes that are its own: pages of files come and go as the kernel likes. Elsewhere, all of them."""
     status = Path(f"/proc/{pid}/status")
     lines = status.read_text().splitlines() if status.exists() else []
     own = next((line for line in lines if line.startswith("RssAnon:")), None)

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pfl_node.config import toml
 from pfl_node.failpoints import EVERYWHERE, PLACES
 from pfl_node.keys import allowed, keys, sections
 from pfl_node.ops.events import KINDS
 from pfl_node.ops.exposition import FIGURES
 from pfl_node.settings import Settings
+from pfl_node.totoml import toml
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -5,7 +5,6 @@ Also the way back to TOML, and the rules that need more than the tree. Imports n
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from pfl_node.keys import NAMED, TEXT, TEXTS, allowed, is_known, keys, sections
 from pfl_node.ops.secrets import HIDDEN, is_secret, shown
 from pfl_node.secure import check_tls
 from pfl_node.settings import Settings
+from pfl_node.totoml import toml, toml_key
 
 PREFIX = "PFL_"
 TOKEN_LENGTH = 16  # characters
@@ -279,24 +279,5 @@ def _line(prefix: str, name: str, value: Any) -> str:
     if value is None:
         return f"# {name} = {allowed(prefix + name)}" if prefix + name in keys() else f"# {name} ="
     if (seen := shown(name, value)) != value:
-        return f"# {_toml_key(name)} = {toml(seen)}  # a secret: say it in the environment or in a file"
-    return f"{_toml_key(name)} = {toml(value)}"
-
-
-def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name)
-
-
-def toml(value: Any) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case str() | Path():
-            return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-        case Mapping():
-            return "{" + ", ".join(f"{_toml_key(k)} = {toml(v)}" for k, v in value.items()) + "}"
-        case Sequence():
-            return "[" + ", ".join(map(toml, value)) + "]"
-    return toml(str(value))
+        return f"# {toml_key(name)} = {toml(seen)}  # a secret: say it in the environment or in a file"
+    return f"{toml_key(name)} = {toml(value)}"

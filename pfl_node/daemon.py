@@ -13,7 +13,6 @@ from typing import Any
 import structlog
 
 from pfl_node.appoint import check_lab
-from pfl_node.config import toml
 from pfl_node.failpoints import arm
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node import Node
@@ -24,6 +23,7 @@ from pfl_node.policies import load_policy
 from pfl_node.security.overheard import Overheard
 from pfl_node.settings import Settings
 from pfl_node.store.home import Home
+from pfl_node.totoml import toml
 
 log = structlog.get_logger(__name__)
 
