@@ -1,4 +1,5 @@
-"""What gRPC's Python logs of callers who send bytes that are no text: a traceback each, which helps nobody."""
+"""What gRPC's Python logs of callers who send bytes that are no text, or hang up while they are answered: a
+traceback each, which helps nobody."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import logging
 
 LOGGERS = ("grpc._cython.cygrpc", "asyncio")
 GRPC = (".pyx.pxi", ".pyx")  # where gRPC's own code is
+HUNG_UP = "ExecuteBatchError"  # a message could not be written; a private class of gRPC's
 
 
 class Garbled(logging.Filter):
@@ -13,7 +15,9 @@ class Garbled(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = (record.exc_info and record.exc_info[1]) or record.msg
-        return not (isinstance(error, UnicodeDecodeError) and (error is record.msg or _from_grpc(error)))
+        if isinstance(error, UnicodeDecodeError):
+            return error is not record.msg and not _from_grpc(error)
+        return type(error).__name__ != HUNG_UP
 
 
 def hush() -> None:
