@@ -270,8 +270,8 @@ def test_a_node_whose_checkpoints_are_all_damaged_ends_with_a_line_that_says_wha
     code, output = node("", 6)
     assert code == 1
     last = output.splitlines()[-1]
-    assert last.startswith("pfl-node: no checkpoint in n can be used: ")
-    assert last.endswith("restore one from a backup, or move them away to start anew at round 0")
+    assert "no checkpoint in n can be used: " in last
+    assert "restore one from a backup, or move them away to start anew at round 0" in last
     assert "Traceback" not in output
 
 
