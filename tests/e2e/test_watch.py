@@ -374,7 +374,7 @@ def test_a_bug_report_has_what_helps_and_no_model_no_data_and_no_secret(tmp_path
             *("journal.jsonl", "logs.txt"),
         }
         assert all(name in done.stdout for name in files)
-        assert json.loads(files["settings.json"])["http"]["token"] == "(hidden)"
+        assert json.loads(files["settings.json"])["http"]["token"] == "***"
         assert TOKEN not in "".join(files.values())
         assert json.loads(files["versions.json"])["node"]["version"]
         assert max(map(len, files.values())) < 1 << 20

@@ -35,6 +35,7 @@ def test_the_page_has_files_and_commands() -> None:
         ["pfl-node", "swarm"],
         ["python", "by_hand.py"],
         ["pfl-node", "policies"],
+        ["pfl-node", "chaos"],
     ]
 
 
