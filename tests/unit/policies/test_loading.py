@@ -107,15 +107,15 @@ def test_something_that_is_no_policy(file: Path) -> None:
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
-    path = tmp_path / "broken.py"
+    path = tmp_path / "shattered.py"
     path.write_text("def broken(:\n")
-    assert re.search(r"cannot be imported: SyntaxError: .*\(broken.py, line 1\)$", complaint(f"{path}:X"))
+    assert re.search(r"cannot be imported: SyntaxError: .*\(shattered.py, line 1\)$", complaint(f"{path}:X"))
     path.write_text("\n\nimport nothing_of_this_name\n")
     assert complaint(f"{path}:X").endswith(
-        "broken.py:X: cannot be imported (broken.py, line 3): "
+        "shattered.py:X: cannot be imported (shattered.py, line 3): "
         "ModuleNotFoundError: No module named 'nothing_of_this_name'"
     )
-    assert not any(name.startswith("pfl_plugin_broken") for name in sys.modules)
+    assert not any(name.startswith("pfl_plugin_shattered") for name in sys.modules)
 
 
 def test_a_script_that_ends_the_program_is_one_line(tmp_path: Path) -> None:
