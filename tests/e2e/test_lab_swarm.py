@@ -151,7 +151,7 @@ def test_a_swarm_that_was_broken_off_goes_on_and_counts_as_one(tmp_path: Path) -
         assert process.wait() == 130
         assert "Traceback" not in process.output
         assert len(children) == 2
-        assert all_gone(children)
+        until(lambda: all_gone(children))
         process = start("pfl_node", *words)
         part, children = at_work(process, cell / "swarm" / "mark.json", part)
         process.popen.kill()

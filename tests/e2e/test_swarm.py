@@ -82,7 +82,7 @@ def test_ctrl_c_while_torch_is_imported_leaves_nothing(verb: str, tmp_path: Path
         assert process.wait() == 130
         assert process.output.splitlines()[-1] == "stopped before a node had learnt something"
         assert "Traceback" not in process.output
-        assert all_gone(children)
+        until(lambda: all_gone(children))
     assert not (tmp_path / "out").exists()
 
 
@@ -95,7 +95,7 @@ def test_ctrl_c_while_they_learn_ends_in_a_report_of_what_there_is(tmp_path: Pat
         assert "el on digits: 3 nodes, stopped after" in process.output
         assert "test accuracy" in process.output
         assert "Traceback" not in process.output
-        assert all_gone(children)
+        until(lambda: all_gone(children))
     assert (tmp_path / "out" / "summary.json").exists()
     assert len(list((tmp_path / "out").glob("nodes/*/model.safetensors"))) == 3
 
@@ -111,7 +111,7 @@ def test_the_second_ctrl_c_does_not_wait_for_nodes_that_cannot_leave(tmp_path: P
         assert process.wait() == 130
         assert process.output.splitlines()[-1] == "ended at once"
         assert "Traceback" not in process.output
-        assert all_gone(children)
+        until(lambda: all_gone(children))
 
 
 def test_nodes_that_cannot_leave_are_ended_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_a_worker_that_is_killed_ends_the_swarm_in_one_line(tmp_path: Path) -> N
         assert last.startswith("pfl-node: the worker of node-00")
         assert last.endswith(f"(process {children[0].pid}) was ended by SIGKILL")
         assert "Traceback" not in process.output
-        assert all_gone(children)
+        until(lambda: all_gone(children))
 
 
 def test_when_the_parent_is_killed_the_workers_end_by_themselves(tmp_path: Path) -> None:
