@@ -17,21 +17,26 @@ T = TypeVar("T")
 DEADLINE = 90.0  # seconds for anything to happen on a busy machine
 
 
-def _hear_ctrl_c() -> None:
-    """In the new process: tests that run in the background of a shell are told to ignore it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _words(module: str, *words: object) -> list[str]:
+    """Tests in the background of a shell are told to ignore Ctrl-C, and so would be what they start. Nothing may
+    run in the child before it is another program: gRPC's threads of this process do not survive a fork."""
+    line = [sys.executable, "-m", module, *map(str, words)]
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        return line
+    hears = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    return [sys.executable, "-c", hears, *line]
 
 
 class Process:
     """A running command; its output is in files, so that nothing blocks on a full pipe."""
 
     def __init__(self, module: str, *words: object, cwd: Path) -> None:
-        self.words = [sys.executable, "-m", module, *map(str, words)]
+        self.words = _words(module, *words)
         self._out = (cwd / f"out-{time.monotonic_ns()}").open("w+")
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.popen = subprocess.Popen(
-            self.words, stdout=self._out, stderr=subprocess.STDOUT, cwd=cwd, env=env, preexec_fn=_hear_ctrl_c
-        )
+        self.popen = subprocess.Popen(self.words, stdout=self._out, stderr=subprocess.STDOUT, cwd=cwd, env=env)
 
     @property
     def output(self) -> str:
