@@ -72,7 +72,10 @@ def load(name: str, root: str | Path | None = None, *, size: int | None = None, 
         raise ConfigError(f"task.size = {size}: the images of {name} have one size, leave it out")
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise ConfigError(f"task.size = {size!r} is not a whole number of pixels above zero")
-    place = Path(root or os.environ.get(VARIABLE) or ROOT).expanduser().absolute()
+    said = root or os.environ.get(VARIABLE)
+    place = Path(said or ROOT).expanduser().absolute()
+    if said and not download and not place.is_dir():  # even where a copy of the system's could stand in for it
+        raise TaskError(_advice(name, Missing(f"no folder {place}")))
     with _reading:
         return _load(name, place, size or FOLDER_SIZE, download)
 

@@ -54,11 +54,11 @@ ROOT = "task.root=/nowhere"
 @pytest.mark.parametrize(
     ("sets", "why"),
     [
-        (("task=cifar10", ROOT), "data set cifar10: no file /nowhere/cifar-10-batches-py/data_batch_1; say where"),
-        (("task=mnist", ROOT), "data set mnist: no train-images-idx3-ubyte (nor train-images-idx3-ubyte.gz) in"),
-        (("task=emnist", ROOT), "data set emnist: no emnist-letters-train-images-idx3-ubyte"),
-        (("task=imagenette", ROOT), "data set imagenette: no imagenette2-160, imagenette2-320 or imagenette2 in"),
-        (("task=images", ROOT), "data set image_folder: no folder /nowhere/train (wanted: train/CLASS/IMAGE and"),
+        (("task=cifar10", ROOT), "data set cifar10: no folder /nowhere; say where"),
+        (("task=mnist", ROOT), "data set mnist: no folder /nowhere; say where"),
+        (("task=fashion_mnist", ROOT), "data set fashion_mnist: no folder /nowhere; say where"),
+        (("task=imagenette", "task.root=/etc"), "data set imagenette: no imagenette2-160, imagenette2-320 or"),
+        (("task=images", "task.root=/etc"), "data set image_folder: no folder /etc/train (wanted: train/CLASS/"),
         (("task.angles=[0, 45]",), "task.angles: angle 45 is not a multiple of 90"),
         (('task.angles=["up", 0]',), "task.angles = ['up', 0]"),
         (("task.sizes=[3, 4]",), "task.sizes = [3, 4] are 7 nodes, but there are 8"),

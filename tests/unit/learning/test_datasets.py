@@ -68,6 +68,16 @@ def test_fashion_mnist_is_found_where_debian_puts_it(tmp_path: Path, monkeypatch
     np.testing.assert_array_equal(load("fashion_mnist", tmp_path).train.x[..., 0], x)
 
 
+def test_a_folder_that_is_not_there_is_told_even_where_debian_has_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "debian")
+    write_mnist(tmp_path / "debian")
+    assert complaint("fashion_mnist", tmp_path / "none").startswith(
+        f"data set fashion_mnist: no folder {tmp_path}/none; say where it is: "
+    )
+
+
 @pytest.mark.parametrize("test", ["test", "val"])
 def test_a_folder_for_each_class_is_read_at_one_size(tmp_path: Path, test: str) -> None:
     write_folders(tmp_path, ("cat", "ant", "dog"), each=4, test=test)
@@ -98,8 +108,8 @@ def test_the_place_comes_from_the_task_then_from_the_environment_then_it_is_data
     monkeypatch.chdir(tmp_path)
     assert f"in {tmp_path}/data/MNIST/raw;" in complaint("mnist", None)  # type: ignore[arg-type]
     monkeypatch.setenv("PFL_DATA", "/from/environment")
-    assert "in /from/environment/MNIST/raw;" in complaint("mnist", None)  # type: ignore[arg-type]
-    assert "in /from/task/MNIST/raw;" in complaint("mnist", Path("/from/task"))
+    assert "no folder /from/environment;" in complaint("mnist", None)  # type: ignore[arg-type]
+    assert "no folder /from/task;" in complaint("mnist", Path("/from/task"))
 
 
 @pytest.mark.parametrize(
