@@ -73,18 +73,14 @@ class Node:
         self.home = home
         self.trainer = trainer
         self.tls = tls_of(settings, home)
-        who = home.identity
-        self.id = who.id
+        self.id = home.identity.id
         self.name = settings.name or f"node-{self.id[:6]}"
         self.address = ""  # what others dial
         self.state = "starting"
         self.started = time.monotonic()
         self.work = Work()
-        self.policy_class = load_policy(settings.policy.name)
-        check_lab(self.policy_class, settings, lab=lab)
         self.bad = lab and is_bad(settings, place_of(settings, home).index, settings.task.nodes)  # malicious
-        if self.bad:
-            self.policy_class = spoilt(self.policy_class, settings)
+        self.policy_class = self._cast(lab=lab)
         self.policy_config = configure(self.policy_class, settings.policy.options)
         self.policy: Policy | None = None
         self.driver: Driver | None = None
@@ -93,44 +89,57 @@ class Node:
         self._bell = Bell()
         self._stop = asyncio.Event()
         self._refusal: ConfigError | None = None
-        serve = settings.serve
         late = settings.round.staleness if self.policy_class.late else 0
-        self.mailbox = Mailbox(limits_of(serve, late), self.policy_class.takes)
+        self.mailbox = Mailbox(limits_of(settings.serve, late), self.policy_class.takes)
         # On a lab's one machine, and where TLS says who calls, names are sure.
         certain = lab or self.tls is not None or settings.guard.names
         guard = lenient(settings.guard) if self.bad else settings.guard
         self.warden = Warden(guard, certain=certain, tell=lambda *told: self.lookout.guarded(*told))
-        self.reception = Reception(
+        self.privacy = privacy_of(settings, home, certain=certain)
+        self.reception = self._reception()
+        self.client = PeerClient(self.id, settings.run, settings.wire, self.tls.dialer if self.tls else None)
+        self.endpoint = Endpoint(tls=self.tls)
+        self.membership = self._membership()
+        self.company = Company(self.membership, settings.run, settings.rounds)
+        self._catch_up = CatchUp(self.mailbox, self.company.rounds, lambda: self.membership.pauses)
+        self.lookout = Lookout(self)
+        if self.tls:
+            self.tls.door.on_refused = lambda call, why, who: self.reception.count(call, why, who, 0)
+
+    def _cast(self, *, lab: bool) -> type[Policy]:
+        """What this node is to follow, whether it may, and how it does if it is malicious."""
+        cls = load_policy(self.settings.policy.name)
+        check_lab(cls, self.settings, lab=lab)
+        return spoilt(cls, self.settings) if self.bad else cls
+
+    def _reception(self) -> Reception:
+        settings = self.settings
+        reception = Reception(
             self.id,
             settings.run,
-            serve,
+            settings.serve,
             self.mailbox,
             self._bell,
             status=lambda: status_of(self),
-            window=Window(self.id, serve, self.policy_class.serves),
+            window=Window(self.id, settings.serve, self.policy_class.serves),
             warden=self.warden,
             mine=lambda: self.policy.model if self.policy else None,
         )
-        self.privacy = privacy_of(settings, home, certain=certain)
-        self.reception.oracle = self.privacy.oracle
-        self.reception.lie = liar(settings.attack) if self.bad else None
-        dialer = self.tls.dialer if self.tls else None
-        self.client = PeerClient(self.id, settings.run, settings.wire, dialer)
-        self.endpoint = Endpoint(tls=self.tls)
-        self.membership = Membership(
+        reception.oracle = self.privacy.oracle
+        reception.lie = liar(settings.attack) if self.bad else None
+        return reception
+
+    def _membership(self) -> Membership:
+        settings, who = self.settings, self.home.identity
+        return Membership(
             Member(
                 id=who.id, name=self.name, address="", role="node", run=settings.run, incarnation=who.incarnation
             ),
             settings.membership,
             rng=random.Random(f"{settings.seed}/membership/{self.id}"),
             on_event=self._on_membership,
-            dialer=dialer,
+            dialer=self.tls.dialer if self.tls else None,
         )
-        self.company = Company(self.membership, settings.run, settings.rounds)
-        self._catch_up = CatchUp(self.mailbox, self.company.rounds, lambda: self.membership.pauses)
-        self.lookout = Lookout(self)
-        if self.tls:
-            self.tls.door.on_refused = lambda call, why, who: self.reception.count(call, why, who, 0)
 
     # -- lifecycle -----------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ Answers are partial, never exceptions: a peer that is gone is missing from the a
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import coroutine
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from pfl_node.model import Model
@@ -256,3 +257,26 @@ class Linger(Step[bool]):
 def diverged(round: int) -> Record:
     """What a driver writes down when a training ended with numbers that are not finite."""
     return Record(DIVERGED, {"round": round, "hint": "lower train.lr"})
+
+
+@coroutine
+def relay(
+    flow: Flow, each: Callable[[Step[Any]], Generator[Step[Any], Any, Any]]
+) -> Generator[Step[Any], Any, None]:
+    """Drive a coroutine from within another, which somebody else drives. Every step passes through `each`: what it
+    yields is what the driver gets to see, what it returns is the answer."""
+    answer: Any = None
+    failure: Exception | None = None
+    while True:
+        try:
+            step = flow.throw(failure) if failure else flow.send(answer)
+        except StopIteration:
+            return
+        failure = None
+        try:
+            answer = yield from each(step)
+        except Exception as error:
+            failure = error
+        except GeneratorExit:
+            flow.close()
+            raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from types import coroutine
 from typing import Any, TypeVar, cast
 
 from pfl_node.attacks import vectors
@@ -15,7 +14,7 @@ from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
-from pfl_node.steps import Fetch, Flow, Gather, Publish, Receive, Report, Send, Step, Train
+from pfl_node.steps import Fetch, Gather, Publish, Receive, Report, Send, Step, Train, relay
 from pfl_node.types import Eval, Offer, PeerId
 
 P = TypeVar("P", bound=Policy)
@@ -49,21 +48,18 @@ class Bent(Policy):
         self.old: list[Model] = []  # my own models, the oldest first
         self._bends: tuple[Model, int, Model] | None = None  # the last one, in which round, and what it became
 
-    def ask(self, step: Step[Any]) -> Step[Any]:
-        """What the driver gets to see."""
-        if not isinstance(step, (Send, Publish, Report)) or self.round < self.plot.attack.start:
-            return step
-        bent = self._bent(step.model)
-        return step if bent is step.model else replace(step, model=bent)
-
-    def skips(self, step: Step[Any]) -> bool:
-        """A free rider leaves the training to others."""
-        return isinstance(step, Train) and self.plot.has("free_rider")
-
-    def got(self, step: Step[Any], answer: Any) -> None:
+    def bend(self, step: Step[Any]) -> Generator[Step[Any], Any, Any]:
+        """What the driver gets to see instead, and what is overheard of its answer."""
+        if isinstance(step, Train) and self.plot.has("free_rider"):
+            return step.model  # it leaves the training to others
+        if isinstance(step, (Send, Publish, Report)) and self.round >= self.plot.attack.start:
+            model = self._bent(step.model)
+            return (yield step if model is step.model else replace(step, model=model))
+        answer = yield step
         if isinstance(step, (Gather, Receive, Fetch)):
             for offer in answer:
                 self.note(offer)
+        return answer
 
     def note(self, offer: Offer) -> None:
         if offer.model.layout.part == "predictions":  # of these a checkpoint holds none
@@ -113,43 +109,18 @@ class Bent(Policy):
         return next(m for m in self.old if m.layout == model.layout)
 
 
-@coroutine
-def _bend(flow: Flow, node: Bent) -> Generator[Step[Any], Any, None]:
-    """Drive a coroutine of the policy as a driver does, with steps bent and answers overheard."""
-    answer: Any = None
-    failure: Exception | None = None
-    while True:
-        try:
-            step = flow.throw(failure) if failure else flow.send(answer)
-        except StopIteration:
-            return
-        failure = None
-        if isinstance(step, Train) and node.skips(step):
-            answer = step.model
-            continue
-        try:
-            answer = yield node.ask(step)
-        except Exception as error:
-            failure = error
-            continue
-        except GeneratorExit:
-            flow.close()
-            raise
-        node.got(step, answer)
-
-
 def bent(cls: type[P], plot: Plot) -> type[P]:
     """The policy's class, malicious; its name and its state are as they were, and some more."""
 
     async def main(self: Any) -> None:
-        await _bend(cls.main(self), self)
+        await relay(cls.main(self), self.bend)
 
     async def on_model(self: Any, offer: Offer) -> None:
         self.note(offer)
-        await _bend(cls.on_model(self, offer), self)
+        await relay(cls.on_model(self, offer), self.bend)
 
     async def on_quiet(self: Any) -> None:
-        await _bend(cls.on_quiet(self), self)
+        await relay(cls.on_quiet(self), self.bend)
 
     body: dict[str, Any] = {
         "plot": plot,

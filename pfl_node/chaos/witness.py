@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping
-from types import coroutine
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from pfl_node.model import Layout
 from pfl_node.policies.base import Policy
-from pfl_node.steps import Flow, Step
+from pfl_node.steps import Step, relay
 from pfl_node.store.state import freeze, thaw
 from pfl_node.types import Offer
 
@@ -32,43 +32,27 @@ class Watcher(Protocol):
     def restored(self, policy: Policy) -> None: ...
 
 
-@coroutine
-def _watch(flow: Flow, policy: Policy, watcher: Watcher) -> Generator[Step[Any], Any, None]:
-    """Drive a coroutine of the policy as a driver does, and let its steps through."""
-    answer: Any = None
-    failure: Exception | None = None
-    while True:
-        try:
-            step: Any = flow.throw(failure) if failure else flow.send(answer)
-        except StopIteration:
-            return
-        failure = None
-        asked = watcher.asks(policy, step)
-        try:
-            answer = yield step
-        except Exception as error:
-            failure = error
-            continue
-        except GeneratorExit:
-            flow.close()
-            raise
-        watcher.got(policy, step, answer, asked)
+def _seen(policy: Policy, watcher: Watcher, step: Step[Any]) -> Generator[Step[Any], Any, Any]:
+    asked = watcher.asks(policy, step)
+    answer = yield step
+    watcher.got(policy, step, answer, asked)
+    return answer
 
 
 def witnessed(cls: type[P], watcher: Watcher, layout: Layout) -> type[P]:
     """The policy's class, watched. What it is restored from has been what a checkpoint holds: JSON and vectors."""
 
     async def main(self: Any) -> None:
-        await _watch(cls.main(self), self, watcher)
+        await relay(cls.main(self), partial(_seen, self, watcher))
 
     async def on_model(self: Any, offer: Offer) -> None:
         watcher.handles(self, offer)
-        await _watch(cls.on_model(self, offer), self, watcher)
+        await relay(cls.on_model(self, offer), partial(_seen, self, watcher))
         watcher.handled(self)
 
     async def on_quiet(self: Any) -> None:
         watcher.handles(self, None)
-        await _watch(cls.on_quiet(self), self, watcher)
+        await relay(cls.on_quiet(self), partial(_seen, self, watcher))
         watcher.handled(self)
 
     def restore(self: Any, state: Mapping[str, Any]) -> None:

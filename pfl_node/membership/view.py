@@ -169,6 +169,8 @@ class View:
                     self.events.append(Changed(new))
             case State.SUSPECT:
                 self._timers.cancel(("forget", new.id))
+                if not old.state.present:  # its return and the doubt come in one rumour
+                    self.events.append(Joined(replace(new, state=State.ALIVE)))
                 self._suspect(new, by, now)
                 self.events.append(Suspected(new))
             case State.DEAD | State.LEFT:

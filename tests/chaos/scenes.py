@@ -34,6 +34,16 @@ def _weather(lab: Lab, wishes: Wishes, figures: Figures) -> None:
     )  # fmt: skip
 
 
+def _under_way(lab: Lab, wishes: Wishes, figures: Figures, rounds: int | None = None) -> Swarm:
+    """Everybody knows everybody, and has done a round."""
+    _weather(lab, wishes, figures)
+    swarm = Swarm(lab, wishes, rounds=rounds)
+    swarm.full_views(swarm.start_all(), PATIENCE)
+    if not wishes.light:
+        swarm.until(lambda: all(swarm.journal(h) for h in lab.hosts), PATIENCE, "everybody did a round")
+    return swarm
+
+
 def _false_deaths(swarm: Swarm, figures: Figures) -> None:
     found = swarm.deaths()
     for row in found.false[:5]:
@@ -92,11 +102,7 @@ def _kill_and_look(swarm: Swarm, lab: Lab, host: Host, figures: Figures) -> None
 def partition(wishes: Wishes, figures: Figures, make: Make) -> None:
     """A fifth on one side, the rest on the other; then it is healed."""
     with make("partition") as lab:
-        _weather(lab, wishes, figures)
-        swarm = Swarm(lab, wishes)
-        swarm.full_views(swarm.start_all(), PATIENCE)
-        if not wishes.light:
-            swarm.until(lambda: all(swarm.journal(h) for h in lab.hosts), PATIENCE, "everybody did a round")
+        swarm = _under_way(lab, wishes, figures)
         few = lab.hosts[::5]
         rest = [host for host in lab.hosts if host not in few]
         parted = time.time()
@@ -144,10 +150,7 @@ def _parted_views(
 def kill(wishes: Wishes, figures: Figures, make: Make) -> None:
     """30 % of the nodes at once; the rest finish."""
     with make("kill") as lab:
-        _weather(lab, wishes, figures)
-        swarm = Swarm(lab, wishes, rounds=wishes.rounds)
-        swarm.full_views(swarm.start_all(), PATIENCE)
-        swarm.until(lambda: all(swarm.journal(h) for h in lab.hosts), PATIENCE, "everybody did a round")
+        swarm = _under_way(lab, wishes, figures, wishes.rounds)
         victims = Random(wishes.seed).sample(lab.hosts, round(0.3 * wishes.nodes))
         when = time.time()
         for host in victims:
@@ -173,11 +176,7 @@ def kill(wishes: Wishes, figures: Figures, make: Make) -> None:
 def churn(wishes: Wishes, figures: Figures, make: Make) -> None:
     """One is killed every few seconds and started again; then the same run undisturbed, for as many rounds."""
     with make("churn") as lab:
-        _weather(lab, wishes, figures)
-        swarm = Swarm(lab, wishes)
-        swarm.full_views(swarm.start_all(), PATIENCE)
-        if not wishes.light:
-            swarm.until(lambda: all(swarm.journal(h) for h in lab.hosts), PATIENCE, "everybody did a round")
+        swarm = _under_way(lab, wishes, figures)
         kills = _churn(swarm, lab, wishes)
         figures.add("killed and started again", f"{kills} times in {wishes.seconds:.0f} s")
         end = time.time()

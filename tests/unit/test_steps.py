@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from pfl_node import steps
-from pfl_node.steps import Peers, Record, Score, Sleep, Step
+from pfl_node.steps import Peers, Record, Score, Sleep, Step, relay
 from pfl_node.types import PeerId
 
 KINDS = [kind for kind in vars(steps).values() if isinstance(kind, type) and issubclass(kind, Step)]
@@ -49,6 +50,48 @@ def test_an_error_of_the_driver_arrives_at_the_await() -> None:
     with pytest.raises(StopIteration) as end:
         coroutine.throw(TimeoutError())
     assert end.value.value == "noticed"
+
+
+def test_steps_can_pass_through_other_hands_which_change_them_answer_them_or_let_them_be() -> None:
+    heard: list[Any] = []
+
+    async def flow() -> None:
+        heard.extend([await Sleep(1), await Peers(), await Score(())])
+
+    def each(step: Step[Any]) -> Generator[Step[Any], Any, Any]:
+        if isinstance(step, Score):
+            return "kept"
+        return (yield Sleep(2) if step == Sleep(1) else step)
+
+    relayed = relay(flow(), each)
+    assert relayed.send(None) == Sleep(2)
+    assert relayed.send(5.0) == Peers()
+    with pytest.raises(StopIteration):
+        relayed.send(("a",))
+    assert heard == [5.0, ("a",), "kept"]
+
+
+def test_errors_and_the_end_pass_through_other_hands_too() -> None:
+    told: list[str] = []
+
+    async def flow() -> None:
+        try:
+            await Sleep(1)
+        except TimeoutError:
+            told.append("noticed")
+        try:
+            await Sleep(2)
+        finally:
+            told.append("closed")
+
+    def each(step: Step[Any]) -> Generator[Step[Any], Any, Any]:
+        return (yield step)
+
+    relayed = relay(flow(), each)
+    relayed.send(None)
+    assert relayed.throw(TimeoutError()) == Sleep(2)
+    relayed.close()
+    assert told == ["noticed", "closed"]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

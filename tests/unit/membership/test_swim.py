@@ -295,6 +295,15 @@ def test_one_who_is_taken_for_dead_and_speaks_is_told_so() -> None:
     assert [event.member.id for event in hand.told(Joined)].count("p1") == 2
 
 
+def test_one_who_is_back_from_the_dead_and_doubted_in_the_same_rumour_has_joined() -> None:
+    hand = Hand(3)
+    hand.hear_rumor(peer(2, state=State.DEAD), sender=peer(1))
+    hand.hear_rumor(peer(2, incarnation=2, state=State.SUSPECT), sender=peer(1), by="p3")
+    hand.hear_rumor(peer(2, incarnation=3), sender=peer(1))
+    told = [type(event) for event in hand.events if event.member.id == "p2"]
+    assert told == [Joined, Died, Joined, Suspected, Changed]
+
+
 def test_a_restart_with_a_higher_incarnation_at_another_address_replaces_the_old_life_at_once() -> None:
     hand = Hand(3)
     life = replace(peer(1, incarnation=2), address="10.0.0.77:7000")
