@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import tomllib
+from io import StringIO
 from typing import Any
 
 import structlog
@@ -87,8 +88,8 @@ async def _run(settings: Settings, ears: Overheard | None = None) -> int:
         await node.start()
         if node.tls and ears:
             node.tls.overhear(ears, node.endpoint.port)
-        _announce(settings, node)
         _on_signals(node)
+        _announce(settings, node)
         how = await node.run()
         log.info("finished", how=how, model=str(node.home.model))
     finally:
@@ -102,12 +103,21 @@ def _announce(settings: Settings, node: Node) -> None:
     join, page = join_line(settings, node.address), node.lookout.page
     if not for_people(settings.log, sys.stdout, sys.stderr):
         facts = {"name": node.name, "id": node.id, "address": node.address, "data_dir": str(node.home.path)}
-        print(as_line("listening", **facts, join=join, page=page and page.url), flush=True)
+        _say(as_line("listening", **facts, join=join, page=page and page.url))
         return
-    print(f"{node.name} ({node.id}) listens on {node.address}, data in {node.home.path}", flush=True)
-    print(f"another node joins with: {join}", flush=True)
+    _say(f"{node.name} ({node.id}) listens on {node.address}, data in {node.home.path}")
+    _say(f"another node joins with: {join}")
     if page:
-        print(f"its page is at {page.url}", flush=True)
+        _say(f"its page is at {page.url}")
+
+
+def _say(line: str) -> None:
+    """A full disk or a reader that is gone costs the line, not the node."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        log.warning("a line was not written to stdout", line=line, error=error.strerror)
+        sys.stdout = StringIO()  # the line is still in the old one, and would be an error at the end
 
 
 def _on_signals(node: Node) -> None:

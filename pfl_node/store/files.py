@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pfl_node.errors import StoreError
 from pfl_node.failpoints import failpoint
 
 Piece = bytes | memoryview
+NOT_FOR_DIRECTORIES = frozenset({errno.EINVAL, errno.EBADF})  # what fsync says of them on some file systems
 
 
 def write_atomic(path: Path, *pieces: Piece, what: str = "file") -> None:
@@ -35,9 +37,13 @@ def temporary(path: Path) -> Path:
 
 
 def sync_directory(path: Path) -> None:
+    """Where there is no such thing, nothing can be done about it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in NOT_FOR_DIRECTORIES:
+            raise
     finally:
         os.close(handle)
 
@@ -49,11 +55,12 @@ def writing(path: Path, *, leftover: Path | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         if leftover:
-            _remove(leftover)
+            remove(leftover)
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """What an error left behind."""
     try:
         path.unlink(missing_ok=True)
     except OSError:

@@ -17,6 +17,7 @@ from pfl_node.errors import StoreError, Unusable
 from pfl_node.failpoints import failpoint
 from pfl_node.model import Layout
 from pfl_node.store.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
+from pfl_node.store.files import remove
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,11 @@ class Generations:
         """Write the next one. Raises StoreError, and those that were there stay."""
         number = max(self.files(), default=0) + 1
         path = self.path.with_name(f"{self.path.stem}-{number:06}{self.path.suffix}")
-        save_checkpoint(path, state, layout, told=told, **facts)
+        try:
+            save_checkpoint(path, state, layout, told=told, **facts)
+        except StoreError:
+            remove(path)  # it may have got its name before the error, and more of them would pile up
+            raise
         self._prune()
         return path
 

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from pfl_node import daemon
 from pfl_node.cli import main
@@ -158,3 +160,23 @@ def test_a_signal_ends_it_in_order(
     assert (tmp_path / "model.safetensors").exists()
     assert (tmp_path / "checkpoint-000001.safetensors").exists()
     assert signal.getsignal(number) is signal.SIG_DFL  # a second one ends it at once
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_full_disk_behind_stdout_costs_its_lines_and_not_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings.model_validate(
+        {"policy": {"name": "local"}, "task": {"samples": 20}, "data_dir": tmp_path, "rounds": 1}
+    )
+    full = Path("/dev/full").open("w")  # noqa: SIM115
+    monkeypatch.setattr(sys, "stdout", full)
+    with capture_logs() as logs:
+        assert asyncio.run(daemon._run(settings)) == 0
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+    [lost] = [entry for entry in logs if entry["event"] == "a line was not written to stdout"]
+    assert "listening" in lost["line"]
+    assert lost["error"] == "No space left on device"
+    assert (tmp_path / "model.safetensors").exists()

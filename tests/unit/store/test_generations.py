@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 import numpy as np
@@ -184,6 +187,34 @@ def test_an_old_one_that_cannot_be_removed_is_no_failure_of_the_new(tmp_path: Pa
     assert load(tmp_path) == 2
     save(tmp_path, 3)
     assert names(tmp_path) == [number(3), number(4)]
+
+
+def test_those_that_are_not_sure_do_not_pile_up(tmp_path: Path) -> None:
+    save(tmp_path, 0)
+    save(tmp_path, 1)
+    for round in (2, 3):
+        with failing("checkpoint.sync=error(EIO)"), pytest.raises(StoreError, match="Input/output error"):
+            save(tmp_path, round)
+        assert names(tmp_path) == [number(1), number(2)]
+    save(tmp_path, 4)
+    assert load(tmp_path) == 4
+
+
+@pytest.mark.parametrize("kind", ["EINVAL", "EBADF"])
+def test_a_file_system_that_syncs_no_directories_keeps_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    sync = os.fsync
+
+    def fsync(handle: int) -> None:
+        if S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(getattr(errno, kind), kind)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for round in range(3):
+        save(tmp_path, round)
+    assert names(tmp_path) == [number(2), number(3)]
 
 
 def test_what_else_lies_in_the_directory_is_left_alone(tmp_path: Path) -> None:
