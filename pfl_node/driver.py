@@ -192,7 +192,7 @@ class Driver:
             return await go(peer, address)
         except PeerError as error:
             if isinstance(error, Refused) and error.reason is Reason.STALE_ROUND:
-                self.desk.mailbox.overtaken(peer)
+                self.desk.mailbox.overtaken(peer, error.round)
             if isinstance(error, Refused) and call in ANSWERED and error.reason in SPOILED:
                 self.desk.warden.offence(peer, error.reason, time.monotonic())
             self.desk.diary.failed(call, error)

@@ -112,9 +112,10 @@ class Reason(StrEnum):
 class Refused(PeerMisbehaved):
     """A message that breaks a rule, with the rule's name."""
 
-    def __init__(self, reason: Reason, text: str, peer: PeerId | str = "") -> None:
+    def __init__(self, reason: Reason, text: str, peer: PeerId | str = "", *, round: int | None = None) -> None:
         super().__init__(peer, text)
         self.reason = reason
+        self.round = round  # in which whoever refuses is, if that matters
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -171,9 +171,9 @@ class Mailbox:
         if self._spoiled:
             self._spoiled = {(p, r) for p, r in self._spoiled if r >= self.round}
 
-    def overtaken(self, peer: PeerId) -> None:
-        """The peer called a model of my round stale: it went on without me."""
-        self.began(peer, self.round + 1)
+    def overtaken(self, peer: PeerId, round: int | None = None) -> None:
+        """The peer called a model of my round stale: it went on without me. It may have told its own round."""
+        self.began(peer, max(self.round + 1, round or 0))
         self._stale_for.add(peer)
 
     def left_behind(self, round: int, alive: Mapping[PeerId, int], *, absent: bool = False) -> int | None:
@@ -254,7 +254,8 @@ class Mailbox:
         self.began(sender, round)
         if round < self.round and not self._overdue.owes(sender, round):
             self.heard(sender, round)
-            raise Refused(Reason.STALE_ROUND, f"round {round} is over here, now is {self.round}", sender)
+            text = f"round {round} is over here, now is {self.round}"
+            raise Refused(Reason.STALE_ROUND, text, sender, round=self.round)
         if round > self.round + self.limits.ahead:
             raise Refused(
                 Reason.FUTURE_ROUND,

@@ -154,8 +154,8 @@ class SimNode:
         if self._driver:
             self._driver.heard(offer)
 
-    def overtaken(self, peer: PeerId) -> None:
-        self.mailbox.overtaken(peer)
+    def overtaken(self, peer: PeerId, round: int | None) -> None:
+        self.mailbox.overtaken(peer, round)
         if self._driver:
             self._driver.overtaken(peer)
 

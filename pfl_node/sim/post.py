@@ -177,7 +177,7 @@ class Post:
         back = now + self._travel(0, receiver)
         heard = self._gets_back(flight, back, flight.end)
         if heard and refused.reason is Reason.STALE_ROUND:
-            world.clock.at(back, partial(sender.overtaken, receiver.id))
+            world.clock.at(back, partial(sender.overtaken, receiver.id, refused.round))
         flight.calls.missed(back if heard else flight.end)
 
     def _return(self, flight: Flight, receiver: SimNode, result: Result) -> None:

@@ -80,7 +80,8 @@ class PeerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def SendModel(self, request_iterator, context):
-        """Push a model. Refusals have a precise status and the reason in the trailing metadata `pfl-reason`.
+        """Push a model. Refusals have a precise status and the reason in the trailing metadata `pfl-reason`; that of a stale
+        round has the receiver's own in `pfl-round`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

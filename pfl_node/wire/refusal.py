@@ -1,4 +1,4 @@
-"""A refusal as a gRPC status and back: the reason travels in the trailing metadata."""
+"""A refusal as a gRPC status and back: the reason, and what belongs to it, travel in the trailing metadata."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pfl_node.errors import PeerGone, Reason, Refused
 from pfl_node.types import PeerId
 
 REASON_KEY = "pfl-reason"
+ROUND_KEY = "pfl-round"  # of the one who refuses
+DIGITS = 18  # that a round may have
 
 STATUS: dict[Reason, grpc.StatusCode] = {
     Reason.GARBAGE: grpc.StatusCode.INVALID_ARGUMENT,
@@ -48,13 +50,21 @@ UNEXPLAINED = {
 }
 
 
+def explained(refused: Refused) -> tuple[tuple[str, str], ...]:
+    """The metadata of a refusal."""
+    reason = (REASON_KEY, str(refused.reason))
+    return (reason,) if refused.round is None else (reason, (ROUND_KEY, str(refused.round)))
+
+
 def blame(error: grpc.aio.AioRpcError, peer: PeerId) -> PeerGone | Refused:
     """The peer's own reason, if it gave one; else a guess from the status; else it is gone."""
     code, text = error.code(), error.details() or error.code().name
     metadata: Any = error.trailing_metadata() or ()
-    given = dict(metadata).get(REASON_KEY)
+    told = dict(metadata)
+    given, round = told.get(REASON_KEY), str(told.get(ROUND_KEY, ""))
     if given in set(Reason):
-        return Refused(Reason(given), text, peer)
+        known = round.isascii() and round.isdigit() and len(round) <= DIGITS
+        return Refused(Reason(given), text, peer, round=int(round) if known else None)
     reason = UNEXPLAINED.get(code)
     if reason is None or given is not None:
         return PeerGone(peer, f"{code.name.lower()}: {text}")

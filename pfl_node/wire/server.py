@@ -24,7 +24,7 @@ from pfl_node.wire.codec import PARTS, Decoder, Envelope, encode, misfit
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.heap import keep_memory
 from pfl_node.wire.pace import absorb, paced
-from pfl_node.wire.refusal import REASON_KEY, STATUS
+from pfl_node.wire.refusal import REASON_KEY, STATUS, explained
 from pfl_node.wire.watching import Seen, watching
 
 log = structlog.get_logger(__name__)
@@ -214,6 +214,7 @@ class PeerService:
             return answer
         except Refused as refused:
             failure, code, outcome = refused.text, STATUS[refused.reason], str(refused.reason)
+            told = explained(refused)
         except asyncio.CancelledError:
             visit.end(str(Reason.TRUNCATED))
             raise
@@ -224,8 +225,9 @@ class PeerService:
                 grpc.StatusCode.INTERNAL,
                 "internal",
             )
+            told = ((REASON_KEY, outcome),)
         visit.end(outcome)
-        await context.abort(code, failure, trailing_metadata=((REASON_KEY, outcome),))
+        await context.abort(code, failure, trailing_metadata=told)
         raise AssertionError("abort returns never")
 
 

@@ -195,6 +195,15 @@ def test_one_left_behind_goes_on_where_half_of_those_heard_from_are(
     assert box.left_behind(0, dict.fromkeys([A, B, C], 0)) == ahead
 
 
+def test_whoever_calls_a_model_stale_and_tells_its_round_is_believed_as_far_as_models_are_taken() -> None:
+    box = Mailbox(Limits(ahead=16))
+    for peer, round in ((A, 5), (B, 10**12), (C, 0)):
+        box.overtaken(peer, round)
+    assert box.left_behind(0, dict.fromkeys([A, B, C], 0)) == 5
+    box.overtaken(B, 10**12)
+    assert box.left_behind(0, dict.fromkeys([B], 0)) == 16
+
+
 def test_one_whose_models_are_taken_is_not_left_behind_by_those_ahead() -> None:
     box = Mailbox()
     deliver(box, A, round=9)
