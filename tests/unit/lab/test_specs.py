@@ -24,7 +24,7 @@ from pfl_node.settings import TaskSettings
 from tests.unit.cli.run import Shell
 
 SCALES: tuple[Scale, ...] = ("quick", "paper")
-EMBEDDED = {"attacks-digits", "digits-clusters", "privacy-digits"}  # their data is small and needs no download
+EMBEDDED = {"attacks-digits", "digits-clusters", "liars-digits", "privacy-digits"}  # their data comes along
 WITHOUT_FIGURES = {*EMBEDDED, "facade-settlement", "pens-clients"}  # no paper, or only a plot
 EVERY_ROUND = re.compile("^fedavg-")  # they count rounds
 SHAPES = {  # train, test, pixels, channels, classes
