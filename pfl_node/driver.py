@@ -16,6 +16,7 @@ from pfl_node.errors import ConfigError, PeerError, Reason, Refused
 from pfl_node.fault import users_fault
 from pfl_node.lingering import Lingering
 from pfl_node.model import Layout
+from pfl_node.patience import Patience
 from pfl_node.policies.base import Policy
 from pfl_node.pushes import Call, Pushes
 from pfl_node.rounds import LOOK, Rounds
@@ -50,10 +51,11 @@ class Driver:
         self.policy = policy
         self.desk = desk
         self.waits = Waits()
-        self._rounds = Rounds(desk, self.waits)
+        patience = Patience(desk.settings.round, time.monotonic())
+        self._rounds = Rounds(desk, self.waits, patience)
         self._study = Study(policy, desk)
         self._lingering = Lingering(desk.settings.round.linger)
-        self._pushes = Pushes(desk, self.waits, self._reach)
+        self._pushes = Pushes(desk, self.waits, self._reach, patience)
         self._pulls = asyncio.Semaphore(desk.settings.wire.concurrency)  # of what I ask for
 
     async def run(self) -> None:

@@ -119,16 +119,22 @@ class Patience:
         self._started: dict[int, float] = {}  # rounds whose waiting has begun or is over
         self._over = -1  # the last round whose waiting is over
         self._arrivals: dict[tuple[PeerId, int], float] = {}  # of rounds that are not over
+        self._spent = 0.0  # seconds of my round that pushes waited in vain
+
+    def spent(self, seconds: float) -> None:
+        """The pushes of my round waited so long for peers that took nothing, while models could come."""
+        self._spent += seconds
 
     def enter(self, round: int, now: float, most: float | None = None) -> Deadline:
-        """The waiting of a round begins. `most`: the policy's own bound. It knows that its peers may need long, so
-        they get at least what peers get of whom nothing is known."""
+        """The waiting of a round begins, or began when pushes waited in vain. `most`: the policy's own bound. It
+        knows that its peers may need long, so they get at least what peers get of whom nothing is known."""
         self._started[round] = self._began
         while len(self._started) > ROUNDS:
             del self._started[next(iter(self._started))]
         own = self.settings
         least = own.least if most is None else max(own.least, own.patience)
-        return Deadline(self, began=self._began, now=now, least=least, most=own.patience if most is None else most)
+        most = own.patience if most is None else most
+        return Deadline(self, began=self._began, now=now - self._spent, least=least, most=most)
 
     def worth(self, peer: PeerId) -> bool:
         """Is it to be waited for at all?"""
@@ -154,7 +160,7 @@ class Patience:
         self._over = max(self._over, round)
         for early in [key for key in self._arrivals if key[1] <= round]:
             del self._arrivals[early]
-        self._began = now
+        self._began, self._spent = now, 0.0
 
     def _took(self, peer: PeerId, round: int, seconds: float) -> None:
         self._habit(peer).took(round, seconds)

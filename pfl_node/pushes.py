@@ -9,7 +9,7 @@ from math import inf, isfinite
 from typing import Any, Protocol, TypeVar
 
 from pfl_node.desk import Desk
-from pfl_node.patience import Receipts
+from pfl_node.patience import Patience, Receipts
 from pfl_node.steps import Send
 from pfl_node.types import PeerId
 from pfl_node.waits import Waits
@@ -28,8 +28,9 @@ class Reach(Protocol):
 class Pushes:
     """One for each driver."""
 
-    def __init__(self, desk: Desk, waits: Waits, reach: Reach) -> None:
+    def __init__(self, desk: Desk, waits: Waits, reach: Reach, patience: Patience) -> None:
         self._desk = desk
+        self._patience = patience
         self._waits = waits
         self._reach = reach
         self._receipts = Receipts(desk.settings.round)
@@ -37,6 +38,7 @@ class Pushes:
         self._under_way: set[asyncio.Task[bool]] = set()
         self._left_alone: dict[PeerId, asyncio.Task[bool]] = {}  # of rounds before this one
         self._number = 0
+        self._taken = 0.0  # when a push was last taken
 
     async def send(self, step: Send) -> tuple[PeerId, ...]:
         """As many at a time as the settings allow; the answer names those who took it. Without a round every push
@@ -49,9 +51,12 @@ class Pushes:
             wait.peers, wait.until = still, began + seconds if isfinite(seconds) else None
             if sends:
                 await asyncio.wait(sends.values(), timeout=seconds if isfinite(seconds) else None)
+        now = time.monotonic()
         for peer in still:
-            self._receipts.given_up(peer, number, time.monotonic() - began)
+            self._receipts.given_up(peer, number, now - began)
             self._left_alone[peer] = sends[peer]
+        if step.round is not None:
+            self._patience.spent(now - max(began, self._taken))
         return tuple(p for p, task in sends.items() if p not in still and task.result())
 
     async def finish(self) -> None:
@@ -84,5 +89,6 @@ class Pushes:
         finally:
             del still[peer]
         if taken:
-            self._receipts.answered(peer, number, time.monotonic() - began)
+            self._taken = time.monotonic()
+            self._receipts.answered(peer, number, self._taken - began)
         return taken

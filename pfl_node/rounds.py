@@ -16,10 +16,10 @@ LOOK = 0.5  # seconds between two looks at how far the others are; their rounds 
 class Rounds:
     """One for each driver. Hears from the mailbox of every model, so that it knows what peers need."""
 
-    def __init__(self, desk: Desk, waits: Waits) -> None:
+    def __init__(self, desk: Desk, waits: Waits, patience: Patience) -> None:
         self._desk = desk
         self._waits = waits
-        self._patience = Patience(desk.settings.round, time.monotonic())
+        self._patience = patience
         desk.mailbox.heard = lambda peer, round: self._patience.came(peer, round, time.monotonic())
 
     async def gather(self, step: Gather) -> tuple[Offer, ...]:

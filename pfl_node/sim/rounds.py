@@ -65,15 +65,17 @@ class SimRounds:
         def done(found: Answers) -> None:
             for peer, at in calls.times.items():
                 self._receipts.answered(peer, number, at - began)
+            if reply.open:
+                self._spent(step, calls, began)
             reply(tuple(found))
 
         seconds = self._receipts.seconds(step.to) if step.round is not None else None
         calls = self._post.send(self._node, step, done)
         if seconds is not None and isfinite(seconds):
-            self._clock.after(seconds, partial(self._leave_alone, calls, number, began, reply))
+            self._clock.after(seconds, partial(self._leave_alone, step, calls, number, began, reply))
         return WAIT
 
-    def _leave_alone(self, calls: Calls, number: int, began: float, reply: Reply) -> None:
+    def _leave_alone(self, step: Send, calls: Calls, number: int, began: float, reply: Reply) -> None:
         """What is still under way goes on beside the round."""
         if not reply.open:
             return
@@ -82,7 +84,14 @@ class SimRounds:
         for peer in calls.peers:
             if peer not in taken:
                 self._receipts.given_up(peer, number, now - began)
+        self._spent(step, calls, began)
         reply(taken)
+
+    def _spent(self, step: Send, calls: Calls, began: float) -> None:
+        """What was waited for in vain since the last push was taken."""
+        now = self._world.clock.now
+        if step.round is not None:
+            self._patience.spent(now - max([began, *(at for at in calls.times.values() if at <= now)]))
 
     # -- Gather --------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from pfl_node.policies import load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.faults import Crash, Fault, Loss, Slow
+from pfl_node.sim.faults import Crash, Cut, Fault, Loss, Slow
 from pfl_node.steps import Average, Gather, Peers, Report, Send, Train
 from tests.sim.small import A, B, C, Ran, ran
 
@@ -78,6 +78,14 @@ def test_a_deadline_that_became_too_short_for_all_the_others_grows_at_once(tmp_p
 def test_no_round_waits_longer_than_its_deadline(tmp_path: Path) -> None:
     run = go(tmp_path, [Loss(0.2), Slow(B, 4.0, 4.0, 30.0), Crash(9.0, C)], rounds=30, patience=5, least=1)
     assert all(seconds <= 5.001 for _, _, seconds in given_up(run))
+
+
+def test_what_pushes_wait_in_vain_is_part_of_the_deadline(tmp_path: Path) -> None:
+    """The push to C, of which nothing is known yet, is lost after 5 s; in these its model could have come."""
+    cut = [Cut(0.5, frozenset({here}), frozenset({there})) for here, there in ((A, C), (C, A))]
+    run = go(tmp_path, cut, rounds=3, patience=12)
+    assert given_up(run)[0] == (0, [C], pytest.approx(7.0, abs=0.1))
+    assert lengths(run)[0] == pytest.approx(ROUND + 12, abs=0.1)
 
 
 def test_a_late_model_is_taken_and_gives_way_to_a_newer_one_of_its_sender(tmp_path: Path) -> None:

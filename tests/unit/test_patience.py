@@ -75,6 +75,15 @@ def test_until_enough_is_known_of_a_peer_it_is_waited_for_as_long_as_possible() 
     assert [knowing(*[1.0] * n).wait for n in range(ENOUGH)] == [10.0] * ENOUGH
 
 
+def test_what_pushes_waited_in_vain_is_taken_off_the_waiting_of_that_round() -> None:
+    life = Life()
+    life.patience.spent(3.0)
+    life.patience.spent(1.0)
+    assert life.wait == 6.0
+    life.lives(None)
+    assert life.wait == 10.0
+
+
 def test_a_peer_that_is_always_quick_is_waited_for_as_little_as_possible() -> None:
     assert knowing(1, 1, 1, 1).wait == 2.0
 
