@@ -16,6 +16,7 @@ from pfl_node.model import Entry, Layout, Model
 from pfl_node.policies import POLICIES, configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
+from pfl_node.sim.faults import Slow
 from pfl_node.sim.held import Plan
 from pfl_node.sim.journal import Journal
 from pfl_node.sim.learns import Learns, Load
@@ -25,6 +26,7 @@ from pfl_node.sim.swarm import SimSwarm
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Sleep, Train
 from pfl_node.types import Eval, Part, PeerId
 from tests.sim.small import EVEN, A, B, C, Ran, Together, ran
+from tests.sim.test_deadlines import InStep
 from tests.toy import ToyLearner
 
 BAD = 4  # the last of five
@@ -72,6 +74,13 @@ def test_a_sender_of_nan_is_refused_counted_and_quarantined_and_nobody_waits_for
     assert run.node(A).summary().quarantined == ("n004",)
     assert run.seconds < 5.0  # a round of waiting for it would take 10
     assert not run.node(PeerId("n004")).summary().honest
+
+
+def test_a_node_that_is_much_slower_than_all_others_puts_none_of_them_into_quarantine(tmp_path: Path) -> None:
+    """They are further ahead than it takes models of, round after round, and do nothing wrong."""
+    run = ran(tmp_path, InStep, nodes=4, rounds=120, faults=[Slow(C, 40.0, at=3.0, until=1e9)], settings=Settings())
+    assert run.swarm.refused()["future_round"] > 50
+    assert run.of("quarantined", C) == []
 
 
 @pytest.mark.parametrize(
