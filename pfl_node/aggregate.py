@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from math import inf, sqrt
 from statistics import median as median_of
+from statistics import median_low
 from typing import Literal, Protocol
 
 import numpy as np
@@ -60,7 +61,7 @@ def combine(
         return mine
     models, shares = [m for m, _ in usable], [w for _, w in usable]
     if claimed and settings.claim is not None:
-        shares = bounded(shares, settings.claim)
+        shares = bounded(shares, settings.claim, own)
     centred = mine.is_finite()
     if centred and settings.rule == "clipping":
         return clipping(mine, models, settings.byzantine, settings.clip, shares, own)
@@ -79,10 +80,11 @@ def combine(
             return multi_krum(models, settings.byzantine)
 
 
-def bounded(weights: Sequence[float], factor: float) -> list[float]:
+def bounded(weights: Sequence[float], factor: float, own: float = 0.0) -> list[float]:
     """None of them more than so many times their median: a peer that says it has a billion samples does not
-    outweigh all others."""
-    most = factor * median_of(weights)
+    outweigh all others. `own` is one more of them, which is sure: so of an even number the lower of the middle two
+    counts, or a liar that is alone with me would be its own judge."""
+    most = factor * (median_low([*weights, own]) if own > 0 else median_of(weights))
     return [min(w, most) for w in weights]
 
 

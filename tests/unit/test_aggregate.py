@@ -341,6 +341,14 @@ def test_the_network_puts_the_middle_in_order_for_everything_that_can_come(n: in
             assert row[cut : n - cut] == expected
 
 
+@pytest.mark.parametrize("claims", [[1e12], [100.0, 1e12]])
+def test_a_liar_among_one_or_two_others_is_measured_by_my_own_number(claims: list[float]) -> None:
+    mine, others = constant(0.0), [constant(1.0) for _ in claims]
+    got = aggregate.combine(AggregateSettings(claim=2.0), mine, others, claims, own=100.0, claimed=True)
+    least = 100.0 / (100.0 + sum(min(c, 200.0) for c in claims))  # what is left to mine
+    assert got.vector[0] == pytest.approx(1 - least)
+
+
 def test_a_claim_is_believed_up_to_so_many_times_the_median_and_only_where_it_is_one() -> None:
     mine, others = constant(0.0), [constant(1.0), constant(1.0), constant(9.0)]
     claims = [100.0, 100.0, 1e12]
