@@ -78,7 +78,9 @@ def test_a_sender_of_nan_is_refused_counted_and_quarantined_and_nobody_waits_for
 
 def test_a_node_that_is_much_slower_than_all_others_puts_none_of_them_into_quarantine(tmp_path: Path) -> None:
     """They are further ahead than it takes models of, round after round, and do nothing wrong."""
-    run = ran(tmp_path, InStep, nodes=4, rounds=120, faults=[Slow(C, 40.0, at=3.0, until=1e9)], settings=Settings())
+    run = ran(
+        tmp_path, InStep, nodes=4, rounds=120, faults=[Slow(C, 40.0, at=3.0, until=1e9)], settings=Settings()
+    )
     assert run.swarm.refused()["future_round"] > 50
     assert run.of("quarantined", C) == []
 
