@@ -95,7 +95,7 @@ class Mailbox:
                 self._gone((old,))
             shelf[offer.sender] = offer
             self.heard(offer.sender, offer.round)
-        self._waiting[offer.sender] += offer.model.nbytes
+        self._waiting[offer.sender] += offer.nbytes
 
     def cancel(self, sender: PeerId, round: int | None) -> None:
         """What was admitted did not arrive."""
@@ -228,7 +228,7 @@ class Mailbox:
 
     def _gone(self, offers: Iterable[Offer]) -> None:
         for offer in offers:
-            self._lighter(offer.sender, offer.model.nbytes)
+            self._lighter(offer.sender, offer.nbytes)
 
     def _lighter(self, peer: PeerId, size: int) -> None:
         self._waiting[peer] -= size

@@ -23,7 +23,7 @@ from pfl_node.ops.events import Tell, nobody
 from pfl_node.privacy.oracle import Oracle
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import Eval, Offer, Part, PeerId, weight
 from pfl_node.window import Window
 from pfl_node.wire.codec import Envelope
 from pfl_node.wire.peer_pb2 import Status
@@ -37,6 +37,7 @@ BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that bring a model
 SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
 MAX_ID = 64  # characters; a longer name of a sender is nobody's
 OTHERS = PeerId("others")  # who has not called for long, where very many do
+CALLERS = 4096  # whose calls are counted for a rate; without TLS there can be very many within a minute
 
 
 class Rate:
@@ -51,6 +52,8 @@ class Rate:
     def take(self, peer: PeerId, now: float) -> None:
         if now >= self._sweep_at:
             self._sweep(now)
+        if peer not in self._calls and len(self._calls) >= CALLERS:
+            del self._calls[next(iter(self._calls))]
         calls = self._calls[peer]
         while calls and calls[0] <= now - self.window:
             calls.popleft()
@@ -103,12 +106,15 @@ class Reception:
         self._scoring = Rate(settings.scores_per_minute)
         self._fetching = Rate(settings.fetches_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
+        self._judging = 0  # bytes of the models of all of them
+        self._whole = 0  # bytes of one
         self._learning: tuple[Learner, Trainer] | None = None
         self._window = window
 
     def open(self, learner: Learner, trainer: Trainer) -> None:
         """From now on models are taken."""
         self._learning = (learner, trainer)
+        self._whole = learner.layout.nbytes
 
     def close(self) -> None:
         """From now on they are not."""
@@ -140,25 +146,22 @@ class Reception:
             self.warden.admit(sender, time.monotonic())
         if call == "SendModel":
             self.bell.ring()  # even a refused header tells how far its sender is
-            self.mailbox.admit(sender, envelope.round, envelope.part, self.layout(envelope.part).nbytes)
+            size = self.layout(envelope.part).nbytes + weight(envelope.notes)
+            self.mailbox.admit(sender, envelope.round, envelope.part, size)
             return
         if call == "EvaluateModel" and self.oracle:
             self.oracle.admit(sender)
         rate = self._scoring if call == "EvaluateModel" else self._fetching
         rate.take(sender, time.monotonic())
         if call == "EvaluateModel":
-            if self._busy[sender] >= self.settings.per_peer:
-                raise Refused(
-                    Reason.FLOOD, f"{self._busy[sender]} calls of yours are under way; slow down", sender
-                )
-            self._busy[sender] += 1
+            self._begin(sender, self._whole + weight(envelope.notes))
 
     def cancel(self, call: str, envelope: Envelope) -> None:
         if call == "SendModel":
             self.mailbox.cancel(PeerId(envelope.sender), envelope.round)
             self._spoil(PeerId(envelope.sender), envelope.round)
         elif call == "EvaluateModel":
-            self._release(PeerId(envelope.sender))
+            self._release(PeerId(envelope.sender), self._whole + weight(envelope.notes))
 
     def deliver(self, offer: Offer) -> None:
         if self._learning is None:
@@ -186,7 +189,7 @@ class Reception:
                 score = (await trainer.soon(lambda: learner.score([offer.model], split="train")))[0]
             return self.lie(score) if self.lie else score
         finally:
-            self._release(offer.sender)
+            self._release(offer.sender, offer.nbytes)
 
     async def _consult(self, oracle: Oracle, offer: Offer, learner: Learner, trainer: Trainer) -> Eval:
         known = oracle.known(offer.sender, offer.model)
@@ -248,7 +251,16 @@ class Reception:
             self.mailbox.spoil(peer, round)
             self.bell.ring()
 
-    def _release(self, peer: PeerId) -> None:
+    def _begin(self, peer: PeerId, size: int) -> None:
+        if self._busy[peer] >= self.settings.per_peer:
+            raise Refused(Reason.FLOOD, f"{self._busy[peer]} calls of yours are under way; slow down", peer)
+        if self._judging and self._judging + size > self.settings.waiting:
+            raise Refused(Reason.FLOOD, f"{self._judging} bytes of models are judged here; try again later", peer)
+        self._busy[peer] += 1
+        self._judging += size
+
+    def _release(self, peer: PeerId, size: int) -> None:
+        self._judging -= size
         self._busy[peer] -= 1
         if self._busy[peer] <= 0:
             del self._busy[peer]

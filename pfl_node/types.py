@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 PeerId = NewType("PeerId", str)
 Part = Literal["model", "core", "head", "predictions"]  # what travels
 Split = Literal["train", "val", "test"]
+NOTE = 192  # bytes of a note besides the letters of its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +34,13 @@ class Offer:
     tag: int = 0  # what the policy wants to say with it; FACADE: the index of the head
     samples: int = 0  # how many samples the sender trains on
     notes: Mapping[str, float] = field(default_factory=dict)  # small numbers that travel along
+
+    @property
+    def nbytes(self) -> int:
+        """In memory."""
+        return self.model.nbytes + weight(self.notes)
+
+
+def weight(notes: Mapping[str, float]) -> int:
+    """Bytes in memory, about: a small model may come with very many of them."""
+    return sum(NOTE + len(name) for name in notes)

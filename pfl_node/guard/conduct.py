@@ -13,8 +13,8 @@ from pfl_node.types import PeerId
 LONGEST = 16  # times the first quarantine
 PEERS = 4096  # that are remembered; those who did nothing for longest are forgotten first, but not in quarantine
 
-# What is not here says nothing about the peer: it is behind, or I am, it is of another run or task, or the way to it
-# is bad. A stream that was cut off may be one that its sender took back, because I was too slow for it.
+# What is not here says nothing about the peer: it is behind, or I am, it is of another run or task, or the way to
+# it is bad. A stream that was cut off may be one that its sender took back, because I was too slow for it.
 WEIGHTS = {
     Reason.GARBAGE: 1.0,
     Reason.NOT_FINITE: 1.0,

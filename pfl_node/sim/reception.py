@@ -25,7 +25,7 @@ class SimReception:
         """A model was pushed; raises Refused."""
         mine = self.mine(offer)
         self.node.warden.admit(offer.sender, self._now)
-        self.node.mailbox.admit(offer.sender, offer.round, offer.model.layout.part, offer.model.nbytes)
+        self.node.mailbox.admit(offer.sender, offer.round, offer.model.layout.part, offer.nbytes)
         try:
             if not finite:
                 raise Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity", offer.sender)

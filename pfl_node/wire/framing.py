@@ -19,6 +19,7 @@ HEADER, DATA, TRAILER = 0x0A, 0x12, 0x1A  # tags: field 1, 2 and 3, length-delim
 PADDING = 0x72  # field 14 of the header
 _TRAILER = struct.Struct("<BBBQ")  # field 3 with 9 bytes in it: its field 1, a fixed64
 ALIGNMENT = 16  # of the data in a message; memory itself is at least so aligned
+SPARE = 4096  # bytes of a message besides its data that may stay in memory as long as the data
 
 
 class Chunk(NamedTuple):
@@ -50,7 +51,7 @@ def _width(number: int) -> int:
 
 
 def parse(message: bytes) -> Chunk:
-    """A view into the message; raises Refused for what is no ModelChunk."""
+    """The data is a view into the message, as a rule; raises Refused for what is no ModelChunk."""
     spans = _spans(message)
     try:
         if spans is None:
@@ -65,11 +66,18 @@ def parse(message: bytes) -> Chunk:
             raise _too_large(header.stop - header.start)
         return Chunk(
             None if header is None else pb.Header.FromString(message[header]),
-            memoryview(message)[data or slice(0)],
+            _data(message, data or slice(0)),
             None if trailer is None else pb.Trailer.FromString(message[trailer]),
         )
     except DecodeError as error:
         raise Refused(Reason.GARBAGE, "the message is not a ModelChunk") from error
+
+
+def _data(message: bytes, span: slice) -> memoryview:
+    """A view keeps all of its message. Where much of that is not data, it is copied: else a small model would hold
+    as much memory as its sender likes."""
+    data = memoryview(message)[span]
+    return data if len(message) - len(data) <= SPARE else memoryview(bytes(data))
 
 
 def _spans(message: bytes) -> dict[int, slice] | None:

@@ -329,6 +329,16 @@ def test_bytes_that_wait_are_bounded_per_peer_and_in_all_but_a_single_model_may_
     assert box.size == size
 
 
+def test_the_notes_that_come_with_a_model_weigh_as_long_as_it_waits() -> None:
+    box, notes = Mailbox(), {f"{i:064}": 0.5 for i in range(4096)}
+    offer = Offer(A, constant(0.0), 0, notes=notes)
+    box.admit(A, 0, size=offer.nbytes)
+    box.put(offer)
+    assert box.size == offer.nbytes > 1_000_000
+    box.collect([A], 0)
+    assert box.size == 0
+
+
 def test_a_model_that_replaces_another_of_its_round_is_weighed_once() -> None:
     box = Mailbox()
     for _ in range(3):

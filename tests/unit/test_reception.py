@@ -13,10 +13,10 @@ from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.named import NAMES
 from pfl_node.policies.base import Policy
-from pfl_node.reception import OTHERS, Rate, Reception
+from pfl_node.reception import CALLERS, OTHERS, Rate, Reception
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
-from pfl_node.types import Offer, Part, PeerId
+from pfl_node.types import Offer, Part, PeerId, weight
 from pfl_node.window import Window
 from pfl_node.wire.codec import Envelope
 from pfl_node.wire.peer_pb2 import Status
@@ -191,6 +191,34 @@ def test_a_rate_is_per_peer_and_recovers() -> None:
         rate.take(YOU, 2.0)
     rate.take(PeerId("third"), 2.0)
     rate.take(YOU, 60.5)
+
+
+def test_a_rate_counts_a_bounded_number_of_names() -> None:
+    rate = Rate(limit=1)
+    for i in range(CALLERS + 10):
+        rate.take(PeerId(f"invented{i}"), now=0.0)
+    assert len(rate._calls) == CALLERS
+    with pytest.raises(Refused):
+        rate.take(PeerId(f"invented{CALLERS}"), now=1.0)
+
+
+def test_the_bytes_of_models_that_are_scored_are_bounded_and_notes_weigh_too() -> None:
+    async def go() -> None:
+        host = opened(waiting=1000)
+        whole = host.layout("model").nbytes
+        heavy = Envelope(PeerId("a"), "run", notes={f"{i}": 0.0 for i in range(4)})
+        assert await admit(host, "EvaluateModel", heavy) is None
+        assert await admit(host, "EvaluateModel", envelope("b")) is None
+        assert whole < 100 < weight(heavy.notes) < 1000
+        assert await admit(host, "EvaluateModel", Envelope(PeerId("c"), "run", notes=heavy.notes)) is Reason.FLOOD
+        host.close()  # what was admitted still ends
+        host.cancel("EvaluateModel", heavy)
+        host.cancel("EvaluateModel", envelope("b"))
+        host.open(ToyLearner(), Trainer())  # type: ignore[arg-type]
+        huge = Envelope(PeerId("c"), "run", notes={f"{i}": 0.0 for i in range(40)})
+        assert await admit(host, "EvaluateModel", huge) is None  # a single one may be larger
+
+    asyncio.run(go())
 
 
 def test_a_rate_forgets_those_who_are_silent() -> None:

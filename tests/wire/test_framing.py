@@ -14,7 +14,7 @@ from pfl_node.settings import WireSettings
 from pfl_node.types import PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.codec import Envelope, encode
-from pfl_node.wire.framing import ALIGNMENT, MAX_HEADER, frame, parse
+from pfl_node.wire.framing import ALIGNMENT, MAX_HEADER, SPARE, frame, parse
 
 words = st.text(max_size=20)
 headers = st.builds(
@@ -107,3 +107,15 @@ def test_a_model_has_the_bytes_that_nodes_of_version_1_know() -> None:
     envelope = Envelope(PeerId("ann"), "run", round=3, tag=2, samples=40, notes={"share": 0.25})
     (message,) = encode(Model(layout, np.array([1, -2, 0.5], np.float32)), envelope, WireSettings())
     assert message == bytes.fromhex(VERSION_1)
+
+
+def test_a_small_model_does_not_keep_a_large_message_in_memory() -> None:
+    data, waste = memoryview(bytes(64)), pb.Header(padding=bytes(SPARE)).SerializeToString()
+    in_the_header = pb.ModelChunk(header=pb.Header.FromString(waste), data=data.tobytes()).SerializeToString()
+    in_the_trailer = pb.ModelChunk(data=data.tobytes(), trailer=pb.Trailer.FromString(waste)).SerializeToString()
+    for message in (in_the_header, in_the_trailer):
+        assert len(message) > SPARE
+        assert parse(message).data == data
+        assert parse(message).data.obj is not message
+    slim = frame(pb.Header(sender="a"), data, 7)
+    assert parse(slim).data.obj is slim

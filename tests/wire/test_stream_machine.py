@@ -220,7 +220,7 @@ class Streams(RuleBasedStateMachine):
         house = self.house
         assert house.counts["SendModel", "internal"] == 0
         assert not house.mailbox._coming
-        assert house.mailbox.size == sum(offer.model.nbytes for offer in house.came)
+        assert house.mailbox.size == sum(offer.nbytes for offer in house.came)
 
     @invariant()
     def memory_is_bounded(self) -> None:
