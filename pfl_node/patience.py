@@ -187,22 +187,35 @@ class Receipts:
 
     def answered(self, peer: PeerId, number: int, seconds: float) -> None:
         """The push of this number was taken, in time or later."""
-        habit = self._habits[peer] = self._habits.pop(peer, Habit())
+        habit = self._habit(peer)
         habit.silent = 0
         habit.took(number, seconds)
-        if len(self._habits) > PEERS:
-            del self._habits[next(iter(self._habits))]
 
     def given_up(self, peer: PeerId, number: int, seconds: float) -> None:
+        """The round went on, and the push beside it."""
         if habit := self._habits.get(peer):
             habit.took_longer(number, seconds)
+
+    def failed(self, peer: PeerId, number: int, seconds: float) -> None:
+        """The push was not taken. Of one that never took any, nothing else is known than how long that lasted."""
+        habit = self._habits.get(peer)
+        if seconds >= self._settings.least and (habit is None or not habit.known):
+            self._habit(peer).took_longer(number, seconds)
+
+    def _habit(self, peer: PeerId) -> Habit:
+        habit = self._habits[peer] = self._habits.pop(peer, Habit())
+        if len(self._habits) > PEERS:
+            del self._habits[next(iter(self._habits))]
+        return habit
 
     def _seconds(self, peer: PeerId) -> float:
         """One that did not answer lately holds nobody up until it does."""
         habit = self._habits.get(peer)
+        if habit is not None and habit.silent >= SILENT:
+            return 0.0
         if habit is None or not habit.known:
             return inf
-        return 0.0 if habit.silent >= SILENT else max(self._settings.least, habit.deadline(self._settings.spread))
+        return max(self._settings.least, habit.deadline(self._settings.spread))
 
 
 def enough(needed: Collection[float], spread: float, last: float = 0.0) -> float:

@@ -88,7 +88,10 @@ class Pushes:
                 taken = await self._reach("SendModel", peer, go) is not None
         finally:
             del still[peer]
+        now = time.monotonic()
         if taken:
-            self._taken = time.monotonic()
-            self._receipts.answered(peer, number, self._taken - began)
+            self._taken = now
+            self._receipts.answered(peer, number, now - began)
+        else:
+            self._receipts.failed(peer, number, now - began)
         return taken

@@ -50,15 +50,20 @@ class Calls:
         self._clock = clock
         self._answers: Answers = {}
         self.times: dict[PeerId, float] = {}  # when answers are there, as far as that is known
+        self.failed: dict[PeerId, float] = {}  # when it is known that there will be none
         self._open = len(self.peers)
         self._end = clock.now
         self._done = done
 
     def answered(self, peer: PeerId, at: float, answer: Any) -> None:
         self._answers[peer], self.times[peer] = answer, at
-        self.missed(at)
+        self._ended(at)
 
-    def missed(self, at: float) -> None:
+    def missed(self, peer: PeerId, at: float) -> None:
+        self.failed[peer] = at
+        self._ended(at)
+
+    def _ended(self, at: float) -> None:
         self._end = max(self._end, at)
         self._open -= 1
         if self._open == 0:
@@ -130,7 +135,7 @@ class Post:
     def _dispatch(self, flight: Flight) -> None:
         world, sender, parcel, now = self._world, flight.sender, flight.parcel, flight.sent
         if not world.views.believes(sender.id, flight.peer):
-            flight.calls.missed(now)
+            flight.calls.missed(flight.peer, now)
             return
         if parcel.nbytes:
             sender.traffic.sent(parcel.nbytes)
@@ -139,7 +144,7 @@ class Post:
         seconds = 0.0 if lost else self._travel(parcel.nbytes, sender)
         if lost or now + seconds > flight.end:
             self._lost(flight)
-            flight.calls.missed(flight.end)
+            flight.calls.missed(flight.peer, flight.end)
             return
         self.flying += 1
         world.clock.after(seconds, partial(self._arrive, flight))
@@ -152,7 +157,7 @@ class Post:
             self._lost(flight)
             closed = receiver.state == "left"  # nobody listens there any more, and one hears so at once
             heard = now + self._travel(0, sender) if closed else flight.sent + world.settings.wire.connect_timeout
-            flight.calls.missed(min(heard, flight.end))
+            flight.calls.missed(flight.peer, min(heard, flight.end))
             return
         try:
             result = parcel.visit(receiver)
@@ -178,7 +183,7 @@ class Post:
         heard = self._gets_back(flight, back, flight.end)
         if heard and refused.reason is Reason.STALE_ROUND:
             world.clock.at(back, partial(sender.overtaken, receiver.id, refused.round))
-        flight.calls.missed(back if heard else flight.end)
+        flight.calls.missed(flight.peer, back if heard else flight.end)
 
     def _return(self, flight: Flight, receiver: SimNode, result: Result) -> None:
         """The answer's way back. A receipt is not lost as messages are, but its way may be cut off or too long:
@@ -192,7 +197,7 @@ class Post:
         if lost or not self._gets_back(flight, back, end):
             if result.nbytes:
                 receiver.traffic.models_lost += 1
-            flight.calls.missed(end)
+            flight.calls.missed(flight.peer, end)
             return
         if result.nbytes:
             flight.sender.traffic.received(result.nbytes)

@@ -65,6 +65,8 @@ class SimRounds:
         def done(found: Answers) -> None:
             for peer, at in calls.times.items():
                 self._receipts.answered(peer, number, at - began)
+            for peer, at in calls.failed.items():
+                self._receipts.failed(peer, number, at - began)
             if reply.open:
                 self._spent(step, calls, began)
             reply(tuple(found))

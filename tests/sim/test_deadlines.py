@@ -88,6 +88,14 @@ def test_what_pushes_wait_in_vain_is_part_of_the_deadline(tmp_path: Path) -> Non
     assert lengths(run)[0] == pytest.approx(ROUND + 12, abs=0.1)
 
 
+def test_one_that_can_never_be_called_does_not_hold_up_every_round(tmp_path: Path) -> None:
+    """C's own models come. Each push to it ends after 5 s, and makes A so late that C waits for A."""
+    run = go(tmp_path, [Cut(0.0, frozenset({A}), frozenset({C}))])
+    assert lengths(run)[0] == pytest.approx(ROUND + 5, abs=0.1)
+    assert max(lengths(run)[-5:]) == pytest.approx(ROUND + 2, abs=0.1)
+    assert run.of("round", A)[-1]["got"] == [[B, 11], [C, 11]]
+
+
 def test_a_late_model_is_taken_and_gives_way_to_a_newer_one_of_its_sender(tmp_path: Path) -> None:
     run = go(tmp_path, [Slow(C, 3.5, at=5.5, until=6.5)])
     assert given_up(run) == [(6, [C], 2.0)]

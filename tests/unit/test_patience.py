@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfl_node.patience import ENOUGH, PEERS, SILENT, WINDOW, Deadline, Habit, Patience, median, suffices
+from pfl_node.patience import ENOUGH, PEERS, SILENT, WINDOW, Deadline, Habit, Patience, Receipts, median, suffices
 from pfl_node.types import PeerId
 
 A, B = PeerId("a"), PeerId("b")
@@ -274,3 +275,20 @@ def test_a_quorum_is_a_share_of_those_who_came_or_can_still_come(
     here: int, missing: int, quorum: float, enough: bool
 ) -> None:
     assert suffices(here, missing, quorum) is enough
+
+
+def test_one_that_never_took_a_model_holds_no_round_up_after_some_pushes_in_vain_until_it_does() -> None:
+    receipts = Receipts(Bounds())
+    for number in range(SILENT):
+        assert receipts.seconds([A]) == inf
+        receipts.failed(A, number, 5.0)
+    assert receipts.seconds([A]) == 0.0
+    receipts.answered(A, SILENT, 0.1)
+    assert receipts.seconds([A]) == inf
+
+
+def test_a_push_that_fails_at_once_holds_nobody_up_and_tells_nothing() -> None:
+    receipts = Receipts(Bounds())
+    for number in range(2 * ENOUGH):
+        receipts.failed(A, number, 0.1)
+    assert receipts.seconds([A]) == inf
