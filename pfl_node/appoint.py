@@ -63,6 +63,7 @@ def appoint(
         truth=learner.cluster if cls.oracular else None,
     )
     policy.claim = settings.aggregate.claim
+    policy.discreet = settings.privacy.oracle or settings.privacy.dp
     return policy
 
 

@@ -40,6 +40,7 @@ NEWS: dict[type[News], str] = {
     Left: "left",
 }
 LOUD = {"joined": "info", "suspected": "info", "died": "warning", "left": "info"}  # on the log
+LOSSES = frozenset({"loss", "mine"})  # what the guard says of a model besides
 REFUSALS_EVERY = 30.0  # seconds between two lines on the log about one reason
 
 
@@ -113,10 +114,11 @@ class Lookout:
             getattr(log, LOUD[kind])(kind, peer=member.name, id=member.id, address=member.address)
 
     def guarded(self, event: str, data: Mapping[str, Any]) -> None:
-        """What the node's guard did is in the journal, too."""
+        """What the node's guard did is in the journal, too. Peers may watch the events: the losses of their models
+        on my data, which the gate goes by, are for the journal only."""
         if self._node.chronicle:
             self._node.chronicle.write(event, data)
-        self.tell(event, data)
+        self.tell(event, {name: value for name, value in data.items() if name not in LOSSES})
         if event == "quarantined":
             log.warning("a peer is in quarantine", **data)
 

@@ -37,6 +37,7 @@ class Policy(ABC):
 
     cfg: Any  # an instance of the class's own Config
     claim: float | None = None  # `aggregate.claim`, for those who put together what peers say without `Average`
+    discreet: bool = False  # `privacy` is on: how others' models do on my data must not travel with my own
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes that survive a restart, besides model, round and rng
     solitary: ClassVar[bool] = False  # needs no peers and does not wait for them
     takes: ClassVar[tuple[Part, ...]] = ("model",)  # what peers may push to it; anything else is refused

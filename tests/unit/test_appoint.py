@@ -26,9 +26,9 @@ class Pupil(Plain):
     takes = ("predictions",)
 
 
-def made(cls: type[Policy], learner: ToyLearner) -> Policy:
+def made(cls: type[Policy], learner: ToyLearner, **more: Any) -> Policy:
     settings: dict[str, Any] = {"policy": {"name": "mine"}, "task": {"name": "ward"}, "rounds": 7, "seed": 3}
-    told = Settings.model_validate(settings)
+    told = Settings.model_validate(settings | more)
     return appoint(cls, PolicyConfig(), told, PeerId("me"), learner, constant(1.0))
 
 
@@ -39,6 +39,13 @@ def test_a_policy_knows_its_run_and_how_many_samples_it_has() -> None:
 
 def test_a_policy_knows_how_much_of_a_claim_is_believed() -> None:
     assert made(Plain, ToyLearner()).claim == Settings().aggregate.claim == 10.0
+
+
+@pytest.mark.parametrize(
+    ("privacy", "discreet"), [({}, False), ({"oracle": True}, True), ({"dp": True}, True), ({"dp_clip": 2}, False)]
+)
+def test_a_policy_knows_whether_its_data_are_private(privacy: dict[str, Any], discreet: bool) -> None:
+    assert made(Plain, ToyLearner(), privacy=privacy).discreet is discreet
 
 
 def test_chance_is_the_same_for_the_same_node_and_seed() -> None:

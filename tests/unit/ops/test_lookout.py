@@ -89,3 +89,11 @@ def test_a_flood_of_refused_messages_is_one_line_for_each_reason(tmp_path: Path)
     node, lines = told(tmp_path, scene)
     assert node.lookout.hub.counts["refused"] == 101
     assert [(line["event"], line["reason"]) for line in lines] == [("refused", "flood"), ("refused", "not_served")]
+
+
+def test_who_watches_does_not_hear_how_a_model_did_on_my_data(tmp_path: Path) -> None:
+    def scene(node: Node) -> None:
+        node.warden.tell("kept_out", {"peer": "b", "reason": "gate", "loss": 2.302585, "mine": 0.5})
+
+    (event,) = told(tmp_path, scene)[0].lookout.hub.recent(kinds={"kept_out"})
+    assert event.data == {"peer": "b", "reason": "gate"}

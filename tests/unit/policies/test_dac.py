@@ -31,6 +31,19 @@ def test_when_nobody_answers_a_round_is_training_alone() -> None:
     assert policy.s == {}
 
 
+@pytest.mark.parametrize(("discreet", "told"), [(False, {A: 10.0}), (True, {})])
+def test_one_whose_data_are_private_does_not_tell_how_others_do_on_them(
+    discreet: bool, told: dict[PeerId, float]
+) -> None:
+    policy, hand = make(Dac, rounds=1, samples=10), Hand([A])
+    policy.discreet, hand.served = discreet, {A: offer(A, 0.1)}
+    hand.run(policy.main())
+    assert policy.s == {A: pytest.approx(10)}
+    assert hand.all(Report)[0].notes == pytest.approx(told)
+    hand.run(policy.main())
+    assert hand.all(Publish)[-1].notes == pytest.approx(told)
+
+
 def test_a_peer_that_does_not_answer_keeps_its_similarity() -> None:
     policy, hand = make(Dac, rounds=1, samples=10), Hand([A, B])
     policy.s = {A: 4.0, B: 2.0}
