@@ -23,7 +23,7 @@ from pfl_node.learning.distill import Recipe, distill
 from pfl_node.learning.memory import Measured
 from pfl_node.learning.options import BUILT_IN, Options, check_defaults, resolve
 from pfl_node.learning.pool import pool_for
-from pfl_node.learning.private import private_training
+from pfl_node.learning.private import check_buffers, private_training
 from pfl_node.learning.probe import probe
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
 from pfl_node.learning.task import Task
@@ -118,6 +118,8 @@ class Learner:
             space.load(model)
             self._fit(space, options, only, seed, anchor or model, between or nothing)
             vector = space.export()
+        if self._private:
+            check_buffers(self._name, model, vector)
         split = self.layout.core_size
         if only == "core":
             vector[split:] = model.vector[split:]

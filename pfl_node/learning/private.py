@@ -11,18 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
 import structlog
 import torch
 from torch import Tensor, nn
 
-from pfl_node.errors import ConfigError, TaskError
-from pfl_node.learning.chance import generator
+from pfl_node.errors import ConfigError, StoreError, TaskError
+from pfl_node.learning.chance import noise_of
 from pfl_node.learning.descent import Between, Descent
 from pfl_node.learning.options import Options
 from pfl_node.learning.workspace import Workspace
+from pfl_node.model import Model, Vector
 from pfl_node.privacy.account import Account, Step
 from pfl_node.privacy.settings import PrivacySettings
-from pfl_node.seeds import seed_from
 
 if TYPE_CHECKING:
     from opacus import GradSampleModule
@@ -44,7 +45,8 @@ def private_training(
     except ImportError as error:
         raise ConfigError("privacy.dp needs Opacus: pip install 'pfl-node[dp]'") from error
     checks = ModuleValidator.VALIDATORS
-    if kinds := sorted({type(m).__name__ for m in module.modules() if type(m) in checks and checks[type(m)](m)}):
+    pairs = [(m, check) for m in module.modules() for kind, check in checks.items() if isinstance(m, kind)]
+    if kinds := sorted({type(m).__name__ for m, check in pairs if check(m)}):
         raise TaskError(
             f"task {task}: privacy.dp cannot train {', '.join(kinds)}, which mixes samples or hides gradients: "
             "use GroupNorm or LayerNorm instead of batch normalisation, opacus.layers instead of recurrent ones"
@@ -76,7 +78,11 @@ class Private:
                 )
             account.exhausted = True
             return False
-        account.spend(step, times)
+        try:
+            account.spend(step, times)
+        except StoreError as error:
+            log.error("what a training spends was not written, so there was none; trying again", error=str(error))
+            return False
         account.epsilon = after
         return True
 
@@ -91,9 +97,9 @@ class Private:
         between: Between,
     ) -> None:
         """The steps that `may` has allowed."""
-        chance = generator(seed_from("dp", self._account.secret, seed))
+        chance = noise_of("dp", self._account.secret, seed)
         step, times = self._plan(options, samples)
-        batches = (torch.nonzero(torch.rand(samples, generator=chance) < step.rate)[:, 0] for _ in range(times))
+        batches = (torch.from_numpy(np.flatnonzero(chance.random(samples) < step.rate)) for _ in range(times))
         expected = step.rate * samples
         with _gradients_of_samples(space.module) as params:
             descent.follow(batches, lambda index: self._noisy(params, index, expected, loss, chance), between)
@@ -104,7 +110,7 @@ class Private:
         return Step(self._settings.dp_noise, batch / samples), times
 
     def _noisy(
-        self, params: list[nn.Parameter], index: Tensor, expected: float, loss: Loss, chance: torch.Generator
+        self, params: list[nn.Parameter], index: Tensor, expected: float, loss: Loss, chance: np.random.Generator
     ) -> None:
         """The gradient of a batch: clipped, summed, with noise, over the expected number of samples."""
         clip, noise = self._settings.dp_clip, self._settings.dp_noise
@@ -121,7 +127,7 @@ class Private:
                 total += (factors @ torch.nan_to_num(single)).view_as(param)
                 param.grad_sample = None  # type: ignore[attr-defined]
         for total, param in zip(sums, params, strict=True):
-            grain = torch.randn(param.shape, generator=chance).to(param.device)
+            grain = torch.as_tensor(chance.standard_normal(param.shape)).to(param)
             assert param.grad is not None
             param.grad.copy_((total + grain * (clip * noise)) / expected)
 
@@ -135,6 +141,16 @@ class Private:
             if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-3 * float(theirs.abs().max()) + 1e-7):
                 raise TaskError("privacy.dp: Opacus and torch disagree about the gradients of this model")
         self._compared = True
+
+
+def check_buffers(task: str, before: Model, after: Vector) -> None:
+    """What a layer keeps of its samples besides its weights has no noise: it must be as it was."""
+    for entry, span in before.layout.spans():
+        if not entry.trained and not np.array_equal(before.vector[span], after[span], equal_nan=True):
+            raise TaskError(
+                f"task {task}: privacy.dp puts no noise on {entry.name}, which changes in a training: "
+                "use layers that keep no statistics of samples"
+            )
 
 
 @contextmanager

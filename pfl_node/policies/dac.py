@@ -65,8 +65,8 @@ class Dac(Policy):
 
     @property
     def told(self) -> dict[str, float]:
-        """What I say of others: what I measured, not what I heard, the most similar first. It is the loss of a model
-        that a peer made, on my samples, to the last digit: where I am discreet nobody hears of it."""
+        """What I say of others: what I measured, not what I heard, the most similar first. It is the loss of a
+        model that a peer made, on my samples, to the last digit: where I am discreet nobody hears of it."""
         if self.discreet:
             return {}
         best = sorted(self.s, key=lambda j: (-self.s[j], j))[:TOLD]

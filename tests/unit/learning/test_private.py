@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 from opacus.accountants import PRVAccountant, RDPAccountant
 from torch import nn
 
-from pfl_node.errors import ConfigError, TaskError
+from pfl_node.errors import ConfigError, StoreError, TaskError
 from pfl_node.learning.accountant import epsilon
+from pfl_node.learning.chance import generator, noise_of
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
@@ -67,6 +69,66 @@ def test_noise_has_the_scale_that_the_settings_say() -> None:
     trained = [me.train(me.fresh(0), seed=seed).vector for seed in range(40)]
     spread = np.std(np.stack(trained), axis=0).mean()
     assert spread == pytest.approx(clip * noise / N, rel=0.1)
+
+
+def test_there_are_too_many_noises_to_try_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a seed torch's generator on a CPU takes 32 bits, so noise is none of its."""
+    assert torch.equal(torch.randn(9, generator=generator(5)), torch.randn(9, generator=generator(5 + 2**32)))
+    made: list[np.random.Generator] = []
+
+    def watched(*words: object) -> np.random.Generator:
+        made.append(noise_of(*words))
+        return made[-1]
+
+    monkeypatch.setattr("pfl_node.learning.private.noise_of", watched)
+    moved(private(account=Account(secret="s")))
+    (sequence,) = (chance.bit_generator.seed_seq for chance in made)
+    assert isinstance(sequence, np.random.SeedSequence)
+    assert len(np.atleast_1d(sequence.entropy)) * 32 == 256
+
+
+class OwnNorm(nn.BatchNorm1d):
+    pass
+
+
+class Watching(nn.Module):
+    """Lets everything through, and keeps its mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen += x.detach().mean(0)
+        return x
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_batch_norm_by_another_name_is_refused_too(affine: bool) -> None:
+    with pytest.raises(TaskError, match="cannot train OwnNorm, which mixes samples"):
+        private(lambda: nn.Sequential(plain(), OwnNorm(3, affine=affine)))
+
+
+def test_what_a_layer_keeps_of_its_samples_without_noise_does_not_leave_the_learner() -> None:
+    with pytest.raises(TaskError, match=r"privacy.dp puts no noise on 1\.seen"):
+        moved(private(lambda: nn.Sequential(plain(), Watching())))
+
+
+def test_a_full_disk_costs_the_training_and_the_next_one_is_made() -> None:
+    full = True
+
+    def note(event: str, data: Mapping[str, Any]) -> None:
+        if full:
+            raise StoreError("the disk is full")
+
+    me = private(account=Account(note))
+    start = me.fresh(0)
+    assert me.train(start, seed=1) is start
+    assert (me.account.steps.total(), me.account.epsilon, me.account.exhausted) == (0, 0.0, False)
+    full = False
+    assert me.train(start, seed=2) != start
+    assert me.account.epsilon > 0
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_secret_gives_others() -> None:
