@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pfl_node.bell import Bell
@@ -29,6 +30,10 @@ class Company:
     def rounds(self) -> dict[PeerId, int]:
         """In which rounds those are that are believed alive."""
         return {PeerId(m.id): m.round for m in self._membership.alive(role="node", run=self._run)}
+
+    def ask(self, peers: Iterable[PeerId]) -> None:
+        """Let them tell in which rounds they are."""
+        self._membership.ask(peers)
 
     def finished(self) -> list[PeerId]:
         """Those that did their last round and left."""

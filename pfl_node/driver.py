@@ -52,7 +52,7 @@ class Driver:
         self.desk = desk
         self.waits = Waits()
         patience = Patience(desk.settings.round, time.monotonic())
-        self._rounds = Rounds(desk, self.waits, patience)
+        self._rounds = Rounds(desk, self.waits, patience, lockstep=policy.lockstep)
         self._study = Study(policy, desk)
         self._lingering = Lingering(desk.settings.round.linger)
         self._pushes = Pushes(desk, self.waits, self._reach, patience)

@@ -186,11 +186,19 @@ class Mailbox:
         if not self._stale_for:
             return None
         self._stale_for.clear()
+        typical = self._typical(alive, absent=absent)
+        return typical if typical > round + 1 else None
+
+    def passed_by(self, round: int, alive: Callable[[], Mapping[PeerId, int]]) -> bool:
+        """While a round waits: is it one after which I shall go on elsewhere? Whoever still comes is left behind,
+        too, and those would wait for each other in every round on their way."""
+        return bool(self._stale_for) and self._typical(alive()) > round + 1
+
+    def _typical(self, alive: Mapping[PeerId, int], *, absent: bool = False) -> int:
         most = inf if absent else self.round + self.limits.ahead
         known = alive if absent else [p for p in alive if p in self._latest]
         rounds = sorted(max(self._latest.get(p, 0), int(min(alive[p], most))) for p in known)
-        typical = rounds[(len(rounds) - 1) // 2] if rounds else 0
-        return typical if typical > round + 1 else None
+        return rounds[(len(rounds) - 1) // 2] if rounds else 0
 
     def __len__(self) -> int:
         """Models in the inbox."""

@@ -16,20 +16,25 @@ LOOK = 0.5  # seconds between two looks at how far the others are; their rounds 
 class Rounds:
     """One for each driver. Hears from the mailbox of every model, so that it knows what peers need."""
 
-    def __init__(self, desk: Desk, waits: Waits, patience: Patience) -> None:
+    def __init__(self, desk: Desk, waits: Waits, patience: Patience, *, lockstep: bool) -> None:
         self._desk = desk
+        self._lockstep = lockstep  # so one left behind catches up
         self._waits = waits
         self._patience = patience
         desk.mailbox.heard = lambda peer, round: self._patience.came(peer, round, time.monotonic())
 
     async def gather(self, step: Gather) -> tuple[Offer, ...]:
         box, began = self._desk.mailbox, time.monotonic()
+        asked = began  # for the rounds of those who are waited for
         box.advance(step.round)
         deadline = self._patience.enter(step.round, began, step.patience)
         with self._waits.on("models", step.round) as wait:
             while awaited := self._awaited(step, deadline):
                 wait.peers, wait.until = awaited, deadline.last(awaited)
-                await self._desk.bell.wait(min(LOOK, max(0.0, wait.until - time.monotonic())))
+                if (now := time.monotonic()) >= asked + LOOK:  # one that caught up skipped rounds, and sends none
+                    self._desk.company.ask(awaited)
+                    asked = now
+                await self._desk.bell.wait(min(LOOK, max(0.0, wait.until - now)))
         now = time.monotonic()
         given_up = [p for p in self._missing(step) if deadline.until(p) <= now]
         self._patience.over(step.round, step.peers, given_up, now)
@@ -40,10 +45,12 @@ class Rounds:
         return tuple(o for o in found if o.sender in known)
 
     def _awaited(self, step: Gather, deadline: Deadline) -> list[PeerId]:
-        """Nobody: all are here that will come in time, or enough."""
-        missing = self._missing(step)
-        here = self._desk.mailbox.here(step.peers, step.round)
+        """Nobody: all are here that will come in time, or enough, or the swarm went on without me."""
+        missing, box = self._missing(step), self._desk.mailbox
+        here = box.here(step.peers, step.round)
         if suffices(here, len(missing), self._desk.settings.round.quorum):
+            return []
+        if self._lockstep and box.passed_by(step.round, self._desk.company.rounds):
             return []
         now = time.monotonic()
         return [p for p in missing if deadline.until(p) > now]

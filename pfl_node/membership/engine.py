@@ -114,6 +114,11 @@ class Engine:
         self._drain()
         return admission
 
+    def ask(self, members: Iterable[str]) -> None:
+        if self.running:
+            self.swim.ask(members, self._clock())
+            self._drain()
+
     def absorb(self, members: Iterable[Member], by: str, *, joining: bool = False) -> None:
         self.swim.merge(members, self._clock(), by=by, joining=joining)
         self._drain()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -91,6 +91,10 @@ class Membership:
 
     def set_round(self, round: int) -> None:
         self._engine.swim.set_round(round)
+
+    def ask(self, members: Iterable[str]) -> None:
+        """In which rounds are they now? Rounds come with the usual probes, which may take many of them."""
+        self._engine.ask(members)
 
     @property
     def me(self) -> Member:

@@ -98,6 +98,13 @@ class Swim:
         """Others hear of it in my next packets."""
         self._view.me = replace(self.me, round=number)
 
+    def ask(self, members: Iterable[str], now: float) -> None:
+        """Ping these besides the usual turn: their answers tell in which rounds they are."""
+        self._wake(now)
+        for member in map(self._view.roster.get, members):
+            if member is not None and member.state.present:
+                self._prober.ping(member)
+
     def tick(self, now: float) -> None:
         self._wake(now)
         for kind, key in self._timers.due(self._time.now):

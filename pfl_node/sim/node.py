@@ -229,12 +229,15 @@ class SimNode:
             self._checkpoint = self.policy.snapshot()
             self._unsaved = 0
 
+    def others(self) -> dict[PeerId, int]:
+        """In which rounds those are that are believed alive."""
+        return {p: self.world.nodes[p].policy.round for p in self.world.views.alive(self.id)}
+
     def _catch_up(self, round: int) -> None:
         """A node of a lockstep policy that fell behind goes on where the others are."""
         if not self.policy.lockstep:
             return
-        alive = {p: self.world.nodes[p].policy.round for p in self.world.views.alive(self.id)}
-        if ahead := self.mailbox.left_behind(round, alive):
+        if ahead := self.mailbox.left_behind(round, self.others()):
             self._write("catching_up", round=round, swarm=ahead)
             self.policy.round = ahead - 1
             self.mailbox.advance(ahead)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.work import Work
 from tests.toy import ToyLearner, constant
 
-A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+A, B, C, D = (PeerId(i) for i in "abcd")
 
 
 class Switchboard:
@@ -62,6 +62,7 @@ class Switchboard:
         self.done: set[PeerId] = set()
         self.spoiled: set[PeerId] = set()  # whose answers cannot be used
         self.busy = self.busiest = 0  # fetches under way
+        self.hidden: dict[PeerId, int] = {}  # rounds that are told to those who ask
 
 
 class Company:
@@ -76,6 +77,9 @@ class Company:
 
     def rounds(self) -> Mapping[PeerId, int]:
         return {p: self.board.rounds.get(p, 0) for p in self()}
+
+    def ask(self, peers: Iterable[PeerId]) -> None:
+        self.board.rounds |= {p: self.board.hidden[p] for p in peers if p in self.board.hidden}
 
     def finished(self) -> list[PeerId]:
         return self.board.finished
@@ -201,7 +205,7 @@ def run(
 
     async def go() -> list[Notes]:
         trainer = Trainer()
-        ids = (A, B, C)[: len(scripts)]
+        ids = (A, B, C, D)[: len(scripts)]
         network = board or Switchboard(*ids)
         try:
             made = [driver(network, i, s, trainer=trainer, **options) for i, s in zip(ids, scripts, strict=True)]
@@ -401,6 +405,22 @@ def test_who_calls_my_round_stale_is_not_waited_for() -> None:
     assert "round 0 is over here" in str(notes.failures[0])
 
 
+class Locked(Scripted):
+    lockstep = True
+
+
+def test_one_that_the_swarm_passed_by_does_not_wait_for_others_that_it_passed_by() -> None:
+    board = Switchboard(A, B, C, D)
+    for ahead in (B, C):
+        board.boxes[ahead].advance(40)
+
+    async def behind(me: Policy) -> None:
+        await Send([B, C], me.model, round=0)
+        assert await Gather([B, C, D], round=0, patience=3600.0) == ()
+
+    run(behind, nothing, nothing, nothing, board=board, kind=Locked)
+
+
 def test_answers_are_partial_when_a_peer_is_down_or_unknown() -> None:
     board = Switchboard(A, B, C)
     board.down.add(B)
@@ -444,13 +464,21 @@ def test_while_a_node_waits_it_looks_how_far_the_others_are() -> None:
     run(waiter, goes_on, board=board)
 
 
+def test_those_who_are_waited_for_are_asked_in_which_rounds_they_are() -> None:
+    """One that caught up went past this round, and nobody else tells so for a while."""
+    board = Switchboard(A, B)
+    board.hidden = {B: 7}
+
+    async def script(me: Policy) -> None:
+        assert await Gather([B], round=3, patience=3600.0) == ()
+
+    run(script, nothing, board=board)
+
+
 def test_those_who_finished_stay_in_a_lockstep_policys_graph_but_are_not_waited_for() -> None:
     board = Switchboard(A)
     board.finished = [B]
     answers: list[Any] = []
-
-    class Locked(Scripted):
-        lockstep = True
 
     async def script(me: Policy) -> None:
         answers.append(await Peers())

@@ -218,6 +218,24 @@ def test_being_left_behind_is_noticed_once() -> None:
     assert box.left_behind(0, dict.fromkeys([A], 0)) is None
 
 
+@pytest.mark.parametrize(
+    ("rounds", "passed"),
+    [({A: 9, B: 9}, True), ({A: 9, B: 9, C: 0}, True), ({A: 9, B: 0, C: 0}, False), ({A: 1, B: 1}, False)],
+)
+def test_a_round_is_passed_by_where_one_would_go_on_elsewhere_after_it(
+    rounds: dict[PeerId, int], passed: bool
+) -> None:
+    box = Mailbox()
+    for sender, round in rounds.items():
+        deliver(box, sender, round=round)
+    alive = dict.fromkeys(rounds, 0)
+    assert not box.passed_by(0, lambda: alive)  # they may have waited for my models
+    box.overtaken(A)
+    assert box.passed_by(0, lambda: alive) == passed
+    assert (box.left_behind(0, alive) is not None) == passed
+    assert not box.passed_by(0, lambda: alive)
+
+
 def test_the_dead_do_not_say_where_the_swarm_is() -> None:
     box = Mailbox()
     deliver(box, A, round=9)

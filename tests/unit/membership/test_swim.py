@@ -32,6 +32,21 @@ def test_the_round_of_whoever_speaks_is_learned_without_an_event() -> None:
     assert hand.events == []
 
 
+def test_those_who_are_there_can_be_asked_for_their_rounds_at_once_and_are_not_judged_by_it() -> None:
+    hand = Hand(9)
+    hand.hear_rumor(peer(3, state=State.DEAD), sender=peer(1))
+    hand.packets.clear()
+    hand.swim.ask(["p2", "p3", "nobody"], hand.now)
+    hand.drain()
+    [(address, ping)] = hand.said(Kind.PING)
+    assert (address, ping.target) == (peer(2).address, "p2")
+    hand.hear(Packet(Kind.ACK, peer(2, round=40), seq=ping.seq, target="p2"))
+    known = hand.swim.get("p2")
+    assert known is not None
+    assert known.round == 40
+    assert hand.swim.health == 0
+
+
 def test_one_who_speaks_is_met_and_told_of() -> None:
     hand = Hand()
     hand.hear(Packet(Kind.PING, peer(1), seq=5, target="me"))
