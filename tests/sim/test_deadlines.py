@@ -12,7 +12,7 @@ from pfl_node.policies import load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.faults import Crash, Cut, Fault, Loss, Slow
+from pfl_node.sim.faults import Crash, Cut, Fault, Loss, Partition, Slow, node_ids
 from pfl_node.steps import Average, Gather, Peers, Report, Send, Train
 from tests.sim.small import A, B, C, Ran, ran
 
@@ -94,6 +94,17 @@ def test_one_that_can_never_be_called_does_not_hold_up_every_round(tmp_path: Pat
     assert lengths(run)[0] == pytest.approx(ROUND + 5, abs=0.1)
     assert max(lengths(run)[-5:]) == pytest.approx(ROUND + 2, abs=0.1)
     assert run.of("round", A)[-1]["got"] == [[B, 11], [C, 11]]
+
+
+def test_those_left_behind_do_not_wait_for_each_other_on_their_way(tmp_path: Path) -> None:
+    """Three are apart from the others and slow; then B is back, while C trains for some seconds more."""
+    few, many = node_ids(8)[:3], node_ids(8)[3:]
+    slow = [Slow(p, times, at=5.5, until=65.5) for p, times in zip(few, (5.0, 7.0, 9.0), strict=True)]
+    apart = Partition(5.5, (frozenset(few), frozenset(many)), until=65.5)
+    run = ran(tmp_path, InStep, nodes=8, rounds=70, faults=[apart, *slow])
+    ended = {p: {r["round"]: r["time"] for r in run.of("round", p)} for p in (B, C)}
+    assert [r for r in ended[B] if 65.5 < ended[B][r] < ended[C][12]] == [12, 29]
+    assert ended[B][46] - ended[B][12] == pytest.approx(2 * ROUND, abs=0.1)
 
 
 def test_a_late_model_is_taken_and_gives_way_to_a_newer_one_of_its_sender(tmp_path: Path) -> None:
