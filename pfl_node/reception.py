@@ -103,6 +103,7 @@ class Reception:
         self.mine = mine  # my personal model, to compare others' with
         self.oracle: Oracle | None = None  # answers with noise and by a budget; None: exactly
         self.lie: Callable[[Eval], Eval] | None = None  # what a malicious node says instead; in a lab only
+        self._taking = Rate(settings.models_per_minute)
         self._scoring = Rate(settings.scores_per_minute)
         self._fetching = Rate(settings.fetches_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
@@ -145,6 +146,7 @@ class Reception:
         if call in BROUGHT:
             self.warden.admit(sender, time.monotonic())
         if call == "SendModel":
+            self._taking.take(sender, time.monotonic())
             self.bell.ring()  # even a refused header tells how far its sender is
             size = self.layout(envelope.part).nbytes + weight(envelope.notes)
             self.mailbox.admit(sender, envelope.round, envelope.part, size)

@@ -157,6 +157,8 @@ class ServeSettings(Section):
     """Models of one peer that may wait in the inbox; also its evaluations under way."""
     inbox: PositiveInt = 64
     """Models that may wait in the inbox in all."""
+    models_per_minute: PositiveInt = 6000
+    """SendModel calls of one peer; a newer model for the same round takes the place of the one before."""
     scores_per_minute: PositiveInt = 600
     """EvaluateModel calls of one peer."""
     fetches_per_minute: PositiveInt = 6000

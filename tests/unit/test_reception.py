@@ -183,6 +183,18 @@ def test_the_names_of_callers_that_were_refused_are_not_kept() -> None:
     assert not host.served
 
 
+def test_one_that_sends_models_for_the_same_round_without_an_end_is_a_flood() -> None:
+    async def go() -> None:
+        host = opened(models_per_minute=3)
+        for _ in range(3):
+            assert await admit(host, "SendModel", envelope(round=0)) is None
+            host.deliver(Offer(YOU, constant(0.0), 0))
+        assert await admit(host, "SendModel", envelope(round=0)) is Reason.FLOOD
+        assert await admit(host, "SendModel", envelope("third", round=0)) is None
+
+    asyncio.run(go())
+
+
 def test_a_rate_is_per_peer_and_recovers() -> None:
     rate = Rate(2, window=60.0)
     rate.take(YOU, 0.0)
