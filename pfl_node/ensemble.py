@@ -23,11 +23,16 @@ SLACK = 0.05  # how far from one a row may sum: a rough encoding on the wire tak
 
 
 def teacher(
-    how: How, said: Sequence[Model], samples: Sequence[int], beta: float = 6.0, claim: float | None = None
+    how: How,
+    said: Sequence[Model],
+    samples: Sequence[int],
+    beta: float = 6.0,
+    claim: float | None = None,
+    most: float = 1.0,
 ) -> Model | None:
     """The weighted sum of what was said, every row summing to one. `samples`: how many each one says it trains on;
-    with a `claim` nobody's count, in all or of the classes, for more than so many times their median.
-    None: nothing that was said can be used."""
+    with a `claim` nobody's count, in all or of the classes, for more than so many times their median. With w2
+    nobody decides about more than the share `most` of the samples. None: nothing that was said can be used."""
     if len({s.layout.digest for s in said}) > 1:
         raise LayoutMismatch("predictions about different samples cannot be put together")
     sound = [(s, n) for s, n in zip(said, samples, strict=True) if is_sound(s)]
@@ -35,7 +40,13 @@ def teacher(
         return None
     said = [s for s, _ in sound]
     w0 = by_size(believed([n for _, n in sound], claim))
-    weights = by_class(said, w0, claim) if how == "w1" else by_novelty(said, w0, beta) if how == "w2" else w0
+    match how:
+        case "w0":
+            weights = w0
+        case "w1":
+            weights = by_class(said, w0, claim)
+        case "w2":
+            weights = by_novelty(said, w0, beta, most)
     rows = mixed(said, weights)
     empty = rows.sum(1) <= 0  # w1: all that was said is of classes that its sayer has not seen
     if empty.any():
@@ -76,7 +87,7 @@ def by_class(said: Sequence[Model], w0: Array, claim: float | None = None) -> Ar
     return np.where(everybody > 0, own / np.where(everybody > 0, everybody, 1.0), w0)
 
 
-def by_novelty(said: Sequence[Model], w0: Array, beta: float) -> Array:
+def by_novelty(said: Sequence[Model], w0: Array, beta: float, most: float = 1.0) -> Array:
     """w2, equation 3.4: novelty_k(x)^-beta for what client k says of sample x, summing to one over the clients."""
     strange = np.stack([novelty(s) for s in said]).astype(np.float64)[:, :, None]
     told = strange.any(1, keepdims=True)
@@ -84,8 +95,27 @@ def by_novelty(said: Sequence[Model], w0: Array, beta: float) -> Array:
         return w0
     # in logs, because errors of 1e-10 and 1e10 to the sixth power are no numbers any more
     logs = np.where(told, -beta * np.log(np.maximum(strange, np.finfo(np.float32).tiny)), -np.inf)
-    powers = np.exp(logs - logs.max(0))
-    return np.asarray(powers / powers.sum(0), np.float64)
+    return not_above(most, logs, told[:, 0, 0])
+
+
+def not_above(most: float, logs: Array, free: npt.NDArray[np.bool_]) -> Array:
+    """The powers of these, summing to one over the clients that are `free`, but over all samples nobody has more
+    than the share `most`, or twice an equal one if that is more. Novelties are what clients say of themselves, and
+    one to whom no sample is strange would be the only teacher. What one has too much of goes to the others, as
+    they would share it without that one: an expert stays the first on its own samples."""
+    free, held, weights = free.copy(), np.zeros_like(logs), powers(logs, free)
+    most = max(most, 2 / free.sum())
+    while (over := free & (weights.mean((1, 2)) > most * (1 + 1e-9))).any():
+        held[over] = weights[over] * (most / weights[over].mean((1, 2), keepdims=True))
+        free &= ~over
+        weights = held + powers(logs, free) * (1 - held.sum(0))
+    return weights
+
+
+def powers(logs: Array, free: npt.NDArray[np.bool_]) -> Array:
+    known = np.where(free[:, None, None], logs, -np.inf)
+    found = np.exp(known - known.max(0))
+    return np.asarray(found / found.sum(0), np.float64)
 
 
 def mixed(said: Sequence[Model], weights: Array) -> Array:

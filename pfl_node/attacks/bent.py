@@ -90,6 +90,8 @@ class Bent(Policy):
                     bent = self._little(bent)
                 case "replay":
                     bent = self._replayed(bent)
+                case "lying_scores":
+                    bent = vectors.all_known(bent)
                 case "free_rider":
                     bent = next((m for m in reversed(self.heard.values()) if m.layout == bent.layout), bent)
         return bent

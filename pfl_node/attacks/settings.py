@@ -17,7 +17,7 @@ class AttackSettings(Section):
     kind: tuple[Kind, ...] = ()
     """What they do, one or several of: sign_flip, scaled, noise, alie, nan (they send bad models), free_rider
     (what came to them, untrained), replay (their model of `lag` rounds ago), label_flip (trained on wrong labels),
-    lying_scores (every model they are asked about is perfect)."""
+    lying_scores (every model they are asked about is perfect; with feded, no sample is strange to them)."""
     share: float = Field(default=0.2, ge=0, le=1)
     """Of the nodes, spread over all places by the seed."""
     nodes: tuple[NonNegativeInt, ...] = ()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node import predictions
-from pfl_node.ensemble import SLACK, How, teacher
+from pfl_node.ensemble import SLACK, How, by_novelty, teacher
 from pfl_node.errors import LayoutMismatch
 from pfl_node.model import Model
 from tests.byhand import said
@@ -85,6 +85,43 @@ def test_w2_is_w0_when_nobody_tells_a_novelty() -> None:
 
 
 # -- bad peers ---------------------------------------------------------------------------------------------------
+
+
+def experts(n: int) -> list[Model]:
+    """Each is an expert of two samples of n, of which it says that they are of the first class."""
+    far = np.abs(np.arange(n)[:, None] - np.arange(n)) % (n - 1) > 1
+    return [said(*[0.1 if f else 1.0 for f in row], novelty=[9.0 if f else 0.01 for f in row]) for row in far]
+
+
+def test_one_to_whom_no_sample_is_strange_does_not_teach_alone() -> None:
+    liar = said(*[0.0] * 9, novelty=[1e-30] * 9)
+    assert firsts(teacher("w2", [*experts(9), liar], [1] * 10)) == [0.0] * 9
+    assert firsts(teacher("w2", [*experts(9), liar], [1] * 10, most=0.4)) == [0.6] * 9
+
+
+def test_one_that_claims_less_than_the_bound_is_believed_as_before() -> None:
+    alone, bounded = (teacher("w2", experts(9), [1] * 9, most=most) for most in (1.0, 0.4))
+    assert alone == bounded
+
+
+def test_an_expert_of_more_than_the_bound_stays_the_first_on_its_samples() -> None:
+    expert = said(*[1.0] * 6, *[0.0] * 4, novelty=[0.01] * 6 + [9.0] * 4)
+    others = [said(*[0.0] * 10, novelty=[1.0] * 10) for _ in range(9)]
+    assert firsts(teacher("w2", [expert, *others], [1] * 10, most=0.4)) == [round(0.4 / 0.6, 5)] * 6 + [0.0] * 4
+
+
+@given(
+    st.integers(1, 8).flatmap(
+        lambda k: st.lists(st.lists(st.floats(1e-30, 1e30), min_size=3, max_size=3), min_size=k, max_size=k)
+    ),
+    st.floats(0.01, 1),
+)
+def test_whatever_they_claim_nobody_has_more_than_the_bound(claims: list[list[float]], most: float) -> None:
+    clients = [said(1.0, 1.0, 1.0, novelty=row) for row in claims]
+    weights = by_novelty(clients, np.ones((len(claims), 1, 1)), 6.0, most)
+    assert weights.min() >= 0
+    assert weights.sum(0) == pytest.approx(1)
+    assert weights.mean((1, 2)).max() <= max(most, 2 / len(claims)) + 1e-6
 
 
 def test_who_says_it_has_a_billion_samples_counts_as_ten_times_the_median() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pfl_node import predictions
 from pfl_node.attacks import vectors
 from pfl_node.attacks.bent import Bent, Plot, bent, liar
 from pfl_node.attacks.crew import Pool, bad_places
@@ -19,6 +20,7 @@ from pfl_node.model import Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.steps import Average, Gather, Peers, Report, Send, Step, Train
 from pfl_node.types import Eval, Offer, PeerId
+from tests.byhand import said
 from tests.toy import constant
 
 ME, A, B = PeerId("me"), PeerId("a"), PeerId("b")
@@ -38,6 +40,14 @@ class Simple(Policy):
             offers = await Gather(peers, t)
             self.model = await Average(self.model, [o.model for o in offers])
             await Report(t, self.model)
+
+
+def test_to_one_that_lies_no_sample_is_strange_and_what_it_says_of_them_stays() -> None:
+    honest = said(0.7, 0.2, novelty=[0.5, 0.1])
+    lie = vectors.all_known(honest)
+    assert np.array_equal(predictions.outputs(lie), predictions.outputs(honest))
+    assert 0 < predictions.novelty(lie).max() < 1e-4
+    assert vectors.all_known(constant(1.0)) == constant(1.0)
 
 
 class Pushed(Simple):
