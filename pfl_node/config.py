@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from pfl_node.address import is_loopback, is_wildcard, parse_address
 from pfl_node.errors import ConfigError, nearest
-from pfl_node.keys import NAMED, TEXT, TEXTS, allowed, is_known, keys, sections
+from pfl_node.keys import FLAG, LIST, NAMED, TEXT, allowed, is_known, keys, sections
 from pfl_node.ops.secrets import HIDDEN, is_secret, shown
 from pfl_node.secure import check_tls
 from pfl_node.settings import Settings
@@ -157,7 +157,7 @@ def _known(key: str, where: str) -> str:
         raise ConfigError(f"{key!r} {where} is a section: write {key}.KEY = VALUE")
     section, _, leaf = key.rpartition(".")
     elsewhere = [k for k in keys() if k.rpartition(".")[2] == leaf]
-    if elsewhere:
+    if elsewhere and f"{key}s" not in keys():
         raise ConfigError(f"unknown setting {key!r} {where}: did you mean {elsewhere[0]!r}?")
     hint = nearest(key, [k for k in (*keys(), *sections()) if ("." in k) == ("." in key)])
     if not hint.startswith("did you mean"):
@@ -170,8 +170,9 @@ def _value(key: str, text: str) -> Any:
     """A text of the environment or of --set, read as TOML; kept as it is where a text is wanted."""
     value = _toml_value(text)
     wants = allowed(key) if key in keys() else ""
-    if wants == TEXTS and isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
+    if wants.startswith(LIST) and not isinstance(value, list | dict):  # `nan` is a word there, and 3 is [3]
+        words = value if isinstance(value, str) else text
+        return [part.strip() for part in words.split(",") if part.strip()]
     if isinstance(value, date | datetime | time) or (wants == TEXT and not isinstance(value, str)):
         return text
     return value
@@ -201,6 +202,8 @@ def _build(merged: Layer) -> Settings:
     for key, given in merged.items():
         if given.value == "" and key in keys():
             raise ConfigError(f"{key!r} {given.where} is empty: must be {allowed(key)}")
+        if isinstance(given.value, bool) and key in keys() and FLAG not in allowed(key):  # true would count as 1
+            raise ConfigError(_bad(key, given))
         section, _, leaf = key.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[leaf] = given.value
     try:
@@ -208,9 +211,12 @@ def _build(merged: Layer) -> Settings:
     except ValidationError as e:
         at = [str(part) for part in e.errors(include_url=False)[0]["loc"]]
         key = next(k for k in (".".join(at[:2]), at[0]) if k in merged)
-        given = merged[key]
-        value = HIDDEN if is_secret(key) else repr(given.value)
-        raise ConfigError(f"bad value {value} for {key!r} {given.where}: must be {allowed(key)}") from e
+        raise ConfigError(_bad(key, merged[key])) from e
+
+
+def _bad(key: str, given: Given) -> str:
+    value = HIDDEN if is_secret(key) else repr(given.value)
+    return f"bad value {value} for {key!r} {given.where}: must be {allowed(key)}"
 
 
 # -- what can only be known when it starts ---------------------------------------------------------------------

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from pfl_node.settings import Settings
 
 NAMED = frozenset({"policy", "task"})  # `policy = "pens"` is short for `policy.name = "pens"`; open for knobs
-TEXT, TEXTS = "a text", "a list of texts"
-KINDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "array": TEXTS}
-LIMITS = {"exclusiveMinimum": "above", "minimum": "at least", "maximum": "at most"}
+TEXT, LIST, FLAG = "a text", "a list of ", "true or false"
+KINDS = {"integer": "a whole number", "number": "a number", "boolean": FLAG}
+LIMITS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
 
 
 @cache
@@ -57,5 +57,15 @@ def in_words(schema: Mapping[str, Any]) -> str:
         return "one of " + ", ".join(map(str, kind["enum"]))
     if "pattern" in kind and "description" in schema:
         return str(schema["description"]).removesuffix(".")
+    if kind.get("type") == "array":
+        return LIST + _many(in_words(kind.get("items", {})))
     bounds = [f"{word} {kind[limit]}" for limit, word in LIMITS.items() if limit in kind]
     return " ".join([KINDS.get(kind.get("type", ""), TEXT), " and ".join(bounds)]).rstrip()
+
+
+def _many(words: str) -> str:
+    """`a whole number at least 0` becomes `whole numbers at least 0`."""
+    for noun in ("whole number", "number", "text"):
+        if words.startswith(f"a {noun}"):
+            return f"{noun}s{words.removeprefix(f'a {noun}')}"
+    return words.replace("one of", "any of", 1)

@@ -353,3 +353,31 @@ def test_flags_are_spelled_after_their_keys() -> None:
         "--name",
         "--log-level",
     ]
+
+
+@pytest.mark.parametrize("key", ["guard.gate", "guard.outliers", "round.quorum", "aggregate.byzantine"])
+def test_true_is_no_number(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"bad value True for '{key}' in --set: must be a (whole )?number"):
+        load_settings(sets=[f"{key}=true"])
+
+
+def test_the_attack_called_nan_is_no_number_and_one_place_is_a_list() -> None:
+    attack = load_settings(sets=["attack.kind=nan", "attack.nodes=3"]).attack
+    assert attack.kind == ("nan",)
+    assert attack.nodes == (3,)
+    assert load_settings(sets=["attack.kind=nan,alie", "attack.nodes=1,3"]).attack.nodes == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("attack.kind=sing_flip", "must be a list of any of sign_flip, scaled,"),
+        ("attack.nodes=n001", "must be a list of whole numbers at least 0"),
+        ("privacy.dp_delta=2", "must be a number above 0 and below 1"),
+        ("guard.name=true", "did you mean 'guard.names'"),
+        ("eval.on=train", "must be a list of any of val, test"),
+    ],
+)
+def test_what_may_be_said_is_said_exactly(given: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_settings(sets=[given])
