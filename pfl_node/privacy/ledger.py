@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl_node.errors import StoreError
-from pfl_node.store.files import sync_directory
+from pfl_node.store.files import sync_directory, writing
 from pfl_node.store.journal import Journal
 
 NAME = "privacy.jsonl"
@@ -37,7 +37,8 @@ class Ledger:
             finally:
                 journal.close()
             if new:
-                sync_directory(self.path.parent)
+                with writing(self.path):
+                    sync_directory(self.path.parent)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """All that was written. Half a line at the end is none; damage elsewhere is an error, as it hides what was

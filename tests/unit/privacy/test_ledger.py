@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,15 @@ def test_a_full_disk_costs_the_answer_and_not_the_budget(home: Home) -> None:
     assert privacy.oracle.spent == {}
     privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
     assert privacy.oracle.spent == {YOU: 0.1}
+
+
+def test_a_directory_that_cannot_be_synced_is_a_full_disk_too(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("pfl_node.privacy.ledger.sync_directory", fails)
+    with pytest.raises(StoreError, match="Input/output error"):
+        Ledger(home.path)("told", {})
 
 
 def test_without_the_controls_nothing_is_written_and_nothing_is_told_of_them(home: Home) -> None:
