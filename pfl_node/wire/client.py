@@ -25,7 +25,7 @@ from pfl_node.wire.dial import Dialer
 from pfl_node.wire.ending import Ending
 from pfl_node.wire.heap import keep_memory
 from pfl_node.wire.lines import Line, Lines
-from pfl_node.wire.pace import absorb, paced
+from pfl_node.wire.pace import QUIET, absorb, paced
 from pfl_node.wire.refusal import blame
 
 Direction = Literal["in", "out"]
@@ -64,6 +64,8 @@ class Translation:
                 raise blame(error, self.peer) from error
             case grpc.aio.UsageError():
                 raise PeerGone(self.peer, "the channel was closed") from error
+            case TimeoutError():  # no reason to believe that the link is slow
+                raise PeerGone(self.peer, "the stream stands still") from error
             case asyncio.CancelledError():
                 task = asyncio.current_task()
                 if task is None or not task.cancelling():
@@ -73,12 +75,21 @@ class Translation:
 class PeerClient:
     """Every method raises PeerGone, or Refused with the peer's reason (or ours, for what it answered)."""
 
-    def __init__(self, me: PeerId, run: str, settings: WireSettings, dialer: Dialer | None = None) -> None:
+    def __init__(
+        self,
+        me: PeerId,
+        run: str,
+        settings: WireSettings,
+        dialer: Dialer | None = None,
+        *,
+        quiet: float = QUIET,
+    ) -> None:
         keep_memory()
         self.me = me
         self.run = run
         self.settings = settings
         self.traffic = Traffic()
+        self._quiet = quiet
         self._dialer = dialer or Dialer()
         self._lines = Lines(self._dialer, settings.connect_timeout)
         self._bandwidths: dict[PeerId, Bandwidth] = {}
@@ -176,7 +187,7 @@ class PeerClient:
                 reply, moved = await line.whole[name](message, timeout=timeout), len(message)
             else:
                 call = line.chunks[name](timeout=timeout)
-                reply, moved = await _stream(call, paced(messages, threaded=threaded))
+                reply, moved = await _stream(call, paced(messages, threaded=threaded), self._quiet)
         self.traffic.add(peer, "out", moved, name)
         return reply, moved
 
@@ -199,8 +210,10 @@ class PeerClient:
 
         decoder = Decoder(lambda _: layout, check)
         try:
-            async for message in call:
-                await absorb(decoder, message)
+            async with asyncio.timeout(self._quiet) as patience:
+                async for message in call:
+                    await absorb(decoder, message)
+                    patience.reschedule(asyncio.get_running_loop().time() + self._quiet)
             return decoder.finish(), decoder.received
         except Refused as refused:
             raise Refused(refused.reason, refused.text, peer) from refused
@@ -217,15 +230,17 @@ class PeerClient:
         return self._bandwidths.setdefault(peer, Bandwidth(self.settings.min_bandwidth))
 
 
-async def _stream(call: Any, messages: AsyncIterator[bytes]) -> tuple[Any, int]:
-    """Write everything; the answer, and how many bytes moved."""
+async def _stream(call: Any, messages: AsyncIterator[bytes], quiet: float) -> tuple[Any, int]:
+    """Write everything; the answer, and how many bytes moved. TimeoutError: the other end takes nothing more."""
     ending = Ending(call)
     moved = 0
     try:
-        async for message in messages:
-            await call.write(message)
-            moved += len(message)
-        await call.done_writing()
+        async with asyncio.timeout(quiet) as patience:
+            async for message in messages:
+                await call.write(message)
+                moved += len(message)
+                patience.reschedule(asyncio.get_running_loop().time() + quiet)
+            await call.done_writing()
     except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
         pass  # it is over already: its status tells why
     except BaseException:

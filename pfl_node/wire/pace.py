@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from pfl_node.wire.codec import Decoder
 from pfl_node.wire.framing import parse
 
+QUIET = 30.0  # seconds without a chunk after which a stream is over, at both of its ends
+
 
 async def paced(messages: Iterator[bytes], *, threaded: bool) -> AsyncIterator[bytes]:
     """Messages as they are made. Compression may need a second for one, and lets go of the interpreter."""

@@ -23,14 +23,13 @@ from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.codec import PARTS, Decoder, Envelope, encode, misfit
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.heap import keep_memory
-from pfl_node.wire.pace import absorb, paced
+from pfl_node.wire.pace import QUIET, absorb, paced
 from pfl_node.wire.refusal import REASON_KEY, STATUS, explained
 from pfl_node.wire.watching import Seen, watching
 
 log = structlog.get_logger(__name__)
 
 SERVICE = "pfl.v1.Peer"
-QUIET = 30.0  # seconds without a chunk after which a stream is over
 
 Request = pb.HeadRequest | pb.ModelRequest | pb.PredictionsRequest
 Context = Any  # grpc.aio.ServicerContext; its stubs know neither write's bytes nor abort's metadata

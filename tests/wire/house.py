@@ -154,9 +154,14 @@ async def serving(
 
 @asynccontextmanager
 async def calling(
-    settings: WireSettings | None = None, *, me: PeerId = ANN, run: str = RUN, dialer: Dialer | None = None
+    settings: WireSettings | None = None,
+    *,
+    me: PeerId = ANN,
+    run: str = RUN,
+    dialer: Dialer | None = None,
+    quiet: float = 30.0,
 ) -> AsyncIterator[PeerClient]:
-    client = PeerClient(me, run, settings or WireSettings(), dialer)
+    client = PeerClient(me, run, settings or WireSettings(), dialer, quiet=quiet)
     try:
         yield client
     finally:

@@ -152,7 +152,7 @@ class Generated(peer_pb2_grpc.PeerServicer):
             yield pb.ModelChunk.FromString(message)
 
 
-def with_generated_servicer(servicer: Generated, scenario: Callable[[str], Awaitable[None]]) -> None:
+def with_generated_servicer(servicer: Any, scenario: Callable[[str], Awaitable[None]]) -> None:
     async def main() -> None:
         endpoint = Endpoint()
         endpoint.add("pfl.v1.Peer", lambda s: peer_pb2_grpc.add_PeerServicer_to_server(servicer, s))
@@ -253,6 +253,32 @@ def test_a_peer_that_thinks_too_long_is_gone() -> None:
             assert house.cancelled == 0  # it was handed over
 
     asyncio.run(scenario())
+
+
+class Stalls(peer_pb2_grpc.PeerServicer):
+    """Begins, and then neither sends nor takes anything more."""
+
+    async def GetModel(self, request: pb.ModelRequest, context: Any) -> AsyncIterator[pb.ModelChunk]:  # noqa: N802
+        envelope = Envelope(BOB, RUN, part="model")
+        yield pb.ModelChunk.FromString(next(encode(model_of(LARGE), envelope, WireSettings())))
+        await asyncio.Event().wait()
+
+    async def SendModel(self, chunks: AsyncIterator[pb.ModelChunk], context: Any) -> pb.Receipt:  # noqa: N802
+        await anext(chunks)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_a_stream_that_stands_still_is_over_long_before_a_slow_one_would_be() -> None:
+    async def scenario(address: str) -> None:
+        slow = WireSettings(min_bandwidth=1.0)  # weeks for a model
+        async with calling(slow, quiet=0.3) as client:
+            with pytest.raises(PeerGone, match="stands still"):
+                await client.fetch(BOB, address, "model", LARGE)
+            with pytest.raises(PeerGone, match="stands still"):
+                await client.send(BOB, address, model_of(layout_of(5_000_000)))
+
+    with_generated_servicer(Stalls(), scenario)
 
 
 def test_forgetting_a_peer_ends_its_calls_and_cancelling_stays_cancelling() -> None:
