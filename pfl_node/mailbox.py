@@ -24,7 +24,7 @@ class Limits:
     inbox: int = 64  # models in the inbox in all
     ahead: int = 16  # rounds a peer may be ahead of me
     shelves: int = 2048  # models for this and coming rounds in all
-    size: int = 1 << 30  # bytes of models in all; a single one may be larger
+    size: int = 1 << 30  # bytes of models in all, half of it for coming rounds; a single one may be larger
     size_per_peer: int = 1 << 28  # of one peer; here too
     peers: int = 4096  # whose last round is remembered; those silent for longest are forgotten first
     late: int = 0  # rounds that a model may be late: it is then used in the round that is on
@@ -72,7 +72,7 @@ class Mailbox:
     def admit(self, sender: PeerId, round: int | None, part: Part = "model", size: int = 0) -> None:
         """Called with the header, before the payload is read; raises Refused. A `put` or `cancel` must follow."""
         self._check_part(sender, part)
-        self._check_size(sender, size)
+        self._check_size(sender, size, round)
         if round is not None:
             self._check_round(sender, round)
             self._check_shelves(sender, round)
@@ -227,11 +227,13 @@ class Mailbox:
         if part not in self.takes:
             raise Refused(Reason.LAYOUT, f"{part} came, this policy takes {' or '.join(self.takes)}", sender)
 
-    def _check_size(self, sender: PeerId, size: int) -> None:
+    def _check_size(self, sender: PeerId, size: int, round: int | None) -> None:
+        """Half of the room is for what is needed now, or a few could fill it with models for rounds to come."""
         mine, all = self._waiting[sender], self._waiting.total()
+        room = self.limits.size if round is None or round <= self.round else self.limits.size // 2
         if mine and mine + size > self.limits.size_per_peer:
             raise Refused(Reason.FLOOD, f"{mine} bytes of yours are still waiting; slow down", sender)
-        if all and all + size > self.limits.size:
+        if all and all + size > room:
             raise Refused(Reason.FLOOD, f"{all} bytes of models are waiting here; try again later", sender)
 
     def _gone(self, offers: Iterable[Offer]) -> None:

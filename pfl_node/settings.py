@@ -164,7 +164,8 @@ class ServeSettings(Section):
     fetches_per_minute: PositiveInt = 6000
     """GetHead, GetModel and GetPredictions calls of one peer."""
     waiting: PositiveInt = 1 << 30
-    """Bytes of models that may wait in all, and as many of those that are scored; a single one may be larger."""
+    """Bytes of models that may wait in all, half of it for coming rounds, and as many of those that are scored; a
+    single one may be larger."""
     waiting_per_peer: PositiveInt = 1 << 28
     """Bytes of models of one peer that may wait; a single one may be larger."""
 

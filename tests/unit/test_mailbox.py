@@ -347,6 +347,18 @@ def test_bytes_that_wait_are_bounded_per_peer_and_in_all_but_a_single_model_may_
     assert box.size == size
 
 
+def test_models_for_rounds_to_come_leave_room_for_those_of_this_round() -> None:
+    box = Mailbox(Limits(size=100, size_per_peer=100))
+    for round in range(1, 6):
+        box.admit(A, round, size=10)
+    with pytest.raises(Refused, match="bytes of models are waiting here"):
+        box.admit(B, 1, size=10)
+    for sender in (A, B, C):
+        box.admit(sender, 0, size=10)
+    box.advance(1)
+    box.admit(B, 1, size=10)  # now it is this one
+
+
 def test_the_notes_that_come_with_a_model_weigh_as_long_as_it_waits() -> None:
     box, notes = Mailbox(), {f"{i:064}": 0.5 for i in range(4096)}
     offer = Offer(A, constant(0.0), 0, notes=notes)
