@@ -77,7 +77,9 @@ class Chronicle:
         self.told: dict[str, Any] = {}  # the data of the last Report, and the last of each Record
         self.given_up = 0  # models that a round went on without
         self.failures: Counter[tuple[str, str]] = Counter()  # calls of ours that failed: (call, why)
+        self.unwritten: tuple[str, ...] = ()  # what the disk did not take in the end
         self._journal = Journal(home.journal)
+        self._lines_lost = 0  # since the last one that was written
         self._last_measured: tuple[Model, int] | None = None
         self._snapshot: dict[str, Any] | None = None
         self._kept: dict[str, Any] | None = None  # the snapshot that is on the disk
@@ -92,10 +94,22 @@ class Chronicle:
         try:
             self._journal.write(event, data, time=time.time())
         except StoreError as error:
-            log.error("a line of the journal was not written; training goes on", lost=event, error=str(error))
-            self.tell("warning", {"text": "a line of the journal was not written", "error": str(error)})
+            self._line_lost(event, error)
+        else:
+            if self._lines_lost:
+                log.info("the journal is written again", lines_lost=self._lines_lost)
+            self._lines_lost = 0
         if self.observe:
             self.observe(event, data)
+
+    def _line_lost(self, event: str, error: StoreError) -> None:
+        """Told for the first, second, fourth, eighth … line: a disk stays full for many rounds."""
+        self._lines_lost += 1
+        if self._lines_lost & (self._lines_lost - 1):
+            return
+        told = {"lost": event, "lines_lost": self._lines_lost, "error": str(error)}
+        log.error("a line of the journal was not written; training goes on", **told)
+        self.tell("warning", {"text": "a line of the journal was not written", "error": str(error)})
 
     # -- what the driver tells -----------------------------------------------------------------------------
 
@@ -185,10 +199,13 @@ class Chronicle:
 
     def _save_all(self, model: Model) -> dict[str, Any] | None:
         outcome = self._save_checkpoint()
+        unwritten = ["the last checkpoint"] if outcome and "error" in outcome else []
         try:
             save_model(self.home.model, self.learner.tensors(model), **self._facts())
         except StoreError as error:
             log.error("the personal model was not written", error=str(error))
+            unwritten.append(self.home.model.name)
+        self.unwritten = tuple(unwritten)
         return outcome
 
     def _save_checkpoint(self) -> dict[str, Any] | None:

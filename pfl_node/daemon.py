@@ -91,10 +91,20 @@ async def _run(settings: Settings, ears: Overheard | None = None) -> int:
         _on_signals(node)
         _announce(settings, node)
         how = await node.run()
-        log.info("finished", how=how, model=str(node.home.model))
+        return _ended(how, node)
     finally:
         await node.close()
         await trainer.close()
+
+
+def _ended(how: str, node: Node) -> int:
+    """What is left of it, and the exit code: 1 if the disk did not take it."""
+    if node.chronicle and node.chronicle.unwritten:
+        what = " and ".join(node.chronicle.unwritten)
+        hint = "make room, or see who may write there, and start it again: it goes on from the checkpoint it has"
+        log.error(f"finished, but {what} could not be written in {node.home.path}: {hint}", how=how)
+        return 1
+    log.info("finished", how=how, model=str(node.home.model) if node.chronicle else None)
     return 0
 
 

@@ -44,6 +44,7 @@ from pfl_node.settings import Settings
 from pfl_node.status import status_of
 from pfl_node.store.generations import Generations
 from pfl_node.store.home import Home
+from pfl_node.store.journal import last_round
 from pfl_node.types import PeerId
 from pfl_node.window import Window
 from pfl_node.wire.client import PeerClient
@@ -244,6 +245,9 @@ class Node:
             log.info("going on from the checkpoint", round=policy.round, file=found.path.name)
             if not policy.more:
                 self.lookout.hub.warn("all rounds are done already: give more --rounds, or another --data-dir")
+        elif (last := last_round(self.home.journal)) is not None:
+            hint = "if it should go on, stop it and restore checkpoint-* from a backup"
+            self.lookout.hub.warn(f"no checkpoint: beginning anew, though the journal has round {last}; {hint}")
         return policy
 
     async def _join(self, policy: Policy) -> None:

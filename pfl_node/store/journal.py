@@ -69,6 +69,23 @@ class Journal:
             return
 
 
+def last_round(path: Path) -> int | None:
+    """The last round that its end tells of; None: none, or there is no journal."""
+    if not path.is_file():  # a pipe has no end to look at
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - BLOCK))
+        lines = file.read(BLOCK).splitlines()
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+            if row["event"] == "round":
+                return int(row["round"])
+        except (ValueError, TypeError, KeyError):
+            continue  # half a line
+    return None
+
+
 def _is_json(path: Path, begin: int) -> bool:
     with path.open("rb") as file:
         file.seek(begin)

@@ -26,6 +26,7 @@ from pfl_node.store.generations import Generations
 from pfl_node.store.home import Home
 from pfl_node.types import PeerId
 from pfl_node.work import Work
+from tests.failing import failing
 from tests.toy import LAYOUT, ToyLearner, constant
 
 ME = PeerId("me")
@@ -256,15 +257,29 @@ def test_a_full_disk_costs_lines_of_the_journal_and_not_the_training(tmp_path: P
     (tmp_path / "journal.jsonl").symlink_to("/dev/full")
 
     async def act(scene: Scene) -> None:
-        await scene.rounds(2)
+        await scene.rounds(9)
         await scene.chronicle.finish("done")
 
     with capture_logs() as logs:
         scene = play(tmp_path, act)
-    assert [entry["lost"] for entry in errors_in(logs)] == ["round", "round", "finished"]
-    assert scene.observed == ["round", "round", "finished"]
+    assert [(entry["lost"], entry["lines_lost"]) for entry in errors_in(logs)] == [
+        ("round", count) for count in (1, 2, 4, 8)
+    ]
+    assert scene.observed == ["round"] * 9 + ["finished"]
     assert scene.checkpoint() is not None
     assert scene.home.model.exists()
+    assert scene.chronicle.unwritten == ()
+
+
+def test_a_journal_that_is_written_again_says_how_many_lines_are_missing(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        with failing("journal.write=3*error(ENOSPC)"):
+            await scene.rounds(5)
+
+    with capture_logs() as logs:
+        scene = play(tmp_path, act)
+    assert [e["lines_lost"] for e in logs if e["event"] == "the journal is written again"] == [3]
+    assert [row["round"] for row in scene.journal if row["event"] == "round"] == [3, 4]
 
 
 def test_a_policy_with_a_state_that_cannot_be_kept_trains_on(tmp_path: Path) -> None:

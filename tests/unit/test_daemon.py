@@ -23,6 +23,7 @@ from pfl_node.config import load_settings
 from pfl_node.daemon import as_set, join_line
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
+from tests.failing import failing
 
 HERE = "127.0.0.1:7000"
 
@@ -180,3 +181,23 @@ def test_a_full_disk_behind_stdout_costs_its_lines_and_not_the_node(
     assert "listening" in lost["line"]
     assert lost["error"] == "No space left on device"
     assert (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.usefixtures("signals")
+def test_rounds_that_are_done_and_cannot_be_written_are_a_failure_that_says_so(tmp_path: Path) -> None:
+    settings = Settings.model_validate(
+        {"policy": {"name": "local"}, "task": {"samples": 20}, "data_dir": tmp_path, "rounds": 1}
+    )
+    with failing("checkpoint.write=error(ENOSPC);model.write=error(ENOSPC)"), capture_logs() as logs:
+        assert asyncio.run(daemon._run(settings)) == 1
+    words = (
+        f"finished, but the last checkpoint and model.safetensors could not be written in {tmp_path}: make room"
+    )
+    assert logs[-1]["event"].startswith(words)
+    assert logs[-1]["log_level"] == "error"
+    with capture_logs() as logs:
+        assert asyncio.run(daemon._run(settings)) == 0  # the disk has room again: it does the round anew
+    assert [e["model"] for e in logs if e["event"] == "finished"] == [str(tmp_path / "model.safetensors")]
+    assert any(
+        e["event"].startswith("no checkpoint: beginning anew, though the journal has round 0") for e in logs
+    )

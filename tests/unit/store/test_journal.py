@@ -11,7 +11,7 @@ import pytest
 
 from pfl_node.errors import StoreError
 from pfl_node.plain import plain
-from pfl_node.store.journal import Journal
+from pfl_node.store.journal import Journal, last_round
 from tests.failing import failing
 
 
@@ -129,3 +129,18 @@ def test_the_journals_own_words_win_over_a_policys(tmp_path: Path) -> None:
     journal.close()
     row = json.loads((tmp_path / "journal.jsonl").read_text())
     assert row == {"time": 2.0, "event": "found", "who": ["a", "b"]}
+
+
+def test_the_last_round_is_found_behind_half_a_line_and_other_events(tmp_path: Path) -> None:
+    file = tmp_path / "journal.jsonl"
+    assert last_round(file) is None
+    journal = Journal(file)
+    journal.write("started", {"settings": "x" * 100_000}, time=0.0)
+    assert last_round(file) is None
+    for round in (6, 7):
+        journal.write("round", {"round": round}, time=1.0)
+    journal.write("finished", {}, time=2.0)
+    journal.close()
+    with file.open("ab") as torn:
+        torn.write(b'{"event":"round","rou')
+    assert last_round(file) == 7
