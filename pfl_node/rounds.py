@@ -25,15 +25,15 @@ class Rounds:
 
     async def gather(self, step: Gather) -> tuple[Offer, ...]:
         box, began = self._desk.mailbox, time.monotonic()
-        asked = began  # for the rounds of those who are waited for
+        ask_at = began + LOOK
         box.advance(step.round)
         deadline = self._patience.enter(step.round, began, step.patience)
         with self._waits.on("models", step.round) as wait:
             while awaited := self._awaited(step, deadline):
                 wait.peers, wait.until = awaited, deadline.last(awaited)
-                if (now := time.monotonic()) >= asked + LOOK:  # one that caught up skipped rounds, and sends none
+                if (now := time.monotonic()) >= ask_at:  # one that caught up skipped rounds, and sends none
                     self._desk.company.ask(awaited)
-                    asked = now
+                    ask_at = now + (now - began)  # all may wait for the same few, and for long
                 await self._desk.bell.wait(min(LOOK, max(0.0, wait.until - now)))
         now = time.monotonic()
         given_up = [p for p in self._missing(step) if deadline.until(p) <= now]
