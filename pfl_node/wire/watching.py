@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import grpc
@@ -10,9 +13,33 @@ from google.protobuf.message import DecodeError
 
 from pfl_node.ops.events import Event, Hub, TooManyWatchers
 from pfl_node.ops.history import History
+from pfl_node.security.caller import CALLER
 from pfl_node.wire import peer_pb2 as pb
 
 Context = Any  # grpc.aio.ServicerContext; its stubs do not know that write takes what the serializer takes
+
+
+OF_ONE = 4  # watchers that a caller may be, where TLS says who it is: there must be room for the operator
+OF_ANY = 16  # callers whom nobody knows, together
+
+
+class Seats:
+    """Who watches how often."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        caller = CALLER.get() or ""
+        if self._taken[caller] >= (most := OF_ONE if caller else OF_ANY):
+            raise TooManyWatchers(f"{most} of you are watching already")
+        self._taken[caller] += 1
+        try:
+            yield
+        finally:
+            self._taken[caller] -= 1
+            self._taken += Counter()  # those who are at zero are forgotten
 
 
 class Seen(Protocol):
@@ -26,12 +53,16 @@ class Seen(Protocol):
 
 def watching(seen: Seen) -> dict[str, Any]:
     """The handlers by the names of their calls."""
+    seats = Seats()
 
     async def events(message: bytes, context: Context) -> None:
         request = await _parsed(pb.WatchRequest, message, context)
         kinds = frozenset(request.kinds)
         try:
-            with seen.hub.watch(kinds) as watch:  # before the look back, so that nothing falls in between
+            with (
+                seats.one(),
+                seen.hub.watch(kinds) as watch,
+            ):  # before the look back, so that nothing falls in between
                 for event in seen.hub.recent(after=request.after, last=request.last or None, kinds=kinds):
                     await context.write(_event(event))
                 while request.follow and (news := await watch.some()):

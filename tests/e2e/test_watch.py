@@ -22,6 +22,7 @@ from pfl_node.errors import ConfigError, PeerError, PeerGone
 from pfl_node.ops.exposition import FIGURES
 from pfl_node.types import PeerId
 from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.watching import OF_ANY
 from tests.e2e.living import DEADLINE, Life, Town, play
 from tests.e2e.running import command, fast, processes
 from tests.e2e.web import get, live
@@ -94,6 +95,27 @@ def test_a_stream_that_follows_ends_with_the_node(tmp_path: Path) -> None:
         await ann.close()
         async with asyncio.timeout(DEADLINE):
             assert (await following)[-1] == "finished"
+
+    play(tmp_path, scene)
+
+
+def test_those_who_watch_from_afar_leave_room_for_the_page(tmp_path: Path) -> None:
+    async def scene(town: Town) -> None:
+        life = await (await town.runs("n", policy={"name": "local"}, train={"steps": 10_000_000})).trains()
+        watchers = [watch(life, follow=True, kinds=["opened"]) for _ in range(OF_ANY)]
+        for watcher in watchers:
+            await anext(watcher)
+        with pytest.raises(grpc.aio.AioRpcError, match="16 of you are watching already") as refused:
+            await anext(watch(life, follow=True))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        with life.node.lookout.hub.watch():
+            pass
+        await watchers[0].aclose()
+        await life.until(lambda: life.node.lookout.hub.watchers == OF_ANY - 1)
+        watchers[0] = watch(life, follow=True)
+        await anext(watchers[0])
+        for watcher in watchers:
+            await watcher.aclose()
 
     play(tmp_path, scene)
 
