@@ -59,10 +59,8 @@ def watching(seen: Seen) -> dict[str, Any]:
         request = await _parsed(pb.WatchRequest, message, context)
         kinds = frozenset(request.kinds)
         try:
-            with (
-                seats.one(),
-                seen.hub.watch(kinds) as watch,
-            ):  # before the look back, so that nothing falls in between
+            # before the look back, so that nothing falls in between
+            with seats.one(), seen.hub.watch(kinds) as watch:
                 for event in seen.hub.recent(after=request.after, last=request.last or None, kinds=kinds):
                     await context.write(_event(event))
                 while request.follow and (news := await watch.some()):
