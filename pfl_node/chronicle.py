@@ -17,7 +17,7 @@ import structlog
 
 from pfl_node import __version__
 from pfl_node.errors import PeerError, Reason, Refused, StoreError
-from pfl_node.model import Model
+from pfl_node.model import Layout, Model
 from pfl_node.ops.events import Tell, nobody
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
@@ -25,7 +25,7 @@ from pfl_node.steps import DIVERGED, Publish, Record, Report
 from pfl_node.store.checkpoint import save_model
 from pfl_node.store.generations import Generations
 from pfl_node.store.home import Home
-from pfl_node.store.journal import Journal
+from pfl_node.store.journal import Journal, last_round
 from pfl_node.types import Eval, PeerId
 from pfl_node.work import Work
 
@@ -44,6 +44,21 @@ Observer = Callable[[str, Mapping[str, Any]], None]
 def checkpoint_facts(settings: Settings, policy: Policy) -> dict[str, str]:
     """What must be the same for a checkpoint to be gone on from."""
     return {"run": settings.run, "task": settings.task.name, "policy": type(policy).__name__}
+
+
+def go_on(
+    policy: Policy, settings: Settings, home: Home, layout: Layout, *, warn: Callable[[str], None]
+) -> Policy:
+    """The policy as its last checkpoint left it, if there is one."""
+    if found := Generations(home.checkpoint).load(layout, **checkpoint_facts(settings, policy)):
+        policy.restore(found.state)
+        log.info("going on from the checkpoint", round=policy.round, file=found.path.name)
+        if not policy.more:
+            warn("all rounds are done already: give more --rounds, or another --data-dir")
+    elif (last := last_round(home.journal)) is not None:
+        hint = "if it should go on, stop it and restore checkpoint-* from a backup"
+        warn(f"no checkpoint: beginning anew, though the journal has round {last}; {hint}")
+    return policy
 
 
 class Chronicle:

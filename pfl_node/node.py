@@ -18,7 +18,7 @@ from pfl_node.attacks.bent import lenient, liar, spoilt
 from pfl_node.attacks.crew import is_bad
 from pfl_node.bell import Bell
 from pfl_node.catchup import CatchUp
-from pfl_node.chronicle import Chronicle, Observer, checkpoint_facts
+from pfl_node.chronicle import Chronicle, Observer, go_on
 from pfl_node.company import Company
 from pfl_node.desk import Desk
 from pfl_node.driver import Driver
@@ -42,9 +42,7 @@ from pfl_node.secure import tls_of
 from pfl_node.seeds import fresh_seed
 from pfl_node.settings import Settings
 from pfl_node.status import status_of
-from pfl_node.store.generations import Generations
 from pfl_node.store.home import Home
-from pfl_node.store.journal import last_round
 from pfl_node.types import PeerId
 from pfl_node.window import Window
 from pfl_node.wire.client import PeerClient
@@ -239,16 +237,7 @@ class Node:
         seed = fresh_seed(self.settings, self.id, 0)
         model = await self.trainer.soon(lambda: learner.fresh(seed))
         policy = appoint(self.policy_class, self.policy_config, self.settings, self.id, learner, model)
-        facts = checkpoint_facts(self.settings, policy)
-        if found := Generations(self.home.checkpoint).load(learner.layout, **facts):
-            policy.restore(found.state)
-            log.info("going on from the checkpoint", round=policy.round, file=found.path.name)
-            if not policy.more:
-                self.lookout.hub.warn("all rounds are done already: give more --rounds, or another --data-dir")
-        elif (last := last_round(self.home.journal)) is not None:
-            hint = "if it should go on, stop it and restore checkpoint-* from a backup"
-            self.lookout.hub.warn(f"no checkpoint: beginning anew, though the journal has round {last}; {hint}")
-        return policy
+        return go_on(policy, self.settings, self.home, learner.layout, warn=self.lookout.hub.warn)
 
     async def _join(self, policy: Policy) -> None:
         """Become a member, wait for company, and learn where the swarm is."""
