@@ -90,7 +90,7 @@ def by_class(said: Sequence[Model], w0: Array, claim: float | None = None) -> Ar
 def by_novelty(said: Sequence[Model], w0: Array, beta: float, most: float = 1.0) -> Array:
     """w2, equation 3.4: novelty_k(x)^-beta for what client k says of sample x, summing to one over the clients."""
     strange = np.stack([novelty(s) for s in said]).astype(np.float64)[:, :, None]
-    told = strange.any(1, keepdims=True)
+    told = np.asarray(strange.any(1, keepdims=True))
     if not told.any():
         return w0
     # in logs, because errors of 1e-10 and 1e10 to the sixth power are no numbers any more
