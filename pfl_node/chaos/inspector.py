@@ -110,6 +110,7 @@ class Inspector:
         self.progress.seen(policy)
         match step:
             case Send():
+                self._model(me, step.model, "a model that is sent")
                 self.ledger.sends(me, step)
             case Gather():
                 self.ledger.gathers(me, step)
@@ -229,6 +230,9 @@ class Inspector:
     def close(self) -> None:
         """Nothing happens any more."""
         self.ledger.close()
+        told = "no round was reported: end each round with `await Report(t, self.model)`"
+        someone = any(node.state != "crashed" for node in self.world.nodes.values())
+        self.findings.check("finishes", self.progress.rounds > 0 or not someone, self._time(), None, told)
         for id, node in self.world.nodes.items():
             if node.state != "crashed":
                 told = f"is {node.state} in round {node.policy.round} of {node.policy.rounds}"

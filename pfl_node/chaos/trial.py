@@ -85,6 +85,8 @@ def run(schedule: Schedule, sets: Sequence[str] = (), *, twice: bool = True) -> 
     """Raises ConfigError for knobs or settings that cannot be."""
     findings = Findings()
     settings = settings_of(schedule, sets)
+    if settings.attack.kind:
+        raise ConfigError("attack.kind breaks rules on purpose: use `pfl-node sim` for attacks")
     inspector = Inspector(findings, _staleness(settings))
     pages = Pages(inspector.row)
     swarm = _swarm(schedule, settings, findings, pages, lambda cls: witnessed(cls, inspector, LAYOUT))

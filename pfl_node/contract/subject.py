@@ -104,6 +104,8 @@ class Subject:
     def midway(self) -> float:
         """When half of the rounds of a swarm in which nothing goes wrong are done."""
         times = [row["time"] for row in self.undisturbed.of("round")]
+        if not times:
+            raise Broken("no round was reported, also where nothing goes wrong")
         return float(times[len(times) // 2])
 
     @cached_property

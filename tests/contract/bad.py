@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pfl_node.model import Model
-from pfl_node.steps import Fetch, Peers, Receive, Record, Report, Send, Sleep
+from pfl_node.steps import Fetch, Peers, Receive, Record, Report, Send, Sleep, Train
 from pfl_node.types import Eval, Offer
 from tests.contract.good import Good
 
@@ -123,3 +123,13 @@ class ForgetsOthers(Good):
     async def mix(self, t: int) -> tuple[Offer, ...]:
         self.model = Model(self.model.layout, self.model.vector + np.float32(sum(self.seen)))
         return await super().mix(t)
+
+
+class Silent(Good):
+    """Learns, and reports no round."""
+
+    takes = ()
+
+    async def main(self) -> None:
+        for _ in self.remaining():
+            self.model = await Train(self.model)

@@ -52,6 +52,8 @@ BAD: list[tuple[type[Policy], str, type[Exception], str]] = [
     ),
     (bad.KeepsTooMuch, "the state survives a checkpoint", StoreError, "a policy keeps a Eval"),
     (bad.KeepsStrangeThings, "the state survives a checkpoint", Broken, "counts: a defaultdict became a dict"),
+    (bad.Silent, "works in a swarm of 1", Broken, "n000 finished without a round"),
+    (bad.Silent, "a peer may die", Broken, "no round was reported, also where nothing goes wrong"),
     (bad.Lives, "a snapshot does not change afterwards", Broken, "the snapshot of round 0 changed"),
 ]
 

@@ -65,6 +65,24 @@ class Endless(Fine):
             await Report(self.round, self.model)
 
 
+class Silent(Fine):
+    """Learns, and tells nobody."""
+
+    async def main(self) -> None:
+        for _ in self.remaining():
+            self.model = await Train(self.model)
+
+
+class Spoils(Fine):
+    """Sends what is no number, and keeps its own model whole."""
+
+    async def main(self) -> None:
+        for t in self.remaining():
+            vector = np.full_like(self.model.vector, np.nan)
+            await Send(await Peers(), Model(self.model.layout, vector), round=t)
+            await Report(t, self.model)
+
+
 class Diverges(Fine):
     """Ends with what is no number."""
 

@@ -22,6 +22,8 @@ def policy(name: str) -> str:
         ("Assumes", "works"),
         ("Endless", "rounds"),
         ("Diverges", "model"),
+        ("Spoils", "model"),
+        ("Silent", "finishes"),
         ("GoesBack", "rounds"),
     ],
 )
@@ -75,6 +77,8 @@ def test_no_faults_can_be_asked_for(shell: Shell) -> None:
         ("chaos --seed 3 --fault crash:n009@1", "there is no node 'n009'"),
         ("chaos --seed 3 --policy el --set policy.degree=0", "policy.degree"),
         ("chaos --seed 3 --policy el --set round.patience=0", "round.patience"),
+        ("chaos --seed 3 --policy el --set attack.kind=alie", "use `pfl-node sim` for attacks"),
+        ("chaos --schedules 2 --policy el --set attack.kind=alie", "use `pfl-node sim` for attacks"),
     ],
 )
 def test_a_mistake_is_one_line(words: str, said: str, shell: Shell) -> None:
