@@ -101,8 +101,9 @@ def by_novelty(said: Sequence[Model], w0: Array, beta: float, most: float = 1.0)
 def not_above(most: float, logs: Array, free: npt.NDArray[np.bool_]) -> Array:
     """The powers of these, summing to one over the clients that are `free`, but over all samples nobody has more
     than the share `most`, or twice an equal one if that is more. Novelties are what clients say of themselves, and
-    one to whom no sample is strange would be the only teacher. What one has too much of goes to the others, as
-    they would share it without that one: an expert stays the first on its own samples."""
+    one to whom no sample is strange would be the only teacher (of honest clients of digits, 5 to 50, none had more
+    than 0.36). What one has too much of goes to the others, as they would share it without that one: an expert
+    stays the first on its own samples."""
     free, held, weights = free.copy(), np.zeros_like(logs), powers(logs, free)
     most = max(most, 2 / free.sum())
     while (over := free & (weights.mean((1, 2)) > most * (1 + 1e-9))).any():

@@ -65,11 +65,9 @@ class Dac(Policy):
 
     @property
     def told(self) -> dict[str, float]:
-        """What I say of others: what I measured, not what I heard, the most similar first. It is the loss of a
-        model that a peer made, on my samples, to the last digit: where I am discreet nobody hears of it."""
-        if self.discreet:
-            return {}
-        best = sorted(self.s, key=lambda j: (-self.s[j], j))[:TOLD]
+        """What I say of others: what I measured, not what I heard, the most similar first. It is the exact loss of
+        a model of theirs on my samples, so where I am discreet I say nothing."""
+        best = [] if self.discreet else sorted(self.s, key=lambda j: (-self.s[j], j))[:TOLD]
         return {j: self.s[j] for j in best}
 
 

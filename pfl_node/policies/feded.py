@@ -21,9 +21,9 @@ class FedEd(Policy):
     class Config(PolicyConfig):
         weights: ensemble.How = Field("w2", description="whose word counts: w0 by size, w1 by class, w2 by sample")
         beta: float = Field(6.0, gt=0, description="w2: how much less one counts who finds a sample strange")
-        # paper: 1; here: less, because what is strange to a client only that client knows, and may be a lie. On
-        # digits no honest client of 5 to 50 has more than 0.36, by Dirichlet(0.01), too
-        most: float = Field(0.4, gt=0, le=1, description="w2: the share of the samples that one may decide about")
+        most: float = Field(
+            0.4, gt=0, le=1, description="w2: the share of the samples one may decide about; paper: 1"
+        )
         epochs: float = Field(20.0, gt=0, description="of the local training")
         autoencoder_epochs: int = Field(30, ge=1, description="w2: of what learns which samples are strange")
         student: Literal["fresh", "mine"] = Field("fresh", description="who learns: a new model, or mine goes on")
@@ -51,8 +51,9 @@ class FedEd(Policy):
             self.model = await Train(self.model, epochs=self.cfg.epochs)  # Local Training
             offers = await self.exchange(t, await self.say())
             said, n = [o.model for o in offers], [o.samples for o in offers]
-            # z_T <- aggregate {z_k}
-            z = ensemble.teacher(self.cfg.weights, said, n, self.cfg.beta, self.claim, self.cfg.most)
+            z = ensemble.teacher(
+                self.cfg.weights, said, n, self.cfg.beta, self.claim, self.cfg.most
+            )  # z_T <- {z_k}
             if z is not None:
                 self.model = await self.teach(t, z)
             self.taught = True
@@ -77,8 +78,7 @@ class FedEd(Policy):
 
     async def teach(self, t: int, z: Model) -> Model:
         student = self.model if self.cfg.student == "mine" else await Fresh(seed=t + 1, common=True)
-        names = ("loss", "temperature", "lr", "batch", "held")
-        knobs = {name: getattr(self.cfg, name) for name in names}
+        knobs = {name: getattr(self.cfg, name) for name in ("loss", "temperature", "lr", "batch", "held")}
         # theta_S <- theta_S - eta grad L_S(z_S, z_T), for each distillation step
         learned = await Distill(student, z, epochs=self.cfg.student_epochs, **knobs)
         return self.model if learned is student else learned  # it diverged: better my own than a new one
