@@ -1,7 +1,7 @@
 """`pfl-node sim`: the same policies on a virtual clock, many nodes in one process."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pfl_node.sim.swarm import Progress
 
 ROUNDS = 20  # where nobody says how many
+NAMED = 8  # malicious nodes that are told by name; more are counted
 SAYS_WHO = "The algorithm: a name of `pfl-node policies`, or file.py:Class. Several, or `all`: one table."
 
 Policies = Annotated[str | None, typer.Option("--policy", metavar="NAME[,NAME...]", help=SAYS_WHO)]
@@ -74,7 +75,7 @@ def sim(
     if format == "json":
         as_json(summary.as_dict())
     else:
-        as_facts(facts(summary))
+        as_facts(facts(summary, settings.attack.kind))
     return 0
 
 
@@ -109,15 +110,17 @@ def with_own(settings: "Settings", name: str, own: dict[str, dict[str, Any]]) ->
     return settings
 
 
-def facts(summary: "Summary") -> dict[str, Any]:
+def facts(summary: "Summary", attack: Sequence[str] = ()) -> dict[str, Any]:
     """The summary for people."""
     sent = sum(n.models_sent for n in summary.nodes)
     moved = sum(n.bytes_sent for n in summary.nodes)
     told: dict[str, Any] = {
         "run": f"{summary.policy} on {summary.task}, {len(summary.nodes)} nodes, {summary.rounds} rounds, "
         f"seed {summary.seed}",
-        "accuracy": _percent(summary.accuracy),
     }
+    if attack:
+        told["malicious"] = _malicious(summary, attack)
+    told["accuracy"] = _percent(summary.accuracy)
     told |= {f"  cluster {cluster}": _percent(accuracy) for cluster, accuracy in summary.by_cluster.items()}
     if found := summary.found:
         told["neighbours"] = f"precision {_percent(found.precision)}, recall {_percent(found.recall)}"
@@ -127,8 +130,25 @@ def facts(summary: "Summary") -> dict[str, Any]:
     told["sent"] = f"{sent:,} models, {moved / 1e6:,.1f} MB; {summary.models_lost:,} lost"
     if summary.refused:
         told["refused"] = _counted(dict(summary.refused))
+    if kept_out := sum(n.kept_out for n in summary.nodes if n.honest):
+        told["kept out"] = f"{kept_out:,} models, by the guard of honest nodes{_caught(summary)}"
     told["time"] = f"{summary.virtual_seconds:,.1f} s simulated in {summary.wall_seconds:,.1f} s"
     return told
+
+
+def _malicious(summary: "Summary", attack: Sequence[str]) -> str:
+    bad = [n.id for n in summary.nodes if not n.honest]
+    if not bad:
+        return f"nobody: attack.share is no node of {len(summary.nodes)}"
+    names = ", ".join(bad) if len(bad) <= NAMED else f"{len(bad)} of {len(summary.nodes)}"
+    return f"{names} ({', '.join(attack)}); accuracy and what was found are of the others"
+
+
+def _caught(summary: "Summary") -> str:
+    caught = summary.caught
+    if not caught:
+        return ""
+    return f"; quarantine: precision {_percent(caught.precision)}, recall {_percent(caught.recall)}"
 
 
 def _percent(share: float | None) -> str:

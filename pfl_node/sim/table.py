@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pfl_node.attacks.crew import bad_places
 from pfl_node.plain import plain
 from pfl_node.sim.compare import Comparison, Entrant, Row, Spread
 from pfl_node.store.files import write_atomic
@@ -28,12 +29,19 @@ FIGURES = (
 def title(found: Comparison) -> str:
     first, last = found.seeds[0], found.seeds[-1]
     seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
-    return f"{found.settings.task.name}, {found.nodes} nodes, {found.settings.rounds} rounds, {seeds}"
+    return f"{found.settings.task.name}, {found.nodes} nodes{_bad(found)}, {found.settings.rounds} rounds, {seeds}"
+
+
+def _bad(found: Comparison) -> str:
+    attack = found.settings.attack
+    count = len(bad_places(attack, found.nodes, found.seeds[0]))
+    return f" ({count} of them malicious: {', '.join(attack.kind)})" if attack.kind else ""
 
 
 def legend(found: Comparison) -> str:
     spread = "mean (lowest-highest) over the seeds; " if len(found.seeds) > 1 else ""
-    return f"{spread}shares in %, accuracy on test data; models and MB sent by all nodes together"
+    whose = " of the honest nodes" if found.settings.attack.kind else ""
+    return f"{spread}shares in %, accuracy{whose} on test data; models and MB sent by all nodes together"
 
 
 def columns(found: Comparison) -> list[str]:

@@ -175,6 +175,8 @@ class Report:
             yield f"{moved}. No sample left its node."
         else:
             yield "No model was sent."
+        if bad := [n.id for n in o.nodes if not n.honest]:
+            yield f"Malicious: {', '.join(bad)}; what was learned is told of the others."
         if o.refused and details:
             yield "Refused: " + ", ".join(f"{why} {n}" for why, n in o.refused.items())
         if o.unfinished:

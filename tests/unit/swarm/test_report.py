@@ -175,3 +175,9 @@ def test_the_next_steps_are_a_list() -> None:
     assert (
         text(console) == "\nnext:\n  pfl-node demo --policy facade   heads\n  docs/x.md                       more"
     )
+
+
+def test_who_was_malicious_is_told() -> None:
+    nodes = (record(0, accuracy=0.9), record(1, accuracy=0.1, honest=False))
+    told = shown(Report(outcome(*nodes)))
+    assert "Malicious: node-001; what was learned is told of the others." in told
