@@ -22,7 +22,7 @@ class FedEd(Policy):
         weights: ensemble.How = Field("w2", description="whose word counts: w0 by size, w1 by class, w2 by sample")
         beta: float = Field(6.0, gt=0, description="w2: how much less one counts who finds a sample strange")
         most: float = Field(
-            0.4, gt=0, le=1, description="w2: the share of the samples one may decide about; paper: 1"
+            0.4, gt=0, le=1, description="w2: the share of the samples one decides about; paper: 1"
         )
         epochs: float = Field(20.0, gt=0, description="of the local training")
         autoencoder_epochs: int = Field(30, ge=1, description="w2: of what learns which samples are strange")
@@ -51,9 +51,7 @@ class FedEd(Policy):
             self.model = await Train(self.model, epochs=self.cfg.epochs)  # Local Training
             offers = await self.exchange(t, await self.say())
             said, n = [o.model for o in offers], [o.samples for o in offers]
-            z = ensemble.teacher(
-                self.cfg.weights, said, n, self.cfg.beta, self.claim, self.cfg.most
-            )  # z_T <- {z_k}
+            z = ensemble.teacher(self.cfg.weights, said, n, self.cfg.beta, self.claim, self.cfg.most)  # z_T
             if z is not None:
                 self.model = await self.teach(t, z)
             self.taught = True
