@@ -21,9 +21,7 @@ class FedEd(Policy):
     class Config(PolicyConfig):
         weights: ensemble.How = Field("w2", description="whose word counts: w0 by size, w1 by class, w2 by sample")
         beta: float = Field(6.0, gt=0, description="w2: how much less one counts who finds a sample strange")
-        most: float = Field(
-            0.4, gt=0, le=1, description="w2: the share of the samples one decides about; paper: 1"
-        )
+        most: float = Field(0.4, gt=0, le=1, description="w2: share of the samples one decides about; paper: 1")
         epochs: float = Field(20.0, gt=0, description="of the local training")
         autoencoder_epochs: int = Field(30, ge=1, description="w2: of what learns which samples are strange")
         student: Literal["fresh", "mine"] = Field("fresh", description="who learns: a new model, or mine goes on")
