@@ -11,6 +11,7 @@ from pfl_node.errors import Reason
 from pfl_node.types import PeerId
 
 LONGEST = 16  # times the first quarantine
+FADED = 0.01  # what counts so little is over, and earlier quarantines with it
 PEERS = 4096  # that are remembered; those who did nothing for longest are forgotten first, but not in quarantine
 
 # What is not here says nothing about the peer: it is behind, or I am, it is of another run or task, or the way to
@@ -59,7 +60,9 @@ class Conduct:
             return None
         record = self._records.setdefault(peer, Record(at=now))
         self._records.move_to_end(peer)
-        record.score, record.at = self._decayed(record, now) + weight, now
+        if (before := self._decayed(record, now)) < FADED:
+            record.times = 0
+        record.score, record.at = before + weight, now
         self._forget(now)
         if record.score < self.rules.limit or self.rules.quarantine <= 0:
             return None
@@ -77,7 +80,7 @@ class Conduct:
     def against(self, now: float) -> dict[PeerId, float]:
         """What counts against whom, where it is worth telling."""
         scores = {peer: self._decayed(record, now) for peer, record in self._records.items()}
-        return {peer: score for peer, score in scores.items() if score >= 0.01}
+        return {peer: score for peer, score in scores.items() if score >= FADED}
 
     def quarantined(self, now: float) -> dict[PeerId, float]:
         """Who is in quarantine, and for how many seconds more."""

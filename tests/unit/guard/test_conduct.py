@@ -41,6 +41,13 @@ def test_after_a_quarantine_less_is_forgiven_and_the_next_one_is_longer() -> Non
     assert max(spans) == 60.0 * LONGEST
 
 
+def test_one_that_did_nothing_wrong_for_long_is_as_good_as_new() -> None:
+    conduct = Conduct(RULES)
+    assert conduct.count(A, 5.0, now=0.0) == 60.0
+    assert conduct.count(A, 5.0, now=600.0) == 120.0
+    assert conduct.count(A, 5.0, now=720.0 + 20 * RULES.half_life) == 60.0
+
+
 def test_nothing_counts_during_a_quarantine_and_zero_seconds_mean_never() -> None:
     conduct = Conduct(RULES)
     conduct.count(A, 5.0, now=0.0)
