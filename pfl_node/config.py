@@ -226,6 +226,7 @@ def check(settings: Settings) -> None:
     """The rules that need more than the tree: names of policies and tasks, knobs, addresses, open doors."""
     check_addresses(settings)
     check_page(settings)
+    check_oracle(settings)
     check_names(settings)
 
 
@@ -266,6 +267,15 @@ def check_page(settings: Settings) -> None:
     if token is None and not is_loopback(host):
         hint = "give visitors a token (PFL_HTTP__TOKEN or --http-token), or use 127.0.0.1"
         raise ConfigError(f"http {listen!r} is not loopback: {hint}")
+
+
+def check_oracle(settings: Settings) -> None:
+    """An answer that costs more than there is would be given to nobody."""
+    privacy = settings.privacy
+    for key, most in (("oracle_budget", privacy.oracle_budget), ("oracle_total", privacy.oracle_total)):
+        if privacy.oracle and most is not None and privacy.oracle_epsilon > most:
+            cost = f"one answer costs privacy.oracle_epsilon = {privacy.oracle_epsilon:g}"
+            raise ConfigError(f"{cost}, more than privacy.{key} = {most:g}: nobody would get any; lower the first")
 
 
 # -- and back to text ------------------------------------------------------------------------------------------

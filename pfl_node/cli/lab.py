@@ -189,11 +189,12 @@ def audit(
 ) -> int:
     """Attack nodes: which samples do they train on? With and without the privacy controls."""
     from pfl_node.cli.audited import show as show_findings
-    from pfl_node.config import load_settings
-    from pfl_node.lab.audit.run import audited
+    from pfl_node.config import check, load_settings
+    from pfl_node.lab.audit.run import audited, with_privacy
 
     given = {"policy.name": policy, "rounds": rounds, "seed": seed}
     settings = load_settings(overrides=given, sets=sets or ())
+    check(with_privacy(settings, oracle=True))
     show_findings(audited(settings, nodes, trials), json=format == "json")
     return 0
 

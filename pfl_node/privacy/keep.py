@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pfl_node.privacy.account import TRAINED, Account
-from pfl_node.privacy.ledger import Ledger
+from pfl_node.privacy.ledger import NAME, Ledger
 from pfl_node.privacy.oracle import TOLD, Oracle
+from pfl_node.store.journal import last_round
 
 if TYPE_CHECKING:
     from pfl_node.settings import Settings
@@ -63,6 +64,8 @@ def privacy_of(settings: Settings, home: Home, *, certain: bool) -> Privacy:
     account = Account(ledger, secrets.token_hex(16))
     if s.oracle and not certain and s.oracle_total is None:
         log.warning("without TLS a peer may invent names, each with a budget of its own: set privacy.oracle_total")
+    if (s.oracle or s.dp) and ledger.begin() and last_round(home.journal) is not None:
+        log.warning(f"there is no {NAME}, though the journal has rounds: what was told of the data is not counted")
     for n, row in enumerate(ledger.rows() if s.oracle or s.dp else (), 1):
         try:
             if row["event"] == TRAINED:

@@ -26,6 +26,15 @@ class Ledger:
         self.path = directory / NAME
         self._writing = threading.Lock()
 
+    def begin(self) -> bool:
+        """Make the file, so that one that is missing later was taken away. True: it was not there."""
+        if self.path.exists():
+            return False
+        with writing(self.path):
+            self.path.touch()
+            sync_directory(self.path.parent)
+        return True
+
     def __call__(self, event: str, data: Mapping[str, Any]) -> None:
         """Raises StoreError when the disk does not take it. What a crash leaves of a line was never told."""
         with self._writing:

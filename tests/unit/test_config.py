@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl_node.config import check_addresses, dump, flag, load_settings
+from pfl_node.config import check, check_addresses, dump, flag, load_settings
 from pfl_node.errors import ConfigError
 from pfl_node.keys import allowed, is_known, keys, sections
 from pfl_node.settings import PolicySettings, Settings, TaskSettings, TlsSettings, TrainSettings
@@ -381,3 +381,11 @@ def test_the_attack_called_nan_is_no_number_and_one_place_is_a_list() -> None:
 def test_what_may_be_said_is_said_exactly(given: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load_settings(sets=[given])
+
+
+@pytest.mark.parametrize("key", ["oracle_budget", "oracle_total"])
+def test_an_answer_that_costs_more_than_there_is_is_a_mistake(key: str) -> None:
+    given = ["privacy.oracle_epsilon=0.15", f"privacy.{key}=0.1"]
+    check(load_settings(sets=given))  # nobody asks for it
+    with pytest.raises(ConfigError, match=f"privacy.oracle_epsilon = 0.15, more than privacy.{key} = 0.1"):
+        check(load_settings(sets=[*given, "privacy.oracle=true"]))

@@ -74,6 +74,11 @@ def test_a_task_that_does_not_exist_names_the_nearest(shell: Shell) -> None:
     assert "did you mean 'angles'?" in shell.mistake("config", "--set", "task.angels=[0]")
 
 
+def test_an_audit_checks_all_it_was_given_before_it_attacks(shell: Shell) -> None:
+    assert shell.mistake("lab", "audit", "--policy", "elk") == "unknown policy 'elk': did you mean 'el'?"
+    assert "nobody would get any" in shell.mistake("lab", "audit", "--set", "privacy.oracle_epsilon=1")
+
+
 @pytest.mark.parametrize("verb", ["", "config", "sim", "swarm", "demo"])
 def test_a_task_of_ones_own_that_cannot_be_read_is_known_before_anything_starts(shell: Shell, verb: str) -> None:
     line = shell.mistake(*verb.split(), "--task", "nothing.py:task")

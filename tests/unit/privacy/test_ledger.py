@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from pfl_node.errors import Refused, StoreError
 from pfl_node.privacy.account import Account, Step
@@ -84,6 +85,22 @@ def test_a_damaged_line_stops_the_start_with_one_clear_line(home: Home, line: by
         file.write(line + b"\n")
     with pytest.raises(StoreError, match=r"privacy.jsonl is damaged in line 2.*move it away"):
         privacy_of(settings(), home, certain=True)
+
+
+def test_a_file_that_was_taken_away_is_told_and_one_without_an_answer_is_not(home: Home) -> None:
+    def warnings() -> list[str]:
+        with capture_logs() as logs:
+            privacy_of(settings(), home, certain=True)
+        return [entry["event"] for entry in logs]
+
+    assert warnings() == []  # a new node
+    home.journal.write_text('{"time":1,"event":"round","round":3}\n')
+    assert warnings() == []  # nobody has asked it anything
+    Ledger(home.path).path.unlink()
+    assert warnings() == [
+        "there is no privacy.jsonl, though the journal has rounds: what was told of the data is not counted"
+    ]
+    assert warnings() == []
 
 
 def test_a_full_disk_costs_the_answer_and_not_the_budget(home: Home) -> None:
