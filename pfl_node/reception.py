@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pfl_node.bell import Bell
 from pfl_node.errors import Reason, Refused
@@ -21,6 +21,7 @@ from pfl_node.model import Layout, Model
 from pfl_node.named import Named
 from pfl_node.ops.events import Tell, nobody
 from pfl_node.privacy.oracle import Oracle
+from pfl_node.rates import Effort, Rate
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Eval, Offer, Part, PeerId, weight
@@ -32,43 +33,11 @@ if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner
     from pfl_node.learning.trainer import Trainer
 
-MINUTE = 60.0
+T = TypeVar("T")
 BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that bring a model
 SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
 MAX_ID = 64  # characters; a longer name of a sender is nobody's
 OTHERS = PeerId("others")  # who has not called for long, where very many do
-CALLERS = 4096  # whose calls are counted for a rate; without TLS there can be very many within a minute
-
-
-class Rate:
-    """At most `limit` calls of one peer in any window. Time is handed in."""
-
-    def __init__(self, limit: int, window: float = MINUTE) -> None:
-        self.limit = limit
-        self.window = window
-        self._calls: defaultdict[PeerId, deque[float]] = defaultdict(deque)
-        self._sweep_at = 0.0
-
-    def take(self, peer: PeerId, now: float) -> None:
-        if now >= self._sweep_at:
-            self._sweep(now)
-        if peer not in self._calls and len(self._calls) >= CALLERS:
-            del self._calls[next(iter(self._calls))]
-        calls = self._calls[peer]
-        while calls and calls[0] <= now - self.window:
-            calls.popleft()
-        if len(calls) >= self.limit:
-            wait = calls[0] + self.window - now
-            raise Refused(
-                Reason.FLOOD, f"more than {self.limit} calls in {self.window:g} s; wait {wait:.1f} s", peer
-            )
-        calls.append(now)
-
-    def _sweep(self, now: float) -> None:
-        """Once in a window those who are silent are forgotten, or invented names would pile up."""
-        self._sweep_at = now + self.window
-        for peer in [p for p, calls in self._calls.items() if calls[-1] <= now - self.window]:
-            del self._calls[peer]
 
 
 class Reception:
@@ -105,6 +74,7 @@ class Reception:
         self.lie: Callable[[Eval], Eval] | None = None  # what a malicious node says instead; in a lab only
         self._taking = Rate(settings.models_per_minute)
         self._scoring = Rate(settings.scores_per_minute)
+        self._effort = Effort(settings.scoring)
         self._fetching = Rate(settings.fetches_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
         self._judging = 0  # bytes of the models of all of them
@@ -151,8 +121,10 @@ class Reception:
             size = self.layout(envelope.part).nbytes + weight(envelope.notes)
             self.mailbox.admit(sender, envelope.round, envelope.part, size)
             return
-        if call == "EvaluateModel" and self.oracle:
-            self.oracle.admit(sender)
+        if call == "EvaluateModel":
+            self._effort.check(sender, time.monotonic())
+            if self.oracle:
+                self.oracle.admit(sender)
         rate = self._scoring if call == "EvaluateModel" else self._fetching
         rate.take(sender, time.monotonic())
         if call == "EvaluateModel":
@@ -188,7 +160,7 @@ class Reception:
             if self.oracle:
                 score = await self._consult(self.oracle, offer, learner, trainer)
             else:
-                score = (await trainer.soon(lambda: learner.score([offer.model], split="train")))[0]
+                score = (await self._work(offer, trainer, lambda: learner.score([offer.model], split="train")))[0]
             return self.lie(score) if self.lie else score
         finally:
             self._release(offer.sender, offer.nbytes)
@@ -197,8 +169,19 @@ class Reception:
         known = oracle.known(offer.sender, offer.model)
         if known is not None:
             return known
-        figures = await trainer.soon(lambda: learner.each(offer.model))
+        figures = await self._work(offer, trainer, lambda: learner.each(offer.model))
         return await asyncio.to_thread(oracle.tell, offer.sender, offer.model, *figures)  # it writes to the disk
+
+    async def _work(self, offer: Offer, trainer: Trainer, work: Callable[[], T]) -> T:
+        """On the trainer's thread; the time it takes, not that it waits, is the peer's."""
+
+        def timed() -> tuple[T, float]:
+            began = time.monotonic()
+            return work(), time.monotonic() - began
+
+        found, seconds = await trainer.soon(timed)
+        self._effort.done(offer.sender, seconds, time.monotonic())
+        return found
 
     def serve(self, part: Part) -> Offer:
         if self._learning is None:

@@ -161,6 +161,8 @@ class ServeSettings(Section):
     """SendModel calls of one peer; a newer model for the same round takes the place of the one before."""
     scores_per_minute: PositiveInt = 600
     """EvaluateModel calls of one peer."""
+    scoring: PositiveFloat = 30.0
+    """Seconds of a minute that EvaluateModel calls of one peer may take of the training."""
     fetches_per_minute: PositiveInt = 6000
     """GetHead, GetModel and GetPredictions calls of one peer."""
     waiting: PositiveInt = 1 << 30

@@ -13,7 +13,7 @@ from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.named import NAMES
 from pfl_node.policies.base import Policy
-from pfl_node.reception import CALLERS, OTHERS, Rate, Reception
+from pfl_node.reception import OTHERS, Reception
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Offer, Part, PeerId, weight
@@ -195,25 +195,6 @@ def test_one_that_sends_models_for_the_same_round_without_an_end_is_a_flood() ->
     asyncio.run(go())
 
 
-def test_a_rate_is_per_peer_and_recovers() -> None:
-    rate = Rate(2, window=60.0)
-    rate.take(YOU, 0.0)
-    rate.take(YOU, 1.0)
-    with pytest.raises(Refused, match=r"wait 58\.0 s"):
-        rate.take(YOU, 2.0)
-    rate.take(PeerId("third"), 2.0)
-    rate.take(YOU, 60.5)
-
-
-def test_a_rate_counts_a_bounded_number_of_names() -> None:
-    rate = Rate(limit=1)
-    for i in range(CALLERS + 10):
-        rate.take(PeerId(f"invented{i}"), now=0.0)
-    assert len(rate._calls) == CALLERS
-    with pytest.raises(Refused):
-        rate.take(PeerId(f"invented{CALLERS}"), now=1.0)
-
-
 def test_the_bytes_of_models_that_are_scored_are_bounded_and_notes_weigh_too() -> None:
     async def go() -> None:
         host = opened(waiting=1000)
@@ -233,15 +214,15 @@ def test_the_bytes_of_models_that_are_scored_are_bounded_and_notes_weigh_too() -
     asyncio.run(go())
 
 
-def test_a_rate_forgets_those_who_are_silent() -> None:
-    rate = Rate(2, window=60.0)
-    for n in range(100):
-        rate.take(PeerId(f"invented-{n}"), 1.0)
-    rate.take(YOU, 30.0)
-    rate.take(YOU, 62.0)
-    assert list(rate._calls) == [YOU]
-    with pytest.raises(Refused):
-        rate.take(YOU, 63.0)
+def test_one_whose_models_take_too_long_to_score_is_refused_for_a_while() -> None:
+    async def go() -> None:
+        host = opened(scoring=1e-9)
+        assert await admit(host, "EvaluateModel", envelope()) is None
+        await host.evaluate(Offer(YOU, constant(0.0)))
+        assert await admit(host, "EvaluateModel", envelope()) is Reason.FLOOD
+        assert await admit(host, "EvaluateModel", envelope("third")) is None
+
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize("part", ["core", "head"])

@@ -1,0 +1,73 @@
+"""How often a peer may call within a minute, and how much work it may ask for. Pure; time is handed in."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.types import PeerId
+
+MINUTE = 60.0
+CALLERS = 4096  # who are remembered; without TLS there can be very many names within a minute
+
+
+class Lately:
+    """When each peer did something within the window, and how much that was."""
+
+    def __init__(self, window: float) -> None:
+        self.window = window
+        self._of: defaultdict[PeerId, deque[tuple[float, float]]] = defaultdict(deque)
+        self._sweep_at = 0.0
+
+    def of(self, peer: PeerId, now: float) -> deque[tuple[float, float]]:
+        found = self._of.get(peer, deque[tuple[float, float]]())
+        while found and found[0][0] <= now - self.window:
+            found.popleft()
+        return found
+
+    def add(self, peer: PeerId, amount: float, now: float) -> None:
+        if now >= self._sweep_at:
+            self._sweep(now)
+        if peer not in self._of and len(self._of) >= CALLERS:
+            del self._of[next(iter(self._of))]
+        self._of[peer].append((now, amount))
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def _sweep(self, now: float) -> None:
+        """Once in a window those who are silent are forgotten, or invented names would pile up."""
+        self._sweep_at = now + self.window
+        for peer in [p for p, done in self._of.items() if not done or done[-1][0] <= now - self.window]:
+            del self._of[peer]
+
+
+class Rate:
+    """At most `limit` calls of one peer in any window."""
+
+    def __init__(self, limit: int, window: float = MINUTE) -> None:
+        self.limit = limit
+        self.calls = Lately(window)
+
+    def take(self, peer: PeerId, now: float) -> None:
+        calls, window = self.calls.of(peer, now), self.calls.window
+        if len(calls) >= self.limit:
+            wait = calls[0][0] + window - now
+            raise Refused(Reason.FLOOD, f"more than {self.limit} calls in {window:g} s; wait {wait:.1f} s", peer)
+        self.calls.add(peer, 1.0, now)
+
+
+class Effort:
+    """At most so many seconds of work for one peer in any window; the work that goes beyond is the last."""
+
+    def __init__(self, most: float, window: float = MINUTE) -> None:
+        self.most = most
+        self.work = Lately(window)
+
+    def check(self, peer: PeerId, now: float) -> None:
+        took = sum(seconds for _, seconds in self.work.of(peer, now))
+        if took >= self.most:
+            raise Refused(Reason.FLOOD, f"{took:.1f} s of the last {self.work.window:g} went to your models", peer)
+
+    def done(self, peer: PeerId, seconds: float, now: float) -> None:
+        self.work.add(peer, seconds, now)
