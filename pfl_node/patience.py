@@ -191,6 +191,16 @@ class Receipts:
         habit.silent = 0
         habit.took(number, seconds)
 
+    def refused(self, peer: PeerId) -> None:
+        """It is there, and how long it needs to take a model is not known from that."""
+        if habit := self._habits.get(peer):
+            habit.silent = 0
+
+    def usual(self, peer: PeerId) -> float:
+        """Seconds after which a push to it is hardly taken any more; 0: nobody knows."""
+        habit = self._habits.get(peer)
+        return self._deadline(habit) if habit is not None and habit.known else 0.0
+
     def given_up(self, peer: PeerId, number: int, seconds: float) -> None:
         """The round went on, and the push beside it."""
         if habit := self._habits.get(peer):
@@ -213,8 +223,9 @@ class Receipts:
         habit = self._habits.get(peer)
         if habit is not None and habit.silent >= SILENT:
             return 0.0
-        if habit is None or not habit.known:
-            return inf
+        return inf if habit is None or not habit.known else self._deadline(habit)
+
+    def _deadline(self, habit: Habit) -> float:
         return max(self._settings.least, habit.deadline(self._settings.spread))
 
 

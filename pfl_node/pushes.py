@@ -9,6 +9,7 @@ from math import inf, isfinite
 from typing import Any, Protocol, TypeVar
 
 from pfl_node.desk import Desk
+from pfl_node.errors import Refused
 from pfl_node.patience import Patience, Receipts
 from pfl_node.steps import Send
 from pfl_node.types import PeerId
@@ -36,7 +37,7 @@ class Pushes:
         self._receipts = Receipts(desk.settings.round)
         self._slots = asyncio.Semaphore(desk.settings.wire.concurrency)
         self._under_way: set[asyncio.Task[bool]] = set()
-        self._left_alone: dict[PeerId, asyncio.Task[bool]] = {}  # of rounds before this one
+        self._left_alone: dict[PeerId, tuple[asyncio.Task[bool], float]] = {}  # of earlier rounds; for how long
         self._number = 0
         self._taken = 0.0  # when a push was last taken
 
@@ -53,8 +54,8 @@ class Pushes:
                 await asyncio.wait(sends.values(), timeout=seconds if isfinite(seconds) else None)
         now = time.monotonic()
         for peer in still:
+            self._left_alone[peer] = sends[peer], began + self._receipts.usual(peer)
             self._receipts.given_up(peer, number, now - began)
-            self._left_alone[peer] = sends[peer]
         if step.round is not None:
             self._patience.spent(now - max(began, self._taken))
         return tuple(p for p, task in sends.items() if p not in still and task.result())
@@ -73,15 +74,24 @@ class Pushes:
         return task
 
     async def _one(self, peer: PeerId, step: Send, number: int, still: dict[PeerId, None]) -> bool:
-        """A model that has not got through by the next round gives way to that round's."""
-        began, samples = time.monotonic(), self._desk.learner.samples
-        if step.round is not None and (old := self._left_alone.pop(peer, None)):
-            old.cancel()
+        """A model that has not got through by the next round gives way to that round's, but not before its time: a
+        peer that is back would never get one where rounds are short."""
+        began, refused = time.monotonic(), False
+        if step.round is not None and (old := self._left_alone.get(peer)):
+            task, until = old
+            if not task.done() and began < until:
+                del still[peer]
+                return False
+            task.cancel()
+            del self._left_alone[peer]
 
-        def go(peer: PeerId, address: str) -> Awaitable[int]:
-            return self._desk.client.send(
-                peer, address, step.model, round=step.round, tag=step.tag, samples=samples, notes=step.notes
-            )
+        async def go(peer: PeerId, address: str) -> int:
+            nonlocal refused
+            try:
+                return await self._put(peer, address, step)
+            except Refused:
+                refused = True
+                raise
 
         try:
             async with self._slots:
@@ -92,6 +102,14 @@ class Pushes:
         if taken:
             self._taken = now
             self._receipts.answered(peer, number, now - began)
+        elif refused:
+            self._receipts.refused(peer)
         else:
             self._receipts.failed(peer, number, now - began)
         return taken
+
+    def _put(self, peer: PeerId, address: str, step: Send) -> Awaitable[int]:
+        samples = self._desk.learner.samples
+        return self._desk.client.send(
+            peer, address, step.model, round=step.round, tag=step.tag, samples=samples, notes=step.notes
+        )

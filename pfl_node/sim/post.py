@@ -51,6 +51,7 @@ class Calls:
         self._answers: Answers = {}
         self.times: dict[PeerId, float] = {}  # when answers are there, as far as that is known
         self.failed: dict[PeerId, float] = {}  # when it is known that there will be none
+        self.refused: set[PeerId] = set()  # who said so
         self._open = len(self.peers)
         self._end = clock.now
         self._done = done
@@ -183,6 +184,8 @@ class Post:
         heard = self._gets_back(flight, back, flight.end)
         if heard and refused.reason is Reason.STALE_ROUND:
             world.clock.at(back, partial(sender.overtaken, receiver.id, refused.round))
+        if heard:
+            flight.calls.refused.add(flight.peer)
         flight.calls.missed(flight.peer, back if heard else flight.end)
 
     def _return(self, flight: Flight, receiver: SimNode, result: Result) -> None:

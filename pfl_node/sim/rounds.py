@@ -66,7 +66,10 @@ class SimRounds:
             for peer, at in calls.times.items():
                 self._receipts.answered(peer, number, at - began)
             for peer, at in calls.failed.items():
-                self._receipts.failed(peer, number, at - began)
+                if peer in calls.refused:
+                    self._receipts.refused(peer)
+                else:
+                    self._receipts.failed(peer, number, at - began)
             if reply.open:
                 self._spent(step, calls, began)
             reply(tuple(found))

@@ -20,6 +20,7 @@ from pfl_node.guard.warden import Warden
 from pfl_node.learning.trainer import Trainer
 from pfl_node.mailbox import Limits, Mailbox
 from pfl_node.model import Layout, Model
+from pfl_node.patience import ENOUGH, SILENT
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
 from pfl_node.steps import (
@@ -737,3 +738,37 @@ def test_a_push_that_hangs_goes_on_beside_the_round_until_the_next_one() -> None
     assert answers[4:7] == [()] * 3
     assert set(sent) >= {0, 1, 2, 3, 8}
     assert not {4, 5} & set(sent)  # the model of a later round took their place
+
+
+def test_one_that_is_back_gets_a_model_though_rounds_are_shorter_than_a_push() -> None:
+    board = Switchboard(A, B)
+    arrives, sent = asyncio.Event(), list[int]()
+
+    class Slow(Line):
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            await arrives.wait()
+            sent.append(said["round"])
+            return model.nbytes
+
+    async def script(me: Policy) -> None:
+        for t in range(3):
+            assert await Send([B], me.model, round=t) == ()
+            await Sleep(0.01)
+        arrives.set()
+        while not sent:
+            await Sleep(0.01)
+
+    async def go() -> None:
+        trainer = Trainer()
+        made, _ = driver(board, A, script, trainer=trainer)
+        object.__setattr__(made.desk, "client", Slow(board, A))
+        receipts = made._pushes._receipts
+        for number in range(ENOUGH):
+            receipts.answered(B, number, 3600.0)
+        for number in range(SILENT):
+            receipts.given_up(B, ENOUGH + number, 1.0)
+        await made.run()
+        await trainer.close()
+
+    asyncio.run(go())
+    assert sent == [0]

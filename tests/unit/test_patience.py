@@ -292,3 +292,18 @@ def test_a_push_that_fails_at_once_holds_nobody_up_and_tells_nothing() -> None:
     for number in range(2 * ENOUGH):
         receipts.failed(A, number, 0.1)
     assert receipts.seconds([A]) == inf
+
+
+def test_one_that_refuses_a_push_is_there_and_holds_rounds_up_again() -> None:
+    receipts = Receipts(Bounds())
+    for number in range(ENOUGH):
+        receipts.answered(A, number, 3.0)
+    usual = receipts.usual(A)
+    assert receipts.seconds([A]) == usual >= 6.0
+    for number in range(SILENT):
+        receipts.given_up(A, ENOUGH + number, usual / 4)
+    assert receipts.seconds([A]) == 0.0
+    assert receipts.usual(A) == usual
+    receipts.refused(A)
+    assert receipts.seconds([A]) == usual
+    assert receipts.usual(B) == 0.0
