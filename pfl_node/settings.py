@@ -15,6 +15,8 @@ from pfl_node.guard.settings import GuardSettings
 from pfl_node.privacy.settings import PrivacySettings
 from pfl_node.section import Section
 
+A_DAY = 86_400  # seconds; a deadline of more than gRPC can count would be none, or over at once
+
 
 class PolicySettings(BaseModel):
     """Which algorithm; every other key of the section is a knob of that policy."""
@@ -130,11 +132,11 @@ class WireSettings(Section):
     """Compression level; 0: off."""
     chunk: int = Field(default=1 << 20, ge=1 << 12, le=1 << 20)
     """Bytes of payload in a message of a stream."""
-    connect_timeout: PositiveFloat = 5.0
+    connect_timeout: float = Field(default=5.0, gt=0, le=A_DAY)
     """Seconds to reach a peer."""
-    min_bandwidth: PositiveFloat = 1e6
+    min_bandwidth: float = Field(default=1e6, ge=1)
     """Bytes per second that a link is believed to manage before it was measured: sets the deadlines."""
-    base_timeout: PositiveFloat = 10.0
+    base_timeout: float = Field(default=10.0, gt=0, le=A_DAY)
     """Seconds that every call may take besides the bytes it moves."""
     concurrency: PositiveInt = 8
     """Models sent at the same time; also models fetched and scores asked for at the same time."""
