@@ -95,6 +95,8 @@ class Chronicle:
         self.unwritten: tuple[str, ...] = ()  # what the disk did not take in the end
         self._journal = Journal(home.journal)
         self._lines_lost = 0  # since the last one that was written
+        self._checkpoint: int | None = None  # the round of the last one of this start
+        self._failed_saves = 0  # since then
         self._last_measured: tuple[Model, int] | None = None
         self._snapshot: dict[str, Any] | None = None
         self._kept: dict[str, Any] | None = None  # the snapshot that is on the disk
@@ -208,9 +210,18 @@ class Chronicle:
     def close(self) -> None:
         self._journal.close()
 
+    def written(self) -> dict[str, Any]:
+        """What the disk took, without words: peers may see it."""
+        failed = {"failed_checkpoints": self._failed_saves, "lost_lines": self._lines_lost}
+        return {"checkpoint_round": self._checkpoint, **failed}
+
     def _tell_saved(self, outcome: dict[str, Any] | None) -> None:
-        if outcome is not None:
-            self.tell("checkpoint_failed" if "error" in outcome else "checkpoint", outcome)
+        if outcome is None:
+            return
+        failed = "error" in outcome
+        self._failed_saves = self._failed_saves + 1 if failed else 0
+        self._checkpoint = outcome.get("round", self._checkpoint)
+        self.tell("checkpoint_failed" if failed else "checkpoint", outcome)
 
     def _save_all(self, model: Model) -> dict[str, Any] | None:
         outcome = self._save_checkpoint()

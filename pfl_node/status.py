@@ -95,6 +95,7 @@ def details_of(node: Node) -> dict[str, Any]:
             "samples": chronicle.learner.samples,
             "work": {**node.work.models, "seconds": round(node.work.seconds, 3)},
             "given_up": chronicle.given_up,
+            "written": chronicle.written(),
             "failed_calls": {f"{call} {why}": n for (call, why), n in sorted(chronicle.failures.items())},
             "measured": {
                 split: {"loss": e.loss, "accuracy": e.accuracy} for split, e in chronicle.measured.items()

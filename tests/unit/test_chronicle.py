@@ -240,8 +240,11 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_training(
         with monkeypatch.context() as broken:
             broken.setattr("os.fsync", full)
             await scene.rounds(1)
+            assert scene.chronicle.written() == {"checkpoint_round": 0, "failed_checkpoints": 1, "lost_lines": 0}
             await scene.chronicle.finish("stopped")
+            assert scene.chronicle.unwritten == ("the last checkpoint", "model.safetensors")
         await scene.rounds(1)  # the disk has room again
+        assert scene.chronicle.written() == {"checkpoint_round": 2, "failed_checkpoints": 0, "lost_lines": 0}
 
     with capture_logs() as logs:
         scene = play(tmp_path, act, store={"checkpoint_every": 1})

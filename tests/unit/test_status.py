@@ -120,6 +120,7 @@ def test_after_some_rounds_it_tells_its_figures_in_plain_json(tmp_path: Path) ->
     assert details["refused"] == {"layout": 1}
     assert details["failed_calls"] == {"SendModel gone": 1}
     assert details["given_up"] == 1
+    assert details["written"] == {"checkpoint_round": None, "failed_checkpoints": 0, "lost_lines": 0}
     assert details["measured"] == {"test": {"loss": 0.5, "accuracy": None}}
     assert details["told"] == {"neighbours": {"ids": [YOU], "pairs": {"(1, 2)": None}}}
 
