@@ -10,6 +10,7 @@ from typing import Any
 
 from pfl_node.chaos.findings import Finding, Findings
 from pfl_node.chaos.inspector import Inspector
+from pfl_node.chaos.limit import at_most
 from pfl_node.chaos.schedule import Schedule
 from pfl_node.chaos.witness import witnessed
 from pfl_node.config import load_settings
@@ -28,6 +29,7 @@ from pfl_node.types import PeerId
 
 COSTS = Costs(batch=0.5)  # a round takes a second or more, so that faults hit in the middle of it
 ALERT = Costs(batch=0.5, detection=(1.0, 3.0), healing=(0.2, 1.0))
+COMPUTING = 20.0  # seconds of CPU; a schedule takes hundredths
 LONGEST = 20_000.0  # virtual seconds; nothing that is drawn takes nearly as long
 
 Row = dict[str, Any]
@@ -140,7 +142,8 @@ def _swarm(
 
 def _run(swarm: Watched, findings: Findings) -> None:
     try:
-        swarm.run()
+        with at_most(COMPUTING):
+            swarm.run()
     except SimulationStuck as stuck:
         if not findings.full:
             findings.broke("ends", swarm.world.clock.now, None, str(stuck))

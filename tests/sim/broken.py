@@ -65,6 +65,14 @@ class Endless(Fine):
             await Report(self.round, self.model)
 
 
+class Computes(Fine):
+    """For ever, and asks for nothing."""
+
+    async def main(self) -> None:
+        while True:
+            pass
+
+
 class Silent(Fine):
     """Learns, and tells nobody."""
 

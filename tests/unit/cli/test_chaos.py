@@ -40,6 +40,13 @@ def test_a_policy_that_breaks_a_rule_is_found_and_the_line_that_is_printed_repea
     assert told[0].removeprefix("broken").strip() in found.out
 
 
+def test_a_policy_that_computes_for_ever_is_ended(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pfl_node.chaos.trial.COMPUTING", 1.0)
+    found = shell("chaos", "--policy", policy("Computes"), "--seed", "0")
+    assert found.code == 1
+    assert "it has computed for 1 s and asks for nothing (broken.py, line " in found.out
+
+
 def test_a_policy_that_is_fine_is_not_blamed(shell: Shell) -> None:
     done = shell("chaos", "--policy", policy("Fine"), "--schedules", "10")
     assert (done.code, done.err) == (0, "")
