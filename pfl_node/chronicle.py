@@ -53,6 +53,9 @@ def go_on(
     if found := Generations(home.checkpoint).load(layout, **checkpoint_facts(settings, policy)):
         policy.restore(found.state)
         log.info("going on from the checkpoint", round=policy.round, file=found.path.name)
+        if (writer := found.facts.get("node", policy.me)) != policy.me:
+            file = found.path.name
+            warn(f"{file} was written by node {writer}, and this is {policy.me}: is it in the right place?")
         if not policy.more:
             warn("all rounds are done already: give more --rounds, or another --data-dir")
     elif (last := last_round(home.journal)) is not None:

@@ -16,7 +16,7 @@ import pytest
 from safetensors import safe_open
 from structlog.testing import capture_logs
 
-from pfl_node.chronicle import Chronicle, checkpoint_facts
+from pfl_node.chronicle import Chronicle, checkpoint_facts, go_on
 from pfl_node.errors import PeerGone, Reason, Refused, StoreError
 from pfl_node.learning.trainer import Trainer
 from pfl_node.policies.base import Policy, PolicyConfig
@@ -327,6 +327,16 @@ def test_a_stop_waits_for_a_checkpoint_that_is_being_written(
     assert errors_in(logs) == []
     assert scene.checkpoint() is not None
     assert [p.name for p in tmp_path.iterdir() if p.name.endswith(".tmp")] == []
+
+
+def test_a_checkpoint_that_another_node_wrote_is_gone_on_from_and_told(tmp_path: Path) -> None:
+    scene = play(tmp_path, lambda s: s.rounds(1), store={"checkpoint_every": 1})
+    writer, told = scene.home.identity.id, list[str]()
+    assert go_on(scene.policy, scene.settings, scene.home, LAYOUT, warn=told.append).round == 1
+    assert told == [
+        f"checkpoint-000001.safetensors was written by node {writer}, and this is {scene.policy.me}: "
+        "is it in the right place?"
+    ]
 
 
 def test_a_checkpoint_of_another_run_is_not_gone_on_from(tmp_path: Path) -> None:
