@@ -30,6 +30,7 @@ from pfl_node.policies.pens_pull import PensPull
 from pfl_node.policies.random_pull import RandomPull
 from pfl_node.policies.random_weighted import RandomWeighted
 
+NUMBERS = (int, float, int | None, float | None)
 POLICIES: dict[str, type[Policy]] = {
     "local": Local,
     "gossip": Gossip,
@@ -73,6 +74,9 @@ def load_policy(name: str) -> type[Policy]:
 
 def configure(cls: type[Policy], options: Mapping[str, Any]) -> PolicyConfig:
     """The knobs of a policy, checked; a mistake is one line that says which and what is allowed."""
+    for name, field in cls.Config.model_fields.items():
+        if isinstance(options.get(name), bool) and field.annotation in NUMBERS:  # true would count as 1
+            raise ConfigError(f"policy.{name} = {options[name]!r}: it is a number ({field.description})")
     try:
         return cls.Config.model_validate(dict(options))
     except ValidationError as error:

@@ -144,6 +144,7 @@ def test_a_place_without_anything(tmp_path: Path) -> None:
         (Pens, {"n_sample": 3}, "policy.n_sample is not a knob of Pens: did you mean 'n_sampled'?"),
         (Pens, {"m": 0}, "policy.m = 0: input should be greater than or equal to 1 (step 1: how many"),
         (Pens, {"m": "two"}, "policy.m = 'two': input should be a valid integer"),
+        (Pens, {"m": True}, "policy.m = True: it is a number (step 1: how many"),
         (Pens, {"m": 20}, "policy (Pens): m = 20 is more than n_sampled = 10"),
         (Gossip, {"delta": 0}, "policy.delta = 0: input should be greater than 0 (seconds between two sends"),
         (Gossip, {"delta": float("inf")}, "policy.delta = inf: input should be a finite number"),
