@@ -163,6 +163,8 @@ def parse(text: str) -> dict[str, Armed]:
             hint = nearest(name, PLACES)
             known = "" if hint.startswith("known") else f" known: {', '.join(sorted(PLACES))}"
             raise ConfigError(f"{VARIABLE}: there is no fail point {name!r}: {hint}{known}")
+        elif name in found:
+            raise ConfigError(f"{VARIABLE}: {name} is there twice; for one after the other write {name}=A->B")
         else:
             found[name] = what
     return {

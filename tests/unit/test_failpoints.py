@@ -157,6 +157,7 @@ def test_pause_stops_the_process_until_it_is_told_to_go_on() -> None:
         ("train=sleep(soon)", r"'soon' is not a number of milliseconds"),
         ("train=panic(now)", r"write panic$"),
         ("train=1*off->", r"no such action"),
+        ("train=off;train=panic", r"train is there twice; for one after the other write train=A->B"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_there_is(text: str, says: str) -> None:
