@@ -45,7 +45,8 @@ class Pushes:
         """As many at a time as the settings allow; the answer names those who took it. Without a round every push
         is waited for, with one only as long as the peers usually need."""
         self._number += 1
-        number, began, still = self._number, time.monotonic(), dict.fromkeys(step.to)
+        number, began = self._number, time.monotonic()
+        still = {p: None for p in step.to if step.round is None or self._make_way(p)}
         seconds = inf if step.round is None else self._receipts.seconds(still)
         sends = {p: self._start(self._one(p, step, number, still)) for p in list(still)}
         with self._waits.on("SendModel", step.round) as wait:
@@ -59,6 +60,18 @@ class Pushes:
         if step.round is not None:
             self._patience.spent(now - max(began, self._taken))
         return tuple(p for p, task in sends.items() if p not in still and task.result())
+
+    def _make_way(self, peer: PeerId) -> bool:
+        """A model that has not got through by the next round gives way to that round's, but not before its time: a
+        peer that is back would never get one where rounds are short."""
+        task, until = self._left_alone.get(peer, (None, 0.0))
+        if task is None:
+            return True
+        if not task.done() and time.monotonic() < until:
+            return False
+        task.cancel()
+        del self._left_alone[peer]
+        return True
 
     async def finish(self) -> None:
         """A stop lets the messages in hand finish."""
@@ -74,16 +87,7 @@ class Pushes:
         return task
 
     async def _one(self, peer: PeerId, step: Send, number: int, still: dict[PeerId, None]) -> bool:
-        """A model that has not got through by the next round gives way to that round's, but not before its time: a
-        peer that is back would never get one where rounds are short."""
         began, refused = time.monotonic(), False
-        if step.round is not None and (old := self._left_alone.get(peer)):
-            task, until = old
-            if not task.done() and began < until:
-                del still[peer]
-                return False
-            task.cancel()
-            del self._left_alone[peer]
 
         async def go(peer: PeerId, address: str) -> int:
             nonlocal refused
