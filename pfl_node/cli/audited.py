@@ -12,7 +12,7 @@ from pfl_node.cli.show import as_json, as_table
 if TYPE_CHECKING:
     from pfl_node.lab.audit.run import Finding
 
-HEAD = ("attack on", "control", "AUC", "TPR at 1 % FPR", "epsilon", "AUC at most", "answers", "accuracy")
+HEAD = ("attack on", "control", "AUC ± chance", "TPR at 1 % FPR", "epsilon", "AUC at most", "answers", "accuracy")
 
 
 def show(findings: Iterable[Finding], *, json: bool) -> None:
@@ -36,7 +36,7 @@ def _cells(row: Finding) -> tuple[str, ...]:
     return (
         row.attack,
         row.control,
-        f"{row.found.auc:.3f}",
+        f"{row.found.auc:.3f} ± {row.found.chance:.3f}",
         f"{row.found.tpr:.1%}",
         number(row.epsilon, ".3g"),
         number(row.at_most.auc if row.at_most else None, ".3f"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ class Odds:
 
     auc: float
     tpr: float  # when 1 % of the others are taken for members
+    chance: float = 0.0  # how far from 0.5 one who knows nothing gets, with so many attempts, 19 times in 20
 
 
 def odds(members: Sequence[float], others: Sequence[float]) -> Odds:
@@ -26,7 +27,7 @@ def odds(members: Sequence[float], others: Sequence[float]) -> Odds:
     a, b = np.sort(np.asarray(members, float)), np.sort(np.asarray(others, float))
     below, upto = np.searchsorted(b, a, "left"), np.searchsorted(b, a, "right")
     auc = float((below + upto).mean() / 2 / len(b))
-    return Odds(auc, _tpr(a, b))
+    return Odds(auc, _tpr(a, b), 2 * sqrt((len(a) + len(b) + 1) / (12 * len(a) * len(b))))
 
 
 def _tpr(members: Scores, others: Scores) -> float:

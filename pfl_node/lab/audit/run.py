@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from math import sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,8 @@ def on_the_model(settings: Settings, nodes: int, *, private: bool) -> Finding:
         found.append(odds((-inside).tolist(), (-outside).tolist()))
         right.append(float(accurate.mean()))
         spent.append(node.learner.account.epsilon)
-    mean = Odds(fmean(o.auc for o in found), fmean(o.tpr for o in found))
+    chance = fmean(o.chance for o in found) / sqrt(len(found))
+    mean = Odds(fmean(o.auc for o in found), fmean(o.tpr for o in found), chance)
     control = "privacy.dp" if private else "plain training"
     return Finding(MODEL, control, mean, epsilon=max(spent) if private else None, accuracy=fmean(right))
 

@@ -92,3 +92,10 @@ def test_a_model_that_was_trained_for_long_tells_its_members() -> None:
     private = on_the_model(settings.model_copy(update={"rounds": 2}), nodes=2, private=True)
     assert private.epsilon
     assert private.epsilon > 1
+
+
+def test_what_is_left_to_chance_is_what_one_who_knows_nothing_gets() -> None:
+    draw = np.random.default_rng(0)
+    found = [odds(draw.random(100).tolist(), draw.random(50).tolist()) for _ in range(1000)]
+    beyond = sum(abs(o.auc - 0.5) > o.chance for o in found)
+    assert 25 <= beyond <= 75  # one in twenty, about
