@@ -6,6 +6,7 @@ counts as zeros: a changed or missing byte is noticed, wherever it is.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Mapping
@@ -32,6 +33,10 @@ SEAL = re.compile(
     rb'"checksum":"([0-9a-f]{32})"'
 )  # of text inside the JSON the quotes are escaped, so it is no seal
 BLOCK = 1 << 20
+# Errors that say nothing about the file, and what to do then.
+NOT_ITS_FAULT = dict.fromkeys((errno.EACCES, errno.EPERM), "see who owns it") | dict.fromkeys(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT), "mend that and start again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +81,11 @@ def read_checkpoint(path: Path, layout: Layout, **facts: str) -> Checkpoint | No
         state: dict[str, Any] = thaw(json.loads(metadata["state"]), vectors, layout)
     except FileNotFoundError:
         return None
-    except PermissionError as error:
-        raise StoreError(f"cannot read checkpoint {path}: {error.strerror}; see who owns it") from error
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, LayoutMismatch) as error:
+    except OSError as error:
+        if todo := NOT_ITS_FAULT.get(error.errno or 0):
+            raise StoreError(f"cannot read checkpoint {path}: {error.strerror}; {todo}") from error
+        raise Unusable(path, f"damaged: {error}", damaged=True) from error
+    except (SafetensorError, KeyError, ValueError, TypeError, LayoutMismatch) as error:
         raise Unusable(path, f"damaged: {error}", damaged=True) from error
     return Checkpoint(path, state, metadata)
 
