@@ -148,13 +148,17 @@ class Gun:
         return Answer(code.name)
 
     async def _is_there(self) -> bool:
-        """A connection may be lost because of what others send; the node itself must be there again soon."""
-        ask = self._channels[0].unary_unary("/grpc.health.v1.Health/Check")
-        try:
-            await ask(b"", timeout=LONG, wait_for_ready=True)
-        except grpc.aio.AioRpcError:
-            return False
-        return True
+        """A connection may be lost because of what others send, and this one, too; the node itself must be there
+        again soon."""
+        ask, loop = self._channels[0].unary_unary("/grpc.health.v1.Health/Check"), asyncio.get_running_loop()
+        end = loop.time() + LONG
+        while (left := end - loop.time()) > 0:
+            try:
+                await ask(b"", timeout=left, wait_for_ready=True)
+                return True
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.1)
+        return False
 
     async def _timed(self, call: Any) -> None:
         loop = asyncio.get_running_loop()
