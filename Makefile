@@ -29,7 +29,7 @@ test-docker: $(STAMP) image  ## build the images and run the tests that need a D
 	$(BIN)/pytest -m docker tests/containers $(ARGS)
 
 test-chaos: $(STAMP)  ## real processes on a bad network: 50 hosts in network namespaces
-	$(BIN)/python -m tests.chaos $(ARGS)
+	$(BIN)/python -m tests.netns $(ARGS)
 
 check: $(STAMP)  ## lint, format, types, stale generated files
 	$(BIN)/ruff check .

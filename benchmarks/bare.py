@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from pfl_node.errors import TaskError
 from pfl_node.learning.data import SPLITS, Samples
-from pfl_node.learning.descent import Between
+from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.learner import Learner
-from pfl_node.learning.memory import Measured
-from pfl_node.learning.options import Options, resolve
 from pfl_node.learning.task import Data, Task
+from pfl_node.learning.train_options import Options, resolve
+from pfl_node.learning.training_loop import Between
 from pfl_node.model import Model
 from pfl_node.settings import TrainSettings
 from pfl_node.types import Eval, Split

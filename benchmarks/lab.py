@@ -30,11 +30,11 @@ from pfl_node.errors import PflError
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.runner import segment_of
 from pfl_node.lab.spec import Wishes, load
-from pfl_node.learning.options import BUILT_IN, resolve
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
-from pfl_node.sim.crew import ONE_THREAD
-from pfl_node.sim.journal import Journal
+from pfl_node.learning.train_options import BUILT_IN, resolve
+from pfl_node.sim.event_journal import Journal
+from pfl_node.sim.process_pool import ONE_THREAD
 from pfl_node.sim.segments import Shelf, simulate_in_segments
 from pfl_node.types import PeerId
 
@@ -133,7 +133,7 @@ def once(asked: argparse.Namespace, folder: str) -> dict[str, float]:
     start = spent("lab", "show", asked.name)
     return {
         "start: the command": start,
-        "start: a worker": spent_by("-c", "import pfl_node.sim.worker, pfl_node.learning.learner"),
+        "start: a worker": spent_by("-c", "import pfl_node.sim.sim_worker, pfl_node.learning.learner"),
         "report and plots": spent("lab", "report", folder) - start,
     }
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.report import show
-from pfl_node.config import policies_in
 from pfl_node.settings import Settings
-from pfl_node.sim import table
-from pfl_node.sim.compare import Comparison, Entrant, compare, enter
+from pfl_node.settings.load import policies_in
+from pfl_node.sim import comparison_table
+from pfl_node.sim.policy_comparison import Comparison, Entrant, compare, enter
 
 ROUNDS = 40
 FAIR = ("local", "el", "dpsgd", "deprl", "dac", "idca", "facade")
@@ -58,11 +58,15 @@ def main() -> None:
     seeds, names = int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:] or list(TABLES)
     for name in names:
         found = TABLES[name](seeds)
-        heads = table.columns(found)
-        rows = [dict(zip(heads, table.cells(found, row), strict=True)) for row in found.ran]
+        heads = comparison_table.columns(found)
+        rows = [dict(zip(heads, comparison_table.cells(found, row), strict=True)) for row in found.ran]
         task = found.settings.task.options
-        notes = [f"task: {task}; {table.legend(found)}", *table.failures(found), *table.knobs(found)]
-        show(table.title(found), rows, notes, part=name)
+        notes = [
+            f"task: {task}; {comparison_table.legend(found)}",
+            *comparison_table.failures(found),
+            *comparison_table.knobs(found),
+        ]
+        show(comparison_table.title(found), rows, notes, part=name)
 
 
 if __name__ == "__main__":

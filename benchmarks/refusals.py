@@ -25,13 +25,13 @@ import grpc
 
 from benchmarks.report import show
 from pfl_node.errors import PeerError
-from pfl_node.membership import codec
+from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member
 from pfl_node.settings import WireSettings
 from pfl_node.types import PeerId
 from pfl_node.wire import membership_pb2, membership_pb2_grpc
 from pfl_node.wire.client import PeerClient
-from pfl_node.wire.dial import Dialer
+from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.tls import Tls
 from tests.identities import LONG_AGO, Site
 
@@ -101,7 +101,7 @@ class Tries:
         stub = membership_pb2_grpc.MembershipStub(link.channel)
         me = Member(self._stranger.id, "eve", address="127.0.0.1:1", role="node", run="x", incarnation=1)
         try:
-            await stub.Join(membership_pb2.JoinRequest(member=codec.to_wire(me)), timeout=20)
+            await stub.Join(membership_pb2.JoinRequest(member=packet_codec.to_wire(me)), timeout=20)
         except grpc.aio.AioRpcError as error:
             return error.details() or ""
         finally:

@@ -26,10 +26,10 @@ import grpc
 import psutil
 
 from benchmarks.report import show
-from pfl_node.membership import codec
-from pfl_node.membership.config import SwimConfig
+from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.packet import Kind, Packet, Rumor
+from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire import membership_pb2_grpc, peer_pb2, peer_pb2_grpc
 
@@ -53,7 +53,7 @@ class Someone(asyncio.DatagramProtocol):
         self.transport = transport
 
     def datagram_received(self, data: bytes, addr: Address) -> None:
-        packet = codec.decode(data)
+        packet = packet_codec.decode(data)
         for rumor in packet.rumors:
             if rumor.member.id == self.me.id and rumor.member.state is not State.ALIVE:
                 self.refuted += 1
@@ -64,7 +64,7 @@ class Someone(asyncio.DatagramProtocol):
             self.say(Packet(Kind.ACK, self.me, seq=packet.seq, target=packet.target), addr)
 
     def say(self, packet: Packet, to: Address) -> None:
-        self.transport.sendto(codec.encode(packet), to)
+        self.transport.sendto(packet_codec.encode(packet), to)
 
 
 class Exchanges(membership_pb2_grpc.MembershipServicer):
@@ -78,7 +78,9 @@ class Exchanges(membership_pb2_grpc.MembershipServicer):
 
 
 def _state(members: list[Someone], rng: Random) -> pb.State:
-    return pb.State(sender=codec.to_wire(rng.choice(members).me), members=codec.to_wires(m.me for m in members))
+    return pb.State(
+        sender=packet_codec.to_wire(rng.choice(members).me), members=packet_codec.to_wires(m.me for m in members)
+    )
 
 
 class Seed:
@@ -162,7 +164,7 @@ async def _join(index: int, port: int, seed: str, members: list[Someone]) -> Non
     await asyncio.get_running_loop().create_datagram_endpoint(lambda: one, local_addr=("127.0.0.1", port))
     async with grpc.aio.insecure_channel(seed) as channel:
         stub = membership_pb2_grpc.MembershipStub(channel)
-        await stub.Join(pb.JoinRequest(member=codec.to_wire(me)), timeout=60)
+        await stub.Join(pb.JoinRequest(member=packet_codec.to_wire(me)), timeout=60)
     members.append(one)
 
 

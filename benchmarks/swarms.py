@@ -13,8 +13,8 @@ import psutil
 
 from pfl_node.ops.loop import run_loop
 from pfl_node.settings import Settings
-from pfl_node.swarm.outcome import SwarmOutcome
-from pfl_node.swarm.parent import Swarm
+from pfl_node.swarm.supervisor import Swarm
+from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
 LENET = f"{Path(__file__).parent / 'tasks.py'}:lenet"
 

@@ -13,7 +13,7 @@ from bootstrap.options import Options, parse
 from pfl_node.errors import PflError
 from pfl_node.membership.member import Member
 from pfl_node.ops.loop import run_loop
-from pfl_node.security.overheard import Overheard
+from pfl_node.security.handshake_log import Overheard
 
 log = logging.getLogger("bootstrap")
 

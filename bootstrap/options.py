@@ -10,8 +10,8 @@ from typing import Literal, NoReturn
 from pfl_node import __version__
 from pfl_node.address import is_wildcard, parse_address
 from pfl_node.errors import ConfigError, nearest
-from pfl_node.security.files import TlsFiles
-from pfl_node.security.start import check_files, reason_for_tls
+from pfl_node.security.requirements import check_files, reason_for_tls
+from pfl_node.security.tls_files import TlsFiles
 
 ABOUT = "A seed for a swarm: nodes find each other through it. It never trains and needs next to nothing."
 EXAMPLE = """example:

@@ -11,13 +11,13 @@ from random import Random
 from typing import Any
 
 from bootstrap.options import Options
-from pfl_node.membership.config import SwimConfig
-from pfl_node.membership.events import Changed, Event
+from pfl_node.daemon.advertise import dialled
 from pfl_node.membership.member import Member
+from pfl_node.membership.member_events import Changed, Event
 from pfl_node.membership.service import Membership
-from pfl_node.route import dialled
-from pfl_node.security.overheard import Overheard
-from pfl_node.store.home import Home
+from pfl_node.membership.swim_config import SwimConfig
+from pfl_node.security.handshake_log import Overheard
+from pfl_node.store.data_dir import Home
 from pfl_node.wire.endpoint import Endpoint, join_address
 from pfl_node.wire.peer_pb2 import Status, StatusRequest
 from pfl_node.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server

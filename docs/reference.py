@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pfl_node.failpoints import EVERYWHERE, PLACES
-from pfl_node.keys import allowed, keys, sections
 from pfl_node.ops.events import KINDS
-from pfl_node.ops.exposition import FIGURES
+from pfl_node.ops.prometheus import FIGURES
 from pfl_node.settings import Settings
-from pfl_node.totoml import toml
+from pfl_node.settings.schema import allowed, keys, sections
+from pfl_node.settings.toml import toml
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
 from pfl_node.security.ca import Authority
-from pfl_node.security.files import ALLOW, CERT, KEY, REVOKED, TlsFiles
-from pfl_node.security.making import Key, key_id, load_key, make_certificate, own_key
+from pfl_node.security.tls_files import ALLOW, CERT, KEY, REVOKED, TlsFiles
+from pfl_node.security.x509_builder import Key, key_id, load_key, make_certificate, own_key
 from pfl_node.types import PeerId
 from pfl_node.wire.tls import Tls
 

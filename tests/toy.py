@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pfl_node.contract.toy import LAYOUT, ToyLearner
 from pfl_node.model import Model
+from pfl_node.testing.contract.toy_learner import LAYOUT, ToyLearner
 
 __all__ = ["LAYOUT", "ToyLearner", "constant"]
 

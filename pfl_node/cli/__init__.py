@@ -8,10 +8,21 @@ from collections.abc import Sequence
 
 import typer
 
-from pfl_node.cli import ask, ca, catalog, chaos, daemon, identity, lab, sim, swarm, watch
-from pfl_node.cli.shown import shows_who
-from pfl_node.cli.usage import Verbs
-from pfl_node.cli.verdict import debugging, verdict
+from pfl_node.cli import (
+    ca_command,
+    catalog,
+    chaos,
+    identity,
+    inspect,
+    lab,
+    node_command,
+    sim,
+    swarm_command,
+    watch,
+)
+from pfl_node.cli.client_credentials import shows_who
+from pfl_node.cli.exit_codes import debugging, verdict
+from pfl_node.cli.usage_errors import Verbs
 from pfl_node.failpoints import arm
 
 app = typer.Typer(
@@ -22,19 +33,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-app.callback(invoke_without_command=True)(daemon.run)
+app.callback(invoke_without_command=True)(node_command.run)
 ASKING = "Ask a running node"
 PANELS = {
-    "Run": (swarm.demo, swarm.swarm, sim.sim, chaos.chaos),
-    ASKING: (ask.status, ask.peers, watch.events, ask.ping, ask.wait, watch.bugreport),
+    "Run": (swarm_command.demo, swarm_command.swarm, sim.sim, chaos.chaos),
+    ASKING: (inspect.status, inspect.peers, watch.events, inspect.ping, inspect.wait, watch.bugreport),
     "Who is who": (identity.identity,),
-    "Look up": (catalog.policies, catalog.tasks, daemon.config),
+    "Look up": (catalog.policies, catalog.tasks, node_command.config),
 }
 for panel, verbs in PANELS.items():
     for verb in verbs:
         app.command(rich_help_panel=panel)(shows_who(verb) if panel == ASKING else verb)
 app.add_typer(lab.app, rich_help_panel="Run")
-app.add_typer(ca.app, rich_help_panel="Who is who")
+app.add_typer(ca_command.app, rich_help_panel="Who is who")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

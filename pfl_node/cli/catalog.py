@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfl_node.cli.options import Format
-from pfl_node.cli.show import as_json, as_table
+from pfl_node.cli.output import as_json, as_table
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def tasks(name: TaskName = None, format: Format = "table") -> int:
 
 def keeps_the_contract(name: str | None, format: str) -> int:
     """A line for each rule as it was tried; 1 if one is broken."""
-    from pfl_node.contract import findings, in_a_line
     from pfl_node.policies import load_policy
+    from pfl_node.testing.contract import findings, in_a_line
 
     if name is None:
         raise ConfigError("which policy? pfl-node policies NAME --check, or file.py:Class --check")
@@ -117,7 +117,7 @@ def summary(doc: str | None) -> str:
 def knobs(config: type["BaseModel"]) -> list[dict[str, Any]]:
     from pydantic_core import to_jsonable_python
 
-    from pfl_node.keys import in_words
+    from pfl_node.settings.schema import in_words
 
     schema = config.model_json_schema().get("properties", {})
     return [

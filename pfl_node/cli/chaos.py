@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfl_node.cli.options import Format
-from pfl_node.cli.show import as_facts, as_json
+from pfl_node.cli.output import as_facts, as_json
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pfl_node.chaos.many import Told
-    from pfl_node.chaos.schedule import Schedule
+    from pfl_node.testing.schedules.campaign import Told
+    from pfl_node.testing.schedules.schedule import Schedule
 
 SCHEDULES = 200  # where nobody says how many
 SHRUNK = 3  # schedules that broke a rule for which the smallest is looked for
@@ -54,7 +54,7 @@ def chaos(
     """Try policies in small simulated swarms in which what can go wrong does (crashes, restarts, partitions, loss,
     delay, slow nodes, wrong clocks), as a seed decides, and see whether what must hold does. One schedule is
     told in full; one that breaks a rule is told with the line that repeats it."""
-    from pfl_node.chaos.many import Asked
+    from pfl_node.testing.schedules.campaign import Asked
 
     names = _names(policy)
     given = tuple(sets or ())
@@ -68,8 +68,8 @@ def chaos(
 
 def _names(policy: str | None) -> tuple[str, ...]:
     """Checked before anything runs."""
-    from pfl_node.config import policies_in
     from pfl_node.policies import load_policy
+    from pfl_node.settings.load import policies_in
 
     names = tuple(policies_in(policy or "all"))
     if not names:
@@ -83,8 +83,8 @@ def _one(
     seed: int, names: tuple[str, ...], sets: tuple[str, ...], faults: Sequence[str] | None, format: str
 ) -> int:
     """1 if a rule is broken."""
-    from pfl_node.chaos import account, draw, run
-    from pfl_node.chaos.many import knobs_of
+    from pfl_node.testing.schedules import draw, narrative, run
+    from pfl_node.testing.schedules.campaign import knobs_of
 
     schedule = _with_faults(draw(seed, names, knobs_of(sets)), faults)
     trial = run(schedule, sets)
@@ -97,7 +97,7 @@ def _one(
         told |= {"checked": dict(trial.checked), "counts": dict(trial.counts), "digest": trial.digest}
         as_json(told)
     else:
-        for line in account.lines(trial):
+        for line in narrative.lines(trial):
             print(line)
         if trial.broken:
             print(f"repeat    {_command(schedule, sets, faults)}")
@@ -114,14 +114,14 @@ def _with_faults(schedule: "Schedule", faults: Sequence[str] | None) -> "Schedul
 
 
 def _command(schedule: "Schedule", sets: Sequence[str], faults: Sequence[str] | None) -> str:
-    from pfl_node.chaos import command
+    from pfl_node.testing.schedules import command
 
     return command(schedule, sets, faults=bool(faults))
 
 
 def _many(asked: Any, workers: int | None, format: str) -> int:
-    from pfl_node.chaos.many import try_all
-    from pfl_node.sim.crew import cores
+    from pfl_node.sim.process_pool import cores
+    from pfl_node.testing.schedules.campaign import try_all
 
     with _bar(asked.number) as watch:
         told = try_all(asked, workers or cores(), watch)
@@ -142,8 +142,8 @@ def _many(asked: Any, workers: int | None, format: str) -> int:
 
 def _smallest(row: dict[str, Any], sets: Sequence[str], *, shrunk: bool) -> dict[str, str]:
     """The lines that repeat it, with all of its faults and with as few as break the same rule."""
-    from pfl_node.chaos import command, draw, shrink
-    from pfl_node.chaos.many import knobs_of
+    from pfl_node.testing.schedules import command, draw, shrink
+    from pfl_node.testing.schedules.campaign import knobs_of
 
     schedule = draw(row["seed"], (row["policy"],), knobs_of(sets))
     lines = {"repeat": command(schedule, sets)}
@@ -156,7 +156,7 @@ def _smallest(row: dict[str, Any], sets: Sequence[str], *, shrunk: bool) -> dict
 
 def _facts(told: "Told", first: int) -> dict[str, Any]:
     """The sum for people."""
-    from pfl_node.chaos.account import messages
+    from pfl_node.testing.schedules.narrative import messages
 
     faults = {
         what.removeprefix("fault "): n for what, n in sorted(told.counts.items()) if what.startswith("fault ")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pfl_node.cli.options import Format
-from pfl_node.cli.show import as_facts, as_json
+from pfl_node.cli.output import as_facts, as_json
 
 Where = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The node's directory.")]
 Request = Annotated[bool, typer.Option("--request", help="Print a request for a certificate, for a CA elsewhere.")]
@@ -17,8 +17,8 @@ Name = Annotated[str, typer.Option(metavar="WORD", help="A word for people, in t
 
 def identity(data_dir: Where, request: Request = False, name: Name = "", format: Format = "table") -> int:
     """Show who a node is; make its key if there is none."""
-    from pfl_node.security.files import KEY
-    from pfl_node.security.making import make_request, own_key
+    from pfl_node.security.tls_files import KEY
+    from pfl_node.security.x509_builder import make_request, own_key
 
     key, made = own_key(data_dir / KEY)
     if made:
@@ -33,10 +33,10 @@ def identity(data_dir: Where, request: Request = False, name: Name = "", format:
 
 def facts_of(directory: Path, name: str = "") -> dict[str, Any]:
     from pfl_node.security.certificate import read_pem
-    from pfl_node.security.files import TlsFiles
-    from pfl_node.security.making import key_id, load_key
-    from pfl_node.security.passport import load_passport
-    from pfl_node.security.start import prepare
+    from pfl_node.security.credentials import load_passport
+    from pfl_node.security.requirements import prepare
+    from pfl_node.security.tls_files import TlsFiles
+    from pfl_node.security.x509_builder import key_id, load_key
 
     files = TlsFiles.find(directory)
     facts: dict[str, Any] = {"id": key_id(load_key(files.key)), "key": str(files.key)}

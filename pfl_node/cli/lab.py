@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pfl_node.cli.options import Format
-from pfl_node.cli.show import as_facts, as_json, as_table
-from pfl_node.cli.usage import Verbs
+from pfl_node.cli.output import as_facts, as_json, as_table
+from pfl_node.cli.usage_errors import Verbs
 from pfl_node.errors import ConfigError, PflError
 
 if TYPE_CHECKING:
@@ -117,12 +117,12 @@ def run(
     format: Format = "table",
 ) -> int:
     """Run an experiment, or what is left of it; then its table, plots and report."""
-    from pfl_node.cli.labbed import show as show_result
-    from pfl_node.cli.labbed import stopping, watching
+    from pfl_node.cli.lab_view import show as show_result
+    from pfl_node.cli.lab_view import stopping, watching
     from pfl_node.lab import results, runner
-    from pfl_node.lab.folder import Folder
-    from pfl_node.lab.report.record import Record
+    from pfl_node.lab.report.result import Record
     from pfl_node.lab.report.write import write
+    from pfl_node.lab.results_dir import Folder
     from pfl_node.lab.spec import Wishes, load
 
     data = _data(data_root, download)
@@ -150,8 +150,8 @@ def run(
 @app.command()
 def report(result: Result, tensorboard: Tensorboard = None, format: Format = "table") -> int:
     """Write the table, the plots and the page of a result anew, from its folder alone."""
-    from pfl_node.cli.labbed import show as show_result
-    from pfl_node.lab.report.record import reopen
+    from pfl_node.cli.lab_view import show as show_result
+    from pfl_node.lab.report.result import reopen
     from pfl_node.lab.report.write import write
 
     record = reopen(result)
@@ -169,9 +169,9 @@ def report(result: Result, tensorboard: Tensorboard = None, format: Format = "ta
 @app.command()
 def compare(a: Side, b: Side, format: Format = "table") -> int:
     """Two results side by side, or two runs: the same cells, their difference, and what else differs."""
-    from pfl_node.cli.labbed import show_comparison
-    from pfl_node.lab.compare import compare as compared
-    from pfl_node.lab.compare import side
+    from pfl_node.cli.lab_view import show_comparison
+    from pfl_node.lab.result_comparison import compare as compared
+    from pfl_node.lab.result_comparison import side
 
     show_comparison(compared(side(a), side(b)), json=format == "json")
     return 0
@@ -188,9 +188,9 @@ def audit(
     format: Format = "table",
 ) -> int:
     """Attack nodes: which samples do they train on? With and without the privacy controls."""
-    from pfl_node.cli.audited import show as show_findings
-    from pfl_node.config import check, load_settings
-    from pfl_node.lab.audit.run import audited, with_privacy
+    from pfl_node.cli.audit_view import show as show_findings
+    from pfl_node.lab.audit.audit import audited, with_privacy
+    from pfl_node.settings.load import check, load_settings
 
     given = {"policy.name": policy, "rounds": rounds, "seed": seed}
     settings = load_settings(overrides=given, sets=sets or ())

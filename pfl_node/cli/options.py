@@ -91,7 +91,7 @@ def takes_settings(
 
 def load(given: Given) -> "Settings":
     """The effective settings, checked before anything heavy is imported."""
-    from pfl_node.config import check
+    from pfl_node.settings.load import check
 
     settings = unchecked(given)
     check(settings)
@@ -100,7 +100,7 @@ def load(given: Given) -> "Settings":
 
 def unchecked(given: Given) -> "Settings":
     """The effective settings; whether there are such a policy and such a task is not asked."""
-    from pfl_node.config import load_settings
+    from pfl_node.settings.load import load_settings
 
     return load_settings(config=given.config, overrides=given.overrides, sets=given.sets or (), environ=os.environ)
 

@@ -9,13 +9,13 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pfl_node.address import is_loopback, parse_address
-from pfl_node.cli.shown import SHOWN
+from pfl_node.cli.client_credentials import SHOWN
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 
 if TYPE_CHECKING:
     import grpc
 
-    from pfl_node.security.passport import Passport
+    from pfl_node.security.credentials import Passport
 
 A = TypeVar("A")
 NOBODY = "nothing listens there (connection refused)"
@@ -40,7 +40,7 @@ def _dial(address: str, passport: Passport | None, timeout: float) -> grpc.Chann
         return grpc.insecure_channel(address, options=options)
     import asyncio
 
-    from pfl_node.security.knock import knock
+    from pfl_node.security.handshake import knock
 
     try:
         shown = asyncio.run(knock(address, passport, timeout))
@@ -154,7 +154,7 @@ class Remote:
     def _speaks_tls(self) -> bool:
         import asyncio
 
-        from pfl_node.security.knock import stranger
+        from pfl_node.security.handshake import stranger
 
         return asyncio.run(stranger(self.address, min(self.timeout, 1.0))) is not None
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfl_node.cli.compared import Size, run_comparison
+from pfl_node.cli.compare_view import Size, run_comparison
 from pfl_node.cli.options import ABOUT_ONE_NODE, Format, Given, takes_settings, unchecked
-from pfl_node.cli.show import as_facts, as_json
+from pfl_node.cli.output import as_facts, as_json
 
 if TYPE_CHECKING:
     from pfl_node.settings import Settings
+    from pfl_node.sim.simulation import Progress
     from pfl_node.sim.summary import Summary
-    from pfl_node.sim.swarm import Progress
 
 ROUNDS = 20  # where nobody says how many
 NAMED = 8  # malicious nodes that are told by name; more are counted
@@ -55,7 +55,7 @@ def sim(
 ) -> int:
     """Simulate a swarm: one seed decides everything, and the same seed gives the same journal. Several policies or
     seeds are compared in one table."""
-    from pfl_node.config import policies_in
+    from pfl_node.settings.load import policies_in
     from pfl_node.sim.faults import node_ids, parse_faults
 
     faults = parse_faults(fault or (), node_ids(nodes))
@@ -81,7 +81,7 @@ def sim(
 
 def apart(sets: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """What holds for all, and by policy what was set as policy.NAME.KEY=VALUE. A NAME may have dots of its own."""
-    from pfl_node.config import load_settings
+    from pfl_node.settings.load import load_settings
 
     shared: list[str] = []
     own: dict[str, dict[str, Any]] = {}
@@ -98,9 +98,9 @@ def apart(sets: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
 
 def with_own(settings: "Settings", name: str, own: dict[str, dict[str, Any]]) -> "Settings":
     """For one policy: its knobs and nobody else's, checked."""
-    from pfl_node.config import check
     from pfl_node.settings import PolicySettings
-    from pfl_node.sim.compare import check_own
+    from pfl_node.settings.load import check
+    from pfl_node.sim.policy_comparison import check_own
 
     check_own(own, [name])
     knobs = settings.policy.options | own.get(name, {})

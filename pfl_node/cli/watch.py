@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pfl_node.cli.ask import Timeout
+from pfl_node.cli.inspect import Timeout
 from pfl_node.cli.options import Address, Format
 from pfl_node.cli.remote import Remote, connected
 from pfl_node.errors import ConfigError, nearest

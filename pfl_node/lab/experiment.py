@@ -34,7 +34,7 @@ class Figure:
 
     run: str
     point: str
-    metric: str  # a name of `metrics.py`
+    metric: str  # a name of `sim/neighbour_metrics.py`
     value: float  # in the metric's own unit: accuracies between 0 and 1
 
 

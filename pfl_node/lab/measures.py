@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pfl_node import fairness
+from pfl_node.lab import fairness
 
 Unit = Literal["%", "", "models", "MB", "rounds", "s"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from pfl_node.errors import StoreError
 from pfl_node.lab.experiment import Cell, Claim, Experiment
-from pfl_node.lab.folder import Folder
 from pfl_node.lab.measures import MEASURES, Found
+from pfl_node.lab.results_dir import Folder
 
 # Student's t for 95 % and 1, 2, … degrees of freedom; beyond, t95 comes near enough.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pfl_node.lab.experiment import Cell, Experiment
-from pfl_node.lab.folder import Folder
-from pfl_node.lab.swarms import crew as swarms
-from pfl_node.sim import crew as simulations
-from pfl_node.sim.crew import Heard, Said, cores
-from pfl_node.sim.worker import Order
-from pfl_node.swarm.console import quiet
+from pfl_node.lab.results_dir import Folder
+from pfl_node.lab.swarms import swarm_runner as swarms
+from pfl_node.sim import process_pool as simulations
+from pfl_node.sim.process_pool import Heard, Said, cores
+from pfl_node.sim.sim_worker import Order
+from pfl_node.swarm.format import quiet
 
 SEGMENTS = 20  # a cell is written down about so often
 LEAST = 5  # rounds in a segment

@@ -11,14 +11,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pfl_node.config import check_names, flag, load_settings
 from pfl_node.errors import ConfigError, PflError, nearest
-from pfl_node.keys import NAMED, sections
 from pfl_node.lab.experiment import Cell, Claim, Experiment, Figure, Scale
 from pfl_node.lab.measures import from_paper
-from pfl_node.lab.written import UNKNOWN, Point, Row, Spec, given, slug
-from pfl_node.lab.written import parse as parse
+from pfl_node.lab.spec_schema import UNKNOWN, Point, Row, Spec, given, slug
+from pfl_node.lab.spec_schema import parse as parse
 from pfl_node.settings import Settings
+from pfl_node.settings.load import check_names, flag, load_settings
+from pfl_node.settings.schema import NAMED, sections
 
 SHIPPED = files("pfl_node.lab") / "specs"
 OURS = ("nodes",)  # what a spec may say beside the settings

@@ -11,9 +11,9 @@ from pathlib import Path
 from pfl_node.errors import StoreError
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.measures import MEASURES, Found, mean_series, to_paper
-from pfl_node.lab.report.record import Record
-from pfl_node.lab.report.words import file_name
-from pfl_node.store.files import write_atomic
+from pfl_node.lab.report.phrases import file_name
+from pfl_node.lab.report.result import Record
+from pfl_node.store.atomic import write_atomic
 
 FILE = "events.out.tfevents.0.pfl-node"  # always the same: a second export takes the place of the first
 CURVES = ("test_accuracy", "test_loss", "val_accuracy", "val_loss", "bytes_sent")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from opacus.accountants import RDPAccountant
 from opacus.accountants.analysis import rdp
 
-from pfl_node.privacy.account import Step
+from pfl_node.protocol.privacy.dp_account import Step
 
 ORDERS = RDPAccountant.DEFAULT_ALPHAS
 

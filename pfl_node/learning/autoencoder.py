@@ -15,11 +15,11 @@ from pfl_node.errors import TaskError
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.auxiliary import Auxiliary
 from pfl_node.learning.batches import batches
-from pfl_node.learning.chance import seed_layers, seeded
-from pfl_node.learning.descent import Between, Descent
-from pfl_node.learning.options import Options
-from pfl_node.learning.pool import Pool, pool_for
+from pfl_node.learning.seeding import seed_layers, seeded
+from pfl_node.learning.train_options import Options
+from pfl_node.learning.training_loop import Between, Descent
 from pfl_node.learning.workspace import Workspace
+from pfl_node.learning.workspace_pool import Pool, pool_for
 from pfl_node.model import Model
 from pfl_node.seeds import seed_from
 

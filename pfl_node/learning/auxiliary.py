@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pfl_node import predictions
 from pfl_node.learning.data import channels_last
-from pfl_node.learning.descent import Between
+from pfl_node.learning.training_loop import Between
 from pfl_node.model import Layout
 
 IGNORED = -100  # the label that torch's cross-entropy passes over

@@ -8,8 +8,8 @@ from itertools import count, islice
 import torch
 from torch import Tensor
 
-from pfl_node.learning.chance import generator
-from pfl_node.learning.options import Options
+from pfl_node.learning.seeding import generator
+from pfl_node.learning.train_options import Options
 
 
 def batches(samples: int, options: Options, seed: int, *, single: bool = True) -> Iterator[Tensor]:

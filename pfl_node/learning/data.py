@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pfl_node.errors import TaskError
-from pfl_node.learning.chance import generator
+from pfl_node.learning.seeding import generator
 from pfl_node.learning.task import Data, Task
 
 VAL_SHARE = 0.1

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pfl_node.errors import ConfigError, TaskError, nearest
-from pfl_node.learning import wishes
-from pfl_node.learning.models.digits import MODELS
+from pfl_node.learning import option_types
+from pfl_node.learning.allocation import number, places, seat
+from pfl_node.learning.models.digits_nets import MODELS
 from pfl_node.learning.partition import EVEN, Indices, dirichlet, in_turn
-from pfl_node.learning.shares import number, places, seat
 from pfl_node.learning.task import Data, Task
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def digits(
     """
     turns = _turns(angles)
     makers = _models(model)
-    counts = wishes.counts(len(turns), sizes, places(index, nodes))
+    counts = option_types.counts(len(turns), sizes, places(index, nodes))
     aside = _aside(auxiliary, counts)
     mine = _share(counts, samples, alpha, seed, index, nodes, node_id, aside)
     turn = turns[mine.cluster]
@@ -97,7 +97,7 @@ def _share(
 ) -> Share:
     """In the way that fits what is known of the place."""
     if samples is not None:
-        wishes.whole("samples", samples)
+        option_types.whole("samples", samples)
     if alpha is not None:
         return skewed_share(counts, _alpha(alpha, samples), seed, None if nodes is None else index, aside)
     if index is None or nodes is None:
@@ -188,7 +188,7 @@ def _val(samples: int) -> int:
 
 def _turns(angles: Any) -> tuple[int, ...]:
     """Quarters of a turn to the left."""
-    found = wishes.several("angles", angles)
+    found = option_types.several("angles", angles)
     try:
         degrees = [int(angle) for angle in found]
     except (TypeError, ValueError):

@@ -29,11 +29,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pfl_node.errors import ConfigError
-from pfl_node.learning import models, shares, wishes
+from pfl_node.learning import allocation, models, option_types
+from pfl_node.learning.allocation import Plan, Share, Tests
 from pfl_node.learning.datasets import Dataset, Images, load
 from pfl_node.learning.partition import Indices
 from pfl_node.learning.rotation import turned
-from pfl_node.learning.shares import Plan, Share, Tests
 from pfl_node.learning.task import Data, Task
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ def images(
 ) -> Task:
     """Pictures to be told apart; what the options mean is said above."""
     data = load(dataset, root, size=size, download=download)
-    turns = wishes.angles(angles)
-    counts = wishes.counts(len(turns), sizes, shares.places(index, nodes, pooled))
-    plan = shares.planned(
+    turns = option_types.angles(angles)
+    counts = option_types.counts(len(turns), sizes, allocation.places(index, nodes, pooled))
+    plan = allocation.planned(
         data, counts, seed, partition=partition, alpha=alpha, samples=samples, val=val, auxiliary=auxiliary
     )
-    network, tuned = _network(data, model, shares.number(node_id, 1) if index is None else index)
-    mine = shares.of_place(data, plan, index, nodes, node_id, pooled)
+    network, tuned = _network(data, model, allocation.number(node_id, 1) if index is None else index)
+    mine = allocation.of_place(data, plan, index, nodes, node_id, pooled)
     return Task(
         name=dataset,
         model=lambda: network.build(data.classes, data.channels, data.size),
@@ -99,7 +99,7 @@ emnist = preset("emnist", model="cnn1", partition="dirichlet", alpha=1.0, val=0,
 
 def _network(data: Dataset, model: Any, number: int) -> tuple[models.Network, Mapping[str, Any]]:
     """One of the models that were named, and how it is trained otherwise here; all must suit the images."""
-    names = wishes.several("model", model)
+    names = option_types.several("model", model)
     found = [(name, models.network(name, data.size)) for name in names]
     name, network = found[number % len(found)]
     return network, TUNED.get((data.name, name), {})
@@ -117,7 +117,7 @@ def _used(plan: Plan, wanted: Any) -> int:
     """How many of the images that are set aside are samples."""
     if wanted is None:
         return plan.aside
-    if wishes.whole("auxiliary_samples", wanted) > plan.aside:
+    if option_types.whole("auxiliary_samples", wanted) > plan.aside:
         raise ConfigError(f"task.auxiliary_samples = {wanted}, but only {plan.aside} images are set aside")
     return int(wanted)
 
@@ -162,7 +162,7 @@ def scaled(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 @lru_cache(maxsize=8)
 def _test(data: Dataset, clusters: int, cluster: int, angle: float, wanted: Tests) -> Data:
     """One copy for all nodes of the cluster."""
-    return _data(data.test, shares.for_testing(data, clusters, cluster, wanted), angle)
+    return _data(data.test, allocation.for_testing(data, clusters, cluster, wanted), angle)
 
 
 @lru_cache(maxsize=2)
@@ -172,7 +172,7 @@ def _auxiliary(data: Dataset, plan: Plan, turns: tuple[float, ...], used: int) -
         return None
     import torch
 
-    which = shares.set_aside(data, plan)[:used]
+    which = allocation.set_aside(data, plan)[:used]
     x = torch.empty(used, data.channels, data.size, data.size)
     for first, angle in enumerate(turns):
         x[first :: len(turns)] = _data(data.train, which[first :: len(turns)], angle).x

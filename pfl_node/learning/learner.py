@@ -15,23 +15,23 @@ from pfl_node.learning import layout as layouts
 from pfl_node.learning.autoencoder import Novelty
 from pfl_node.learning.auxiliary import Auxiliary, class_counts
 from pfl_node.learning.batches import batches
-from pfl_node.learning.chance import generator, seed_layers, seeded
 from pfl_node.learning.data import SPLITS, Samples, complete, settle
-from pfl_node.learning.descent import Between, Descent, nothing
 from pfl_node.learning.device import pick
 from pfl_node.learning.distill import Recipe, distill
-from pfl_node.learning.memory import Measured
-from pfl_node.learning.options import BUILT_IN, Options, check_defaults, resolve
-from pfl_node.learning.pool import pool_for
-from pfl_node.learning.private import check_buffers, private_training
-from pfl_node.learning.probe import probe
+from pfl_node.learning.dp_sgd import check_buffers, private_training
+from pfl_node.learning.eval_cache import Measured
+from pfl_node.learning.fit_check import probe
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
+from pfl_node.learning.seeding import generator, seed_layers, seeded
 from pfl_node.learning.task import Task
+from pfl_node.learning.train_options import BUILT_IN, Options, check_defaults, resolve
+from pfl_node.learning.training_loop import Between, Descent, nothing
 from pfl_node.learning.workspace import Only, Workspace
+from pfl_node.learning.workspace_pool import pool_for
 from pfl_node.model import Layout, Model
-from pfl_node.privacy.account import Account
-from pfl_node.privacy.settings import PrivacySettings
+from pfl_node.protocol.privacy.dp_account import Account
 from pfl_node.settings import TrainSettings
+from pfl_node.settings.privacy_section import PrivacySettings
 from pfl_node.types import Eval, Part, Split
 
 NOT_PRIVATE = (

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pfl_node.learning.options import Options
+from pfl_node.learning.train_options import Options
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfl_node.learning.data import Samples
-from pfl_node.learning.descent import Between
-from pfl_node.learning.memory import Measured
+from pfl_node.learning.eval_cache import Measured
+from pfl_node.learning.training_loop import Between
 from pfl_node.types import Eval
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -58,8 +58,8 @@ def load_task(settings: TaskSettings, place: Place) -> Task:
     function = find(settings.name)
     wanted = arguments(function, settings, place)
 
-    from pfl_node.learning.chance import seeded
     from pfl_node.learning.data import complete
+    from pfl_node.learning.seeding import seeded
 
     try:
         with seeded(place.seed):  # for a function that makes its model on the spot

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_node.membership.config import SwimConfig
 from pfl_node.membership.member import Member, State
+from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.view import View
 
 CHECKS_LIMIT = 64

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pfl_node.membership.member import Member
-from pfl_node.membership.owntime import OwnTime
 from pfl_node.membership.packet import HEAD_BYTES, Kind, Packet, member_bytes, rumor_bytes, width
+from pfl_node.membership.suspendable_clock import OwnTime
 from pfl_node.membership.view import View
 
 

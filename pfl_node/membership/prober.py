@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
-from pfl_node.membership.config import SwimConfig
-from pfl_node.membership.events import Dial
 from pfl_node.membership.member import Member
+from pfl_node.membership.member_events import Dial
 from pfl_node.membership.outbox import Outbox
-from pfl_node.membership.owntime import OwnTime
 from pfl_node.membership.packet import Kind, Packet
+from pfl_node.membership.suspendable_clock import OwnTime
+from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 from pfl_node.membership.view import View
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError, PeerGone, Refused
-from pfl_node.membership.config import SwimConfig
-from pfl_node.membership.engine import Engine
-from pfl_node.membership.events import Event, JoinRefused
 from pfl_node.membership.member import Member, Role
-from pfl_node.membership.servicer import Servicer
+from pfl_node.membership.member_events import Event, JoinRefused
+from pfl_node.membership.runtime import Engine
+from pfl_node.membership.swim_config import SwimConfig
+from pfl_node.wire.membership_service import Servicer
 
 if TYPE_CHECKING:
     from pfl_node.settings import MembershipSettings
-    from pfl_node.wire.dial import Dialer
+    from pfl_node.wire.dialer import Dialer
     from pfl_node.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)

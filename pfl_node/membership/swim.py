@@ -10,13 +10,13 @@ from dataclasses import replace
 from random import Random
 
 from pfl_node.membership.admission import Admission, Admissions
-from pfl_node.membership.config import SwimConfig
-from pfl_node.membership.events import Event, Sync, Wish
 from pfl_node.membership.member import Member, State, news
+from pfl_node.membership.member_events import Event, Sync, Wish
 from pfl_node.membership.outbox import Outbox
-from pfl_node.membership.owntime import OwnTime
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.prober import Prober
+from pfl_node.membership.suspendable_clock import OwnTime
+from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 from pfl_node.membership.view import View
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from pfl_node.membership.broadcasts import Broadcasts
-from pfl_node.membership.config import SwimConfig
-from pfl_node.membership.events import Changed, Clashed, Died, Event, Joined, Left, Suspected
 from pfl_node.membership.formulas import (
     confirmations_wanted,
     retransmissions,
@@ -15,8 +13,10 @@ from pfl_node.membership.formulas import (
     suspicion_timeout,
 )
 from pfl_node.membership.member import INCARNATION_LIMIT, Member, State, merge, supersedes
+from pfl_node.membership.member_events import Changed, Clashed, Died, Event, Joined, Left, Suspected
 from pfl_node.membership.packet import Rumor
 from pfl_node.membership.roster import Roster
+from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 
 CLASHES_TOLD = 3  # an earlier life of mine at another address can look like a clash once or twice

@@ -13,7 +13,7 @@ from typing import Any
 
 from pfl_node.address import is_loopback, parse_address
 from pfl_node.errors import ConfigError, StoreError
-from pfl_node.lab.environment import environment
+from pfl_node.ops.environment import environment
 from pfl_node.ops.history import tail
 
 Part = tuple[str, str, Any]  # file, what it is, and what is in it: a text, or anything JSON has

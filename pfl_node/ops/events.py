@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from pfl_node.plain import plain
+from pfl_node.jsonable import plain
 
 log = structlog.get_logger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import Field, PrivateAttr, model_validator
 
 from pfl_node.errors import nearest
-from pfl_node.graphfile import Edges, read_edges
+from pfl_node.policies.edge_list import Edges, read_edges
 from pfl_node.policies.lockstep import Lockstep, Near
+from pfl_node.policies.topology import Graph, rings
 from pfl_node.steps import Average, Peers, Record
-from pfl_node.topology import Graph, rings
 from pfl_node.types import PeerId
 
 DRAWN = ("ring", "regular")

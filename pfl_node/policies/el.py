@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from pfl_node.policies.lockstep import Lockstep, Near
+from pfl_node.policies.topology import neighbours, recipients, senders
 from pfl_node.steps import Peers
-from pfl_node.topology import neighbours, recipients, senders
 
 
 class El(Lockstep):

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pfl_node import ensemble
 from pfl_node.model import Model
+from pfl_node.policies import ensemble
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.steps import Distill, Fetch, Fresh, Gather, Linger, Peers, Predict, Publish, Report, Send, Train
 from pfl_node.types import Offer

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from pfl_node.policies.patience import Patient
+from pfl_node.policies.early_stopping import Patient
 from pfl_node.steps import Average, Linger, Peers, Report, Send, Sleep, Train
 from pfl_node.types import Offer, PeerId
 

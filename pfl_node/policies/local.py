@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfl_node.policies.patience import Patient
+from pfl_node.policies.early_stopping import Patient
 from pfl_node.steps import Report, Train
 
 

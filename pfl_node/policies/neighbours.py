@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pfl_node.policies.patience import Patient
+from pfl_node.policies.early_stopping import Patient
 from pfl_node.steps import Peers, Record
 from pfl_node.types import PeerId
 

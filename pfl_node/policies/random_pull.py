@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from pfl_node.model import Model
-from pfl_node.policies.patience import Patient
+from pfl_node.policies.early_stopping import Patient
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Train
 from pfl_node.types import Offer, Part, PeerId
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pfl_node.errors import ConfigError
 from pfl_node.security.certificate import ID, Certificate, read_pem
-from pfl_node.security.files import CA, CERT, KEY, REVOKED, read, write_private
-from pfl_node.security.ids import read_ids
-from pfl_node.security.making import (
+from pfl_node.security.id_lists import read_ids
+from pfl_node.security.tls_files import CA, CERT, KEY, REVOKED, read, write_private
+from pfl_node.security.x509_builder import (
     key_id,
     key_pem,
     load_key,
@@ -21,7 +21,7 @@ from pfl_node.security.making import (
     own_key,
     read_request,
 )
-from pfl_node.store.files import write_atomic
+from pfl_node.store.atomic import write_atomic
 from pfl_node.types import PeerId
 
 DEFAULT = Path("pfl-ca")

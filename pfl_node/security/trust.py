@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pfl_node.errors import PflError, Reason, Refused
 from pfl_node.security.certificate import Certificate
-from pfl_node.security.files import TlsFiles
-from pfl_node.security.ids import read_ids
-from pfl_node.security.passport import Passport, load_passport
+from pfl_node.security.credentials import Passport, load_passport
+from pfl_node.security.id_lists import read_ids
+from pfl_node.security.tls_files import TlsFiles
 from pfl_node.types import PeerId
 
 log = logging.getLogger(__name__)

@@ -1,5 +1,5 @@
 """The same policies on a virtual clock and an in-memory network: one seed decides everything."""
 
-from pfl_node.sim.run import simulate
+from pfl_node.sim.simulate import simulate
 
 __all__ = ["simulate"]

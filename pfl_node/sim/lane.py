@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pfl_node.mailbox import Mailbox
 from pfl_node.policies.base import Policy
+from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.sim.clock import Timer
 from pfl_node.sim.fiber import Answerer, Fiber
 

@@ -6,23 +6,23 @@ from collections.abc import Collection, Mapping
 from random import Random
 from typing import Any
 
-from pfl_node.appoint import appoint, entry_round
-from pfl_node.attacks.bent import Bent, lenient, liar
-from pfl_node.guard.warden import Warden
-from pfl_node.mailbox import Mailbox, limits_of
-from pfl_node.metrics import NodeRecord
 from pfl_node.model import Model
-from pfl_node.privacy.keep import simulated
+from pfl_node.node.startup import appoint, entry_round
+from pfl_node.protocol.guard.guard import Warden
+from pfl_node.protocol.mailbox import Mailbox, limits_of
+from pfl_node.protocol.privacy.controls import simulated
+from pfl_node.protocol.published import Window
 from pfl_node.seeds import fresh_seed
-from pfl_node.sim.driver import SimDriver
-from pfl_node.sim.held import Held, Plan, State
-from pfl_node.sim.learns import Learns
-from pfl_node.sim.post import Post
-from pfl_node.sim.reception import SimReception
+from pfl_node.sim.attacks.malicious import Bent, lenient, liar
+from pfl_node.sim.learner_port import Learns
+from pfl_node.sim.message_network import Post
+from pfl_node.sim.neighbour_metrics import NodeRecord
+from pfl_node.sim.sim_driver import SimDriver
+from pfl_node.sim.sim_host import SimReception
+from pfl_node.sim.snapshot import Held, Plan, State
 from pfl_node.sim.world import Traffic, World
 from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import Eval, Offer, PeerId, Split
-from pfl_node.window import Window
 
 
 class SimNode:

@@ -1,4 +1,4 @@
-"""Answers Send and Gather inside the simulator, with the deadlines of a real node: `rounds.py` and `pushes.py`."""
+"""Answers Send and Gather inside the simulator, with the deadlines of a real node: `node/gather.py` and `node/push.py`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from pfl_node.patience import Deadline, Patience, Receipts, suffices
+from pfl_node.protocol.deadlines import Deadline, Patience, Receipts, suffices
 from pfl_node.sim.fiber import WAIT, Fiber, Reply
-from pfl_node.sim.post import Answers, Calls, Post
+from pfl_node.sim.message_network import Answers, Calls, Post
 from pfl_node.sim.world import World
 from pfl_node.steps import Gather, Send
 from pfl_node.types import Offer, PeerId

@@ -15,18 +15,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pfl_node.errors import StoreError
-from pfl_node.plain import plain
+from pfl_node.jsonable import plain
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.held import Plan, held_from
-from pfl_node.sim.journal import Journal, Level
-from pfl_node.sim.learns import Load, learners_of
-from pfl_node.sim.run import MANY, summary_of
+from pfl_node.sim.event_journal import Journal, Level
+from pfl_node.sim.learner_port import Load, learners_of
+from pfl_node.sim.simulate import MANY, summary_of
+from pfl_node.sim.simulation import Progress, SimSwarm
+from pfl_node.sim.snapshot import Plan, held_from
 from pfl_node.sim.summary import Summary
-from pfl_node.sim.swarm import Progress, SimSwarm
+from pfl_node.store.atomic import sync_directory, write_atomic
 from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint
-from pfl_node.store.files import sync_directory, write_atomic
 
 FORMAT = "pfl-node segment 1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_node.outcome import Outcome
+from pfl_node.sim.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pfl_node.settings import Settings
-from pfl_node.sim.averages import Averages
+from pfl_node.sim.average_cache import Averages
 from pfl_node.sim.clock import Action, Clock, Timer
+from pfl_node.sim.clock_skew import Hands, OwnClock
+from pfl_node.sim.conditions import Weather
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.journal import Journal
-from pfl_node.sim.skew import Hands, OwnClock
-from pfl_node.sim.views import Views
-from pfl_node.sim.weather import Weather
+from pfl_node.sim.delay_detector import Views
+from pfl_node.sim.event_journal import Journal
 from pfl_node.types import PeerId
 
 if TYPE_CHECKING:

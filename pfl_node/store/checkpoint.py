@@ -23,8 +23,8 @@ from safetensors.numpy import save
 from pfl_node.errors import LayoutMismatch, StoreError, Unusable
 from pfl_node.failpoints import failpoint
 from pfl_node.model import Layout
-from pfl_node.store.files import write_atomic
-from pfl_node.store.state import freeze, thaw
+from pfl_node.store.atomic import write_atomic
+from pfl_node.store.policy_state import freeze, thaw
 
 FORMAT = "pfl-node checkpoint 2"
 WITHOUT_CHECKSUM = "pfl-node checkpoint 1"  # still read

@@ -10,8 +10,8 @@ from typing import Any
 
 from pfl_node.errors import StoreError
 from pfl_node.failpoints import failpoint
-from pfl_node.plain import plain
-from pfl_node.store.files import writing
+from pfl_node.jsonable import plain
+from pfl_node.store.atomic import writing
 
 BLOCK = 1 << 16
 

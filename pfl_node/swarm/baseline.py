@@ -8,7 +8,7 @@ from typing import Any
 
 from pfl_node.errors import PflError
 from pfl_node.settings import EvalSettings, PolicySettings, Settings
-from pfl_node.swarm.pipes import Child
+from pfl_node.swarm.process_pipes import Child
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Baseline:
 
     async def spawn(self) -> None:
         """The process waits, without torch, until it is needed."""
-        self._child = await Child.spawn("pfl_node.swarm.alone", "the comparison")
+        self._child = await Child.spawn("pfl_node.swarm.baseline_worker", "the comparison")
 
     async def run(self) -> None:
         """A failure is kept, not raised: the swarm's report is worth more."""

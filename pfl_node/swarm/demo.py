@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pfl_node.settings import PolicySettings, Settings
-from pfl_node.swarm.console import terminal
-from pfl_node.swarm.folder import directory
-from pfl_node.swarm.story import next_steps, opening
+from pfl_node.swarm.demo_text import next_steps, opening
+from pfl_node.swarm.format import terminal
+from pfl_node.swarm.swarm_dir import directory
 
 ROUNDS = 30
 
@@ -43,8 +43,8 @@ def run_demo(
         console.print(opening(settings, nodes) + "\n", markup=False)
 
         # These bring gRPC, which takes a while; somebody can read meanwhile.
-        from pfl_node.swarm.report import show_next
-        from pfl_node.swarm.run import Run
+        from pfl_node.swarm.launch import Run
+        from pfl_node.swarm.swarm_report import show_next
 
         compare = settings.policy.name != "local" and nodes > 1
         run = Run(settings, nodes=nodes, workers=workers, out=folder, compare=compare)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pfl_node.chronicle import checkpoint_facts
-from pfl_node.node import Node
-from pfl_node.status import details_of
+from pfl_node.node.lifecycle import Node
+from pfl_node.node.recorder import checkpoint_facts
+from pfl_node.ops.status import details_of
 from pfl_node.store.checkpoint import save_checkpoint
 from pfl_node.store.journal import Journal
-from pfl_node.swarm.spec import TraceSpec, rows_of, state_of
+from pfl_node.swarm.messages import TraceSpec, rows_of, state_of
 from pfl_node.types import PeerId
 
 Kept = Callable[[dict[str, Any]], None]

@@ -19,14 +19,14 @@ from pfl_node.model import Layout, Model
 from pfl_node.settings import WireSettings
 from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.async_codec import QUIET, absorb, paced
 from pfl_node.wire.bandwidth import Bandwidth
+from pfl_node.wire.channels import Line, Lines
 from pfl_node.wire.codec import PART_NUMBERS, Decoder, Envelope, encode, is_one_message, payload_size
-from pfl_node.wire.dial import Dialer
-from pfl_node.wire.ending import Ending
-from pfl_node.wire.heap import keep_memory
-from pfl_node.wire.lines import Line, Lines
-from pfl_node.wire.pace import QUIET, absorb, paced
-from pfl_node.wire.refusal import blame
+from pfl_node.wire.dialer import Dialer
+from pfl_node.wire.quirks.malloc import keep_memory
+from pfl_node.wire.quirks.stream_status import Ending
+from pfl_node.wire.statuses import blame
 
 Direction = Literal["in", "out"]
 

@@ -18,9 +18,9 @@ from pfl_node.model import Layout, Model
 from pfl_node.settings import WireSettings
 from pfl_node.types import Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.filler import ZSTD_WINDOW_LOG, Filler, unzstd
+from pfl_node.wire.encodings import PACKED, PLAIN, Coding
 from pfl_node.wire.framing import Chunk, frame, parse
-from pfl_node.wire.numbers import PACKED, PLAIN, Coding
+from pfl_node.wire.vector_reader import ZSTD_WINDOW_LOG, Filler, unzstd
 
 VERSION = 1
 MAX_NOTES = 4096

@@ -18,9 +18,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from pfl_node.address import is_loopback, parse_address
 from pfl_node.errors import ConfigError
-from pfl_node.wire.careful import Careful
-from pfl_node.wire.garbled import hush
-from pfl_node.wire.pulse import Pulse
+from pfl_node.wire.quirks.health import Pulse
+from pfl_node.wire.quirks.log_filter import hush
+from pfl_node.wire.quirks.strict_services import Careful
 
 if TYPE_CHECKING:
     from pfl_node.wire.tls import Tls

@@ -16,16 +16,16 @@ from google.protobuf.message import DecodeError, Message
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import afailpoint
 from pfl_node.model import Layout
+from pfl_node.ops.events_service import Seen, watching
 from pfl_node.security.caller import CALLER, check_sender
 from pfl_node.settings import WireSettings
 from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.async_codec import QUIET, absorb, paced
 from pfl_node.wire.codec import PARTS, Decoder, Envelope, encode, misfit
 from pfl_node.wire.endpoint import Endpoint
-from pfl_node.wire.heap import keep_memory
-from pfl_node.wire.pace import QUIET, absorb, paced
-from pfl_node.wire.refusal import REASON_KEY, STATUS, explained
-from pfl_node.wire.watching import Seen, watching
+from pfl_node.wire.quirks.malloc import keep_memory
+from pfl_node.wire.statuses import REASON_KEY, STATUS, explained
 
 log = structlog.get_logger(__name__)
 

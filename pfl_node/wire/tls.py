@@ -9,15 +9,15 @@ from typing import Any
 import grpc
 
 from pfl_node.errors import Reason
-from pfl_node.security.arrivals import Arrivals
-from pfl_node.security.files import TlsFiles
-from pfl_node.security.overheard import Overheard
-from pfl_node.security.passport import Passport
-from pfl_node.security.start import prepare
+from pfl_node.security.connections import Arrivals
+from pfl_node.security.credentials import Passport
+from pfl_node.security.handshake_log import Overheard
+from pfl_node.security.requirements import prepare
+from pfl_node.security.tls_files import TlsFiles
 from pfl_node.security.trust import Trust
 from pfl_node.types import PeerId
-from pfl_node.wire.dial import TlsDialer
-from pfl_node.wire.door import Door
+from pfl_node.wire.auth_interceptor import Door
+from pfl_node.wire.dialer import TlsDialer
 
 CLOSING = 0.1  # seconds until the connection of one who was turned away is gone from the kernel's table
 

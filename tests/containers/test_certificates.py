@@ -10,11 +10,11 @@ from types import ModuleType
 
 import pytest
 
+from pfl_node.daemon.tls_setup import check_tls, tls_of
 from pfl_node.errors import ConfigError
-from pfl_node.secure import check_tls, tls_of
-from pfl_node.security.files import TlsFiles
+from pfl_node.security.tls_files import TlsFiles
 from pfl_node.settings import Settings
-from pfl_node.store.home import Home
+from pfl_node.store.data_dir import Home
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.tls import Tls
 from tests.containers.files import DOCKER

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from pfl_node.ops.exposition import FIGURES
+from pfl_node.ops.prometheus import FIGURES
 from tests.containers.files import COMPOSE, ROOT, dashboards, read
 
 OWN = re.compile(r"\bpfl_node_\w+")

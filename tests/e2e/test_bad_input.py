@@ -1,7 +1,7 @@
 """What no peer may do to a whole node that trains: each is answered with a precise status, counted, and survived.
 
 Two pairs of real nodes learn together all the while, one in rounds (`el`), one by pushes (`gossip`); `bob` of each
-pair is attacked. The codec's own tests (tests/wire) are about bytes; these are about the node behind them.
+pair is attacked. The codec's own tests (tests/unit/wire) are about bytes; these are about the node behind them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from pfl_node.wire.client import PeerClient
 from pfl_node.wire.codec import Envelope, encode
 from pfl_node.wire.endpoint import channel_options
 from pfl_node.wire.framing import MAX_HEADER
-from pfl_node.wire.refusal import REASON_KEY, STATUS
-from tests.e2e.living import Life, Town
+from pfl_node.wire.statuses import REASON_KEY, STATUS
+from tests.e2e.in_process import Life, Town
 
 T = TypeVar("T")
 Code = grpc.StatusCode

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import Reason, Refused
+from pfl_node.ops.status import details_of
 from pfl_node.settings import WireSettings
-from pfl_node.status import details_of
 from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
-from tests.e2e.living import Life, Town, play
+from tests.e2e.in_process import Life, Town, play
 
 NODES, BAD = 4, 3
 GUARD = {"gate": 0.5, "outliers": 6.0, "least": 2, "quarantine": 600.0}

@@ -20,12 +20,12 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from pfl_node.membership.config import SwimConfig
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.service import Membership
+from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.wire import membership_pb2, membership_pb2_grpc, peer_pb2, peer_pb2_grpc
 from pfl_node.wire.endpoint import Endpoint
-from tests.e2e.running import processes
+from tests.e2e.processes import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from pfl_node.failpoints import PLACES
-from pfl_node.store.generations import Generations
-from tests.e2e.running import DEADLINE, command, fast, processes, until
+from pfl_node.store.checkpoints import Generations
+from tests.e2e.processes import DEADLINE, command, fast, processes, until
 from tests.e2e.writer import Desk
 
 STORE = sorted(name for name, place in PLACES.items() if "error" in place.takes)

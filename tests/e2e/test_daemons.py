@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from tests.e2e.running import Process, ask, fast, processes, states, until
+from tests.e2e.processes import Process, ask, fast, processes, states, until
 
 PENS = fast(
     policy=[

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import pytest
 
 from pfl_node.learning.trainer import Between
-from pfl_node.status import facts_of
+from pfl_node.ops.status import facts_of
 from pfl_node.types import PeerId
-from tests.e2e.living import Life, Town, play
-from tests.e2e.running import Process, ask, fast, processes, until
+from tests.e2e.in_process import Life, Town, play
+from tests.e2e.processes import Process, ask, fast, processes, until
 from tests.e2e.test_node import Guest, HeldTrainer
 
 T = TypeVar("T")

@@ -18,11 +18,11 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from pfl_node.contract import small
+from pfl_node.ops.status import details_of
 from pfl_node.policies import POLICIES
-from pfl_node.status import details_of
-from tests.e2e.living import Life, Town, play
-from tests.e2e.running import command, fast
+from pfl_node.testing.contract import small
+from tests.e2e.in_process import Life, Town, play
+from tests.e2e.processes import command, fast
 
 NODES, ROUNDS = 4, 3
 TASK = {"samples": 40, "auxiliary": 0.1, "nodes": NODES}

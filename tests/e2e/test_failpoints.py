@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import PeerGone, Reason, Refused
+from pfl_node.node.learn import Study
 from pfl_node.steps import Average
-from pfl_node.study import Study
-from tests.e2e.living import Life, Town, play
-from tests.failing import failing
+from tests.arm_failpoints import failing
+from tests.e2e.in_process import Life, Town, play
 from tests.toy import constant
-from tests.wire.house import ANN, BOB, House, calling, layout_of, model_of, serving
+from tests.unit.wire.small_host import ANN, BOB, House, calling, layout_of, model_of, serving
 
 LAYOUT = layout_of(1000)
 LOCAL, EL = {"name": "local"}, {"name": "el", "degree": 1}

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.running import Process, command, processes, until
+from tests.e2e.processes import Process, command, processes, until
 from tests.e2e.test_swarm import all_gone
 
 SPEC = """

@@ -18,10 +18,10 @@ from safetensors import safe_open
 from pfl_node.errors import ConfigError, PflError, Reason, Refused, StoreError, TaskError
 from pfl_node.learning.trainer import Between, Trainer
 from pfl_node.settings import WireSettings
-from pfl_node.store.generations import Generations
+from pfl_node.store.checkpoints import Generations
 from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
-from tests.e2e.living import Life, Town, play
+from tests.e2e.in_process import Life, Town, play
 
 T = TypeVar("T")
 CARL = PeerId("carl")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.browser import Browser, browsing, chromium
-from tests.e2e.living import Town, play
+from tests.e2e.in_process import Town, play
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import Reason, Refused
-from pfl_node.ops.exposition import FIGURES
+from pfl_node.ops.prometheus import FIGURES
+from pfl_node.ops.status import details_of
 from pfl_node.settings import WireSettings
-from pfl_node.status import details_of
 from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
-from tests.e2e.living import Life, Town, play
+from tests.e2e.in_process import Life, Town, play
 
 ORACLE = {"oracle": True, "oracle_epsilon": 0.1, "oracle_budget": 0.2, "oracle_total": 10.0}
 ENDLESS: dict[str, Any] = {"policy": {"name": "local"}, "train": {"steps": 10_000_000}}

@@ -18,8 +18,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.containers.test_watch import ALERTS, queries
-from tests.e2e.living import Life, Town, play
-from tests.e2e.running import until
+from tests.e2e.in_process import Life, Town, play
+from tests.e2e.processes import until
 from tests.e2e.web import get
 from tests.identities import Site
 

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from pfl_node.settings import Settings
-from pfl_node.swarm import parent
-from tests.e2e.running import DEADLINE, Process, command, fast, processes, until
+from pfl_node.swarm import supervisor
+from tests.e2e.processes import DEADLINE, Process, command, fast, processes, until
 
 TASK = '''
 import time
@@ -115,10 +115,10 @@ def test_the_second_ctrl_c_does_not_wait_for_nodes_that_cannot_leave(tmp_path: P
 
 
 def test_nodes_that_cannot_leave_are_ended_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parent, "GRACE", 0.5)
+    monkeypatch.setattr(supervisor, "GRACE", 0.5)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "task.py").write_text(TASK)
-    swarm = parent.Swarm(
+    swarm = supervisor.Swarm(
         Settings.model_validate({"task": {"name": "task.py:slow"}}), nodes=1, workers=1, out=tmp_path
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running import command, fast, processes, states
+from tests.e2e.processes import command, fast, processes, states
 
 ROUNDS = 6
 KNOBS = {

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pfl_node.cli import main
-from pfl_node.security.files import ALLOW, CERT, KEY, REVOKED
-from tests.e2e.living import DEADLINE, Life, Town, play
-from tests.e2e.running import Process, processes
+from pfl_node.security.tls_files import ALLOW, CERT, KEY, REVOKED
+from tests.e2e.in_process import DEADLINE, Life, Town, play
+from tests.e2e.processes import Process, processes
 from tests.e2e.web import get, live
 from tests.identities import LONG_AGO, Site, fresh_id, pinned
 

@@ -19,14 +19,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pfl_node.errors import ConfigError, PeerError, PeerGone
-from pfl_node.ops.exposition import FIGURES
+from pfl_node.ops.events_service import OF_ANY
+from pfl_node.ops.prometheus import FIGURES
 from pfl_node.types import PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.watching import OF_ANY
-from tests.e2e.living import DEADLINE, Life, Town, play
-from tests.e2e.running import command, fast, processes
+from tests.e2e.in_process import DEADLINE, Life, Town, play
+from tests.e2e.processes import command, fast, processes
 from tests.e2e.web import get, live
-from tests.wire.house import layout_of, model_of
+from tests.unit.wire.small_host import layout_of, model_of
 
 EL = {"name": "el"}
 PAGE = {"listen": "127.0.0.1:0", "every": 0.2}

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.e2e.living import DEADLINE, Life
+from tests.e2e.in_process import DEADLINE, Life
 
 
 @dataclass(frozen=True)

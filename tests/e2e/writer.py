@@ -13,10 +13,10 @@ from safetensors import safe_open
 
 from pfl_node.failpoints import arm
 from pfl_node.model import Entry, Layout, Model
+from pfl_node.store.atomic import write_atomic
 from pfl_node.store.checkpoint import save_model
-from pfl_node.store.files import write_atomic
-from pfl_node.store.generations import Generations
-from pfl_node.store.home import Home
+from pfl_node.store.checkpoints import Generations
+from pfl_node.store.data_dir import Home
 from pfl_node.store.journal import Journal
 
 LAYOUT = Layout((Entry("core", (200, 100)),), (Entry("head", (10,)),))

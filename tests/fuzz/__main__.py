@@ -9,9 +9,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.e2e.running import processes
-from tests.fuzz.siege import DEFAULT, Plan, Siege
-from tests.fuzz.tally import read
+from tests.e2e.processes import processes
+from tests.fuzz.findings import read
+from tests.fuzz.target_swarm import DEFAULT, Plan, Siege
 
 
 def plan_of(words: list[str] | None = None) -> tuple[Plan, Path | None]:

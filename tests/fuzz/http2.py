@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from random import Random
 
-from tests.fuzz.bytework import bent
+from tests.fuzz.byte_mutations import bent
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.living import Life, Town, play
+from tests.e2e.in_process import Life, Town, play
 from tests.fuzz.__main__ import main
-from tests.fuzz.ear import recorded
-from tests.fuzz.fire import Gun
-from tests.fuzz.harmless import Fence
-from tests.fuzz.shots import Armoury
-from tests.fuzz.storm import Storm, shots_of
+from tests.fuzz.address_filter import Fence
+from tests.fuzz.batch import Storm, shots_of
+from tests.fuzz.cases import Armoury
+from tests.fuzz.findings import Tally
+from tests.fuzz.recording_member import recorded
+from tests.fuzz.sender import Gun
 from tests.fuzz.surface import surface_of
-from tests.fuzz.tally import Tally
 
 RUN = "fuzz"
 MESSAGES = 2000

@@ -16,15 +16,15 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire import peer_pb2
 from pfl_node.wire.endpoint import Endpoint
-from tests.fuzz import fire
+from tests.fuzz import sender as fire
+from tests.fuzz.address_filter import Fence, leads_somewhere
+from tests.fuzz.cases import WEIGHTS, Armoury, Shot
 from tests.fuzz.corpus import Corpus, unbraided
-from tests.fuzz.fire import Gun
+from tests.fuzz.findings import Tally, read, written
 from tests.fuzz.grammar import Grammar, walk
-from tests.fuzz.harmless import Fence, leads_somewhere
-from tests.fuzz.shots import WEIGHTS, Armoury, Shot
-from tests.fuzz.siege import complaints
+from tests.fuzz.sender import Gun
 from tests.fuzz.surface import Call, Surface, surface_of
-from tests.fuzz.tally import Tally, read, written
+from tests.fuzz.target_swarm import complaints
 
 MINE = "127.0.0.1:7000"
 MEMBER = pb.Member(id="ann", address=MINE, role="node", run="run", incarnation=1)

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pfl_node.config import load_settings
-from pfl_node.contract.knobs import small
-from pfl_node.contract.toy import two_clusters
 from pfl_node.lab.runner import segment_of
 from pfl_node.lab.spec import Wishes, load
 from pfl_node.policies import POLICIES
+from pfl_node.settings.load import load_settings
 from pfl_node.sim.faults import node_ids, parse_faults
-from pfl_node.sim.learns import Load
-from pfl_node.sim.run import simulate
+from pfl_node.sim.learner_port import Load
 from pfl_node.sim.segments import simulate_in_segments
+from pfl_node.sim.simulate import simulate
 from pfl_node.sim.summary import Summary
+from pfl_node.testing.contract.small_config import small
+from pfl_node.testing.contract.toy_learner import two_clusters
 
 NODES, ROUNDS = 8, 6
 TROUBLE = (

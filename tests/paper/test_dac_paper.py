@@ -13,7 +13,7 @@ import pytest
 from pfl_node.policies.dac import Dac, tau
 from pfl_node.steps import Average, Fetch, Publish, Report, Score, Step, Train
 from pfl_node.types import Offer, PeerId
-from tests.byhand import A, B, C, D, Hand, core_of, make, model, offer
+from tests.drive_policy import A, B, C, D, Hand, core_of, make, model, offer
 
 
 @pytest.mark.parametrize(

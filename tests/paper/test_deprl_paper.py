@@ -8,7 +8,7 @@ import pytest
 from pfl_node.policies.deprl import Deprl
 from pfl_node.policies.el import El
 from pfl_node.steps import Average, Fetch, Gather, Report, Send, Train
-from tests.byhand import A, B, C, D, Hand, core_of, head_of, make, model, offer
+from tests.drive_policy import A, B, C, D, Hand, core_of, head_of, make, model, offer
 from tests.unit.policies.test_deprl import apart
 
 

@@ -12,7 +12,7 @@ import pytest
 from pfl_node.policies.dpsgd import Dpsgd, metropolis_hastings
 from pfl_node.steps import Average, Gather, Report, Send, Train
 from pfl_node.types import Offer, PeerId
-from tests.byhand import A, B, Hand, Run, core_of, make, model, offer
+from tests.drive_policy import A, B, Hand, Run, core_of, make, model, offer
 
 NODES = [PeerId(f"n{i:02}") for i in range(9)]
 

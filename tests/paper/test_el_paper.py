@@ -6,10 +6,10 @@ from __future__ import annotations
 import random
 
 from pfl_node.policies.el import El
+from pfl_node.policies.topology import regular
 from pfl_node.steps import Average, Gather, Report, Send, Train
-from pfl_node.topology import regular
 from pfl_node.types import PeerId
-from tests.byhand import ME, A, B, C, D, Hand, core_of, make, model, offer
+from tests.drive_policy import ME, A, B, C, D, Hand, core_of, make, model, offer
 
 MANY = [PeerId(f"p{i:02}") for i in range(15)]
 

@@ -12,8 +12,8 @@ from pfl_node.policies.epsilon_greedy import EpsilonGreedy
 from pfl_node.policies.greedy import Greedy
 from pfl_node.steps import Ask, Fetch, Report
 from pfl_node.types import PeerId
-from tests.byhand import Run, make
-from tests.pulling import among, peers
+from tests.drive_policy import Run, make
+from tests.pull_swarm import among, peers
 
 ALL = peers(20)
 BEST = ALL[16:]  # p016..p019: the higher the number, the better my model does there

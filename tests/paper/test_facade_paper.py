@@ -11,7 +11,7 @@ from pfl_node.policies.el import El
 from pfl_node.policies.facade import Facade
 from pfl_node.steps import Average, Fresh, Gather, Report, Score, Send, Train
 from pfl_node.types import Offer, PeerId
-from tests.byhand import A, B, C, Hand, core_of, head_of, losses, make, model, offer
+from tests.drive_policy import A, B, C, Hand, core_of, head_of, losses, make, model, offer
 
 
 def test_each_head_has_a_start_of_its_own_and_all_share_one_core() -> None:

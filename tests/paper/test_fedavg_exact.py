@@ -16,16 +16,16 @@ from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.model import Model
 from pfl_node.policies import configure, load_policy
-from pfl_node.sampling import sample
+from pfl_node.policies.sampling import sample
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
+from pfl_node.sim.event_journal import Journal
 from pfl_node.sim.faults import node_ids
-from pfl_node.sim.held import Plan
-from pfl_node.sim.journal import Journal
-from pfl_node.sim.learns import learners_of
-from pfl_node.sim.swarm import SimSwarm
+from pfl_node.sim.learner_port import learners_of
+from pfl_node.sim.simulation import SimSwarm
+from pfl_node.sim.snapshot import Plan
 from pfl_node.types import PeerId
-from tests.e2e.living import Town, play
+from tests.e2e.in_process import Town, play
 
 NODES, ROUNDS = 5, 3
 IID = {"angles": [0], "samples": 40}

@@ -1,6 +1,6 @@
 """`feded` against Eriksson 2022, "Weighted Ensemble Distillation in Federated Learning with Non-IID Data":
 Algorithm 2 and sections 2.4, 3.1 and 3.4. Each test quotes what it covers. The formulas of the weights are in
-`tests/unit/test_ensemble.py`."""
+`tests/unit/policies/test_ensemble.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pfl_node.steps import (
     Train,
 )
 from pfl_node.types import Offer, PeerId
-from tests.byhand import A, B, Hand, make, model, said
+from tests.drive_policy import A, B, Hand, make, model, said
 
 MINE = said(1.0, 0.5, novelty=[0.1, 0.2], counts=[5, 5])
 

@@ -9,7 +9,7 @@ import pytest
 
 from pfl_node.policies.gossip import Gossip
 from pfl_node.steps import Average, Report, Score, Send, Sleep, Train
-from tests.byhand import ME, A, B, C, Hand, Run, core_of, make, model, offer
+from tests.drive_policy import ME, A, B, C, Hand, Run, core_of, make, model, offer
 
 
 def test_a_model_is_trained_before_it_is_sent_for_the_first_time() -> None:

@@ -9,8 +9,8 @@ import pytest
 from pfl_node.policies.greedy import Greedy
 from pfl_node.policies.random_pull import RandomPull
 from pfl_node.steps import Ask, Average, Fetch, Linger, Peers, Publish, Report, Score, Train
-from tests.byhand import A, B, C, D, Run, core_of, make
-from tests.pulling import among, kinds, peers
+from tests.drive_policy import A, B, C, D, Run, core_of, make
+from tests.pull_swarm import among, kinds, peers
 
 
 def test_the_default_is_4_of_20_by_the_accuracy_on_their_data() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pfl_node.policies.facade import Facade
 from pfl_node.policies.idca import Idca
 from pfl_node.steps import Average, Fresh, Gather, Score, Send, Train
-from tests.byhand import A, B, C, Hand, core_of, head_of, make, model, offer
+from tests.drive_policy import A, B, C, Hand, core_of, head_of, make, model, offer
 
 
 def test_each_node_has_k_whole_models_with_starts_of_their_own() -> None:

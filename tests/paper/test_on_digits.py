@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pfl_node.settings import EvalSettings, PolicySettings, Settings, TaskSettings
-from pfl_node.sim.run import simulate
+from pfl_node.sim.simulate import simulate
 from pfl_node.sim.summary import Summary
 
 ROUNDS = 40

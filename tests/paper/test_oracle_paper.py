@@ -5,8 +5,8 @@ from __future__ import annotations
 from pfl_node.policies.oracle import Oracle
 from pfl_node.policies.random_pull import RandomPull
 from pfl_node.steps import Average, Fetch, Publish, Report
-from tests.byhand import Run, core_of, make
-from tests.pulling import among, peers
+from tests.drive_policy import Run, core_of, make
+from tests.pull_swarm import among, peers
 
 ALL = peers(10)
 TAGS = {p: i % 2 for i, p in enumerate(ALL)}

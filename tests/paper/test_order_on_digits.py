@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.policies import everybody, minority, skewed
-from pfl_node.sim.compare import Comparison
+from pfl_node.sim.policy_comparison import Comparison
 
 SEEDS = 3
 NOISE = 0.005  # a tie: the paper's own lead of the oracle over PENS is 0.3 points

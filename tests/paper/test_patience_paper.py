@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from pfl_node.policies import POLICIES
+from pfl_node.policies.early_stopping import Patient
 from pfl_node.policies.gossip import Gossip
 from pfl_node.policies.local import Local
-from pfl_node.policies.patience import Patient
 from pfl_node.policies.pens import Pens
 from pfl_node.policies.pens_pull import PensPull
 from pfl_node.policies.random_pull import RandomPull
 from pfl_node.steps import Average, Linger, Publish, Record, Report, Score, Send, Train
-from tests.byhand import A, B, Hand, Run, core_of, make, model, offer
-from tests.pulling import among, kinds, validated
+from tests.drive_policy import A, B, Hand, Run, core_of, make, model, offer
+from tests.pull_swarm import among, kinds, validated
 
 FAMILY = (
     "local",

@@ -11,7 +11,7 @@ from pfl_node.policies.neighbours import more_than_expected
 from pfl_node.policies.pens import Pens
 from pfl_node.steps import Average, Record, Report, Score, Send, Train
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, D, Hand, Run, core_of, losses, make, model, offer
+from tests.drive_policy import A, B, C, D, Hand, Run, core_of, losses, make, model, offer
 
 
 def test_the_default_is_the_best_2_of_10_for_200_selections() -> None:

@@ -12,8 +12,8 @@ from pfl_node.policies.pens_pull import PensPull
 from pfl_node.policies.random_pull import RandomPull
 from pfl_node.steps import Ask, Average, Fetch, Peers, Record, Report, Train
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, D, Hand, Run, make, model
-from tests.pulling import among, kinds, peers
+from tests.drive_policy import A, B, C, D, Hand, Run, make, model
+from tests.pull_swarm import among, kinds, peers
 
 ALL = peers(20)
 TOLD = {p: 0.9 if i < 10 else 0.1 for i, p in enumerate(ALL)}  # the first ten have data like mine

@@ -9,8 +9,8 @@ import pytest
 
 from pfl_node.policies.random_pull import RandomPull
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Send, Train
-from tests.byhand import A, B, C, Hand, Run, core_of, make, model
-from tests.pulling import among, kinds, peers
+from tests.drive_policy import A, B, C, Hand, Run, core_of, make, model
+from tests.pull_swarm import among, kinds, peers
 
 
 def test_the_default_is_to_select_20() -> None:

@@ -9,8 +9,8 @@ import pytest
 from pfl_node.policies.random_pull import RandomPull
 from pfl_node.policies.random_weighted import RandomWeighted
 from pfl_node.steps import Ask, Average, Fetch, Linger, Peers, Publish, Report, Score, Train
-from tests.byhand import A, B, C, Hand, core_of, make
-from tests.pulling import among, kinds, validated
+from tests.drive_policy import A, B, C, Hand, core_of, make
+from tests.pull_swarm import among, kinds, validated
 
 
 def test_the_clients_are_selected_as_in_random() -> None:

@@ -14,7 +14,7 @@ from pfl_node.aggregate import BLOCK, RuleName, combine, mean
 from pfl_node.errors import LayoutMismatch
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.settings import AggregateSettings
-from tests.byhand import LAYOUT, model
+from tests.drive_policy import LAYOUT, model
 from tests.toy import constant
 from tests.vectors import Exact, Rows, by, combined, flat, norms, numbers, tables, wild
 

@@ -11,9 +11,9 @@ import pytest
 
 from pfl_node.cli import PANELS
 from pfl_node.cli.options import FLAGS
-from pfl_node.keys import keys
-from pfl_node.ops.exposition import FIGURES
+from pfl_node.ops.prometheus import FIGURES
 from pfl_node.policies import POLICIES
+from pfl_node.settings.schema import keys
 from pfl_node.sim.faults import FORMS
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +91,7 @@ def test_the_example_of_a_task_is_a_task(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_examples_of_settings_can_be_loaded(tmp_path: Path) -> None:
-    from pfl_node.config import load_settings
+    from pfl_node.settings.load import load_settings
 
     for example in re.findall(r"```toml\n(.*?)```", text("docs/configure.md"), re.DOTALL):
         file = tmp_path / "exp.toml"

@@ -17,7 +17,7 @@ import pytest
 from pfl_node import failpoints
 from pfl_node.errors import ConfigError
 from pfl_node.failpoints import FILES, PLACES, STEPS, afailpoint, arm, failpoint, parse
-from tests.failing import failing
+from tests.arm_failpoints import failing
 
 ROOT = Path(failpoints.__file__).parent
 

@@ -9,11 +9,11 @@ from importlib.resources import files
 from typing import Any
 
 from pfl_node.lab.experiment import Experiment
-from pfl_node.lab.report import table, words
-from pfl_node.lab.report.drawing import Drawn
-from pfl_node.lab.report.facts import COMMAND, facts
+from pfl_node.lab.report import phrases, result_table
 from pfl_node.lab.report.plots import PLOTS
-from pfl_node.lab.report.record import Record, not_default
+from pfl_node.lab.report.render import Drawn
+from pfl_node.lab.report.result import Record, not_default
+from pfl_node.lab.report.run_info import COMMAND, facts
 from pfl_node.lab.report.style import COLOURS, DARK, looks
 
 Drawings = Mapping[str, Sequence[Drawn]]
@@ -61,11 +61,11 @@ def _header(record: Record) -> str:
 
 
 def _missing(record: Record) -> str:
-    absent = table.missing(record.results)
+    absent = result_table.missing(record.results)
     if not absent:
         return ""
-    names = "; ".join(escape(words.cell_title(cell)) for cell in absent)
-    return f'<p class="missing"><b>{words.plural(len(absent), "run")} not finished:</b> {names}.</p>'
+    names = "; ".join(escape(phrases.cell_title(cell)) for cell in absent)
+    return f'<p class="missing"><b>{phrases.plural(len(absent), "run")} not finished:</b> {names}.</p>'
 
 
 # -- what came out ---------------------------------------------------------------------------------------------
@@ -73,14 +73,14 @@ def _missing(record: Record) -> str:
 
 def _results(record: Record) -> str:
     experiment = record.experiment
-    heads = "".join(_head(head) for head in table.columns(experiment))
-    rows = "".join(_row(line, experiment) for line in table.lines(record.results, experiment.metrics))
-    note = f"{words.legend(record.results, 'below it')}."
+    heads = "".join(_head(head) for head in result_table.columns(experiment))
+    rows = "".join(_row(line, experiment) for line in result_table.lines(record.results, experiment.metrics))
+    note = f"{phrases.legend(record.results, 'below it')}."
     if experiment.scale == "quick" and experiment.figures:
         note += " At the quick scale the paper's order should show; its figures belong to its own scale."
     return (
         f'<section><h2>Results</h2><div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>'
-        f'</table></div><p class="note">{escape(words.capital(note))}</p>{_claims(record)}</section>'
+        f'</table></div><p class="note">{escape(phrases.capital(note))}</p>{_claims(record)}</section>'
     )
 
 
@@ -90,13 +90,13 @@ def _head(title: str) -> str:
     return f'<th scope="col"{word}>{escape(title).replace(", ", ",&nbsp;")}</th>'
 
 
-def _row(line: table.Line, experiment: Experiment) -> str:
+def _row(line: result_table.Line, experiment: Experiment) -> str:
     at = f'<td class="word">{escape(line.point)}</td>' if line.point else ""
     cells = "".join(_cell(entry) for entry in line.entries)
     return f'<tr><th scope="row">{_swatch(line.run, experiment)}{escape(line.run)}</th>{at}{cells}</tr>'
 
 
-def _cell(entry: table.Entry) -> str:
+def _cell(entry: result_table.Entry) -> str:
     beside = f"<small>paper {escape(entry.beside)}</small>" if entry.beside else ""
     return f"<td>{escape(entry.figure)}{beside}</td>"
 
@@ -110,8 +110,8 @@ def _claims(record: Record) -> str:
     rows = []
     for found in record.results.verdicts():
         kind, mark = ("holds", "✓") if found.holds else ("fails", "✗") if found.estimate else ("open", "?")
-        judged = f"{mark} <b>{words.judgement(found)}</b>"
-        rows.append(f'<li class="{kind}">{judged}: {escape(words.verdict(found))}</li>')
+        judged = f"{mark} <b>{phrases.judgement(found)}</b>"
+        rows.append(f'<li class="{kind}">{judged}: {escape(phrases.verdict(found))}</li>')
     return f'<h3>Claims</h3><ul class="claims">{"".join(rows)}</ul>' if rows else ""
 
 
@@ -141,13 +141,13 @@ def _runs(record: Record) -> str:
     rows = []
     for cell in record.experiment.cells:
         found = record.results.found.get(cell)
-        name = f'<th scope="row">{_swatch(cell.run, record.experiment)}{escape(words.cell_title(cell))}</th>'
+        name = f'<th scope="row">{_swatch(cell.run, record.experiment)}{escape(phrases.cell_title(cell))}</th>'
         if found is None:
             rows.append(f'<tr>{name}<td class="word" colspan="4">not finished</td></tr>')
             continue
         accuracy = found.summary.get("accuracy")
-        spent = [words.duration(found.summary.get(f"{what}_seconds") or 0.0) for what in ("wall", "cpu")]
-        shown = ["–" if accuracy is None else words.number("accuracy", accuracy), *spent]
+        spent = [phrases.duration(found.summary.get(f"{what}_seconds") or 0.0) for what in ("wall", "cpu")]
+        shown = ["–" if accuracy is None else phrases.number("accuracy", accuracy), *spent]
         links = " ".join(_link(cell.folder, file) for file in ("summary.json", "journal.jsonl", "settings.json"))
         cells = "".join(f"<td>{text}</td>" for text in shown)
         rows.append(f'<tr>{name}{cells}<td class="word">{links}</td></tr>')

@@ -1,17 +1,17 @@
-"""Writes the report of a result into its folder: results.json, table.md, plots/, report.html."""
+"""Writes the report of a result into its folder: results.json, result_table.md, plots/, report.html."""
 
 from __future__ import annotations
 
 import json
 
+from pfl_node.jsonable import plain
 from pfl_node.lab.experiment import Experiment
-from pfl_node.lab.report import style, table
-from pfl_node.lab.report.drawing import DRAW, draw
-from pfl_node.lab.report.facts import facts as facts_of
+from pfl_node.lab.report import result_table, style
 from pfl_node.lab.report.page import page
-from pfl_node.lab.report.record import Record
-from pfl_node.plain import plain
-from pfl_node.store.files import write_atomic
+from pfl_node.lab.report.render import DRAW, draw
+from pfl_node.lab.report.result import Record
+from pfl_node.lab.report.run_info import facts as facts_of
+from pfl_node.store.atomic import write_atomic
 
 RESULTS, TABLE, PAGE = "results.json", "table.md", "report.html"
 NO_PLOTS = "there are no plots, as matplotlib is not installed: pip install 'pfl-node[lab]'"
@@ -22,9 +22,9 @@ def write(record: Record) -> str | None:
     place = record.folder.path
     facts = {"command": record.command, "environment": dict(record.facts)}
     times = {f"{what}_seconds": record.seconds(what) for what in ("wall", "cpu")}
-    found = plain({**table.as_dict(record.results), **facts, **times})
+    found = plain({**result_table.as_dict(record.results), **facts, **times})
     write_atomic(place / RESULTS, json.dumps(found, indent=1, ensure_ascii=False).encode() + b"\n")
-    write_atomic(place / TABLE, table.markdown(record.results, dict(facts_of(record))).encode())
+    write_atomic(place / TABLE, result_table.markdown(record.results, dict(facts_of(record))).encode())
     drawings = draw(record, wanted(record.experiment)) if style.is_there() else None
     if drawings and not record.experiment.plots:  # nobody asked for those that have nothing to show
         drawings = {name: panels for name, panels in drawings.items() if panels}

@@ -15,14 +15,14 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from pfl_node.ops.events import KINDS, TooManyWatchers
-from pfl_node.ops.exposition import registry_of
-from pfl_node.ops.outlook import Outlook
-from pfl_node.ops.web.files import Files
-from pfl_node.ops.web.guard import Guard, Token
-from pfl_node.status import facts_of, status_of
+from pfl_node.ops.prometheus import registry_of
+from pfl_node.ops.status import facts_of, status_of
+from pfl_node.ops.swarm_view import Outlook
+from pfl_node.ops.web.auth import Guard, Token
+from pfl_node.ops.web.static_files import Files
 
 if TYPE_CHECKING:
-    from pfl_node.node import Node
+    from pfl_node.node.lifecycle import Node
 
 TICK = 1.0  # seconds between two messages of /api/live
 READY = ("training", "done")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.unit.cli.run import Shell
+from tests.unit.cli.run_command import Shell
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfl_node.policies import POLICIES
-from tests.unit.cli.run import Shell
+from tests.unit.cli.run_command import Shell
 
 
 def test_policies_as_json_have_names_summaries_and_knobs(shell: Shell) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim import broken
-from tests.unit.cli.run import Shell
+from tests.unit.cli.run_command import Shell
+from tests.unit.sim import broken_policies
 
 
 def policy(name: str) -> str:
-    return f"{Path(broken.__file__)}:{name}"
+    return f"{Path(broken_policies.__file__)}:{name}"
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ def test_a_policy_that_breaks_a_rule_is_found_and_the_line_that_is_printed_repea
 
 
 def test_a_policy_that_computes_for_ever_is_ended(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pfl_node.chaos.trial.COMPUTING", 1.0)
+    monkeypatch.setattr("pfl_node.testing.schedules.trial.COMPUTING", 1.0)
     found = shell("chaos", "--policy", policy("Computes"), "--seed", "0")
     assert found.code == 1
-    assert "it has computed for 1 s and asks for nothing (broken.py, line " in found.out
+    assert "it has computed for 1 s and asks for nothing (broken_policies.py, line " in found.out
 
 
 def test_a_policy_that_is_fine_is_not_blamed(shell: Shell) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfl_node.errors import ConfigError
-from tests.unit.cli.run import Shell
+from tests.unit.cli.run_command import Shell
 
 
 @pytest.mark.parametrize(

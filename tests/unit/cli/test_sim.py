@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pfl_node.cli.sim import ROUNDS, facts
-from pfl_node.metrics import NodeRecord
+from pfl_node.sim.neighbour_metrics import NodeRecord
 from pfl_node.sim.summary import Summary
-from tests.unit.cli.run import Shell
+from tests.unit.cli.run_command import Shell
 
 
 def test_a_simulation_writes_its_journal_and_prints_its_summary(shell: Shell, tmp_path: Path) -> None:

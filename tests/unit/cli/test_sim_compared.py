@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from pfl_node.cli.compared import bars, show
+from pfl_node.cli.compare_view import bars, show
 from pfl_node.cli.sim import apart
-from pfl_node.config import load_settings, policies_in
 from pfl_node.errors import ConfigError
 from pfl_node.policies import POLICIES
 from pfl_node.settings import Settings
-from pfl_node.sim.compare import Comparison, Entrant, Heard, Row
-from pfl_node.sim.fit import Fit
-from tests.unit.cli.run import Shell
+from pfl_node.settings.load import load_settings, policies_in
+from pfl_node.sim.policy_comparison import Comparison, Entrant, Heard, Row
+from pfl_node.sim.scale_knobs import Fit
+from tests.unit.cli.run_command import Shell
 
 QUICK = ("sim", "--nodes", "2", "--rounds", "1", "--set", "train.steps=1")
 RUN = {

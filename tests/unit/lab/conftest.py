@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.lab.made import result
+from tests.unit.lab.made_results import result
 
 
 @pytest.fixture(scope="session")

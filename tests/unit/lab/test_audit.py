@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.errors import ConfigError
-from pfl_node.lab.audit.craft import Forge
-from pfl_node.lab.audit.odds import bound, odds
-from pfl_node.lab.audit.run import _place, _samples, on_the_model, on_the_oracle
+from pfl_node.lab.audit.audit import _place, _samples, on_the_model, on_the_oracle
+from pfl_node.lab.audit.crafted_models import Forge
+from pfl_node.lab.audit.roc import bound, odds
 from pfl_node.model import Entry, Layout
 from pfl_node.settings import Settings
 

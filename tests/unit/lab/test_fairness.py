@@ -13,7 +13,7 @@ from fairlearn.metrics import (
     false_positive_rate_difference,
 )
 
-from pfl_node import fairness
+from pfl_node.lab import fairness
 
 Labels = npt.NDArray[np.int64]
 CLASSES = 5

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pfl_node.cli import main
-from pfl_node.cli.labbed import stopping
+from pfl_node.cli.lab_view import stopping
 from pfl_node.errors import ConfigError
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Cell
-from pfl_node.sim.worker import Order, Voice, obey, reason
-from tests.unit.lab.made import result, written
-from tests.unit.learning.pictures import write_mnist
+from pfl_node.sim.sim_worker import Order, Voice, obey, reason
+from tests.unit.lab.made_results import result, written
+from tests.unit.learning.tiny_datasets import write_mnist
 
 
 class Heard(Voice):

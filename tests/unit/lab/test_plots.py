@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from pfl_node.lab.measures import Found
-from pfl_node.lab.report import blocks, curves, style
-from pfl_node.lab.report.drawing import DRAW, draw
+from pfl_node.lab.report import bar_plots, plot_data, style
 from pfl_node.lab.report.page import page
 from pfl_node.lab.report.plots import PLOTS
-from pfl_node.lab.report.record import reopen
+from pfl_node.lab.report.render import DRAW, draw
+from pfl_node.lab.report.result import reopen
 from pfl_node.lab.report.style import Panel
 from pfl_node.lab.report.write import write
-from tests.unit.lab.made import result
+from tests.unit.lab.made_results import result
 
 SVG = "{http://www.w3.org/2000/svg}"
 SMALL: dict[str, Any] = {"nodes": 8, "rounds": 10, "seeds": 2}
@@ -32,7 +32,7 @@ def found(series: dict[int, dict[str, Any]], **clusters: int | None) -> Found:
 
 
 def test_a_band_is_the_mean_the_lowest_and_the_highest_seed() -> None:
-    made = curves.band([{4: 0.2, 9: 0.6}, {4: 0.4, 9: 0.8, 14: 0.9}], lambda r: r + 1)
+    made = plot_data.band([{4: 0.2, 9: 0.6}, {4: 0.4, 9: 0.8, 14: 0.9}], lambda r: r + 1)
     assert made is not None
     assert made.x == (5, 10)
     assert made.mean == pytest.approx((0.3, 0.7))
@@ -40,20 +40,20 @@ def test_a_band_is_the_mean_the_lowest_and_the_highest_seed() -> None:
 
 
 def test_seeds_that_share_no_round_make_no_band() -> None:
-    assert curves.band([{4: 0.2}, {9: 0.4}], float) is None
-    assert curves.band([], float) is None
+    assert plot_data.band([{4: 0.2}, {9: 0.4}], float) is None
+    assert plot_data.band([], float) is None
 
 
 def test_bytes_are_those_of_all_nodes() -> None:
     rows = {4: {id: {"test_accuracy": 0.5, "bytes_sent": 3_000_000} for id in "ab"}}
-    made = curves.over_bytes([found(rows, a=0, b=0)], "test_accuracy")
+    made = plot_data.over_bytes([found(rows, a=0, b=0)], "test_accuracy")
     assert made is not None
     assert made.x == (6.0,)
 
 
 @pytest.mark.parametrize("row", [{"test_accuracy": 0.5, "bytes_sent": 0}, {"test_accuracy": 0.5}])
 def test_who_sent_nothing_or_did_not_count_has_no_line_over_bytes(row: dict[str, Any]) -> None:
-    assert curves.over_bytes([found({4: {"a": row}}, a=0)], "test_accuracy") is None
+    assert plot_data.over_bytes([found({4: {"a": row}}, a=0)], "test_accuracy") is None
 
 
 def test_precision_is_the_share_of_what_was_merged_from_the_own_cluster() -> None:
@@ -61,13 +61,13 @@ def test_precision_is_the_share_of_what_was_merged_from_the_own_cluster() -> Non
         0: {"a": {"from": ["b", "c"]}, "c": {"from": ["b"]}},
         1: {"a": {"from": []}},
     }
-    assert curves.same_cluster(found(rows, a=0, b=0, c=1)) == {0: pytest.approx((0.5 + 0) / 2)}
+    assert plot_data.same_cluster(found(rows, a=0, b=0, c=1)) == {0: pytest.approx((0.5 + 0) / 2)}
 
 
 def test_many_rounds_are_taken_together() -> None:
     rows = {t: {"a": {"from": ["b"]}} for t in range(1000)}
-    made = curves.same_cluster(found(rows, a=0, b=0))
-    assert len(made) == curves.WINDOWS
+    made = plot_data.same_cluster(found(rows, a=0, b=0))
+    assert len(made) == plot_data.WINDOWS
     assert set(made.values()) == {1.0}
 
 
@@ -78,15 +78,15 @@ def test_heads_are_counted_per_cluster_from_the_first_choice_on() -> None:
         2: {"a": {"head": 0}, "b": {"head": 0}, "c": {"head": 1}},
     }
     told = found(rows, a=0, b=0, c=1)
-    assert curves.choices(told, 0) == curves.Choices((2, 3), {0: (1, 2), 1: (1, 0)})
-    assert curves.choices(told, 1) == curves.Choices((2, 3), {1: (1, 1)})
-    assert curves.choices(found({0: {"a": {}}}, a=0), None) is None
+    assert plot_data.choices(told, 0) == plot_data.Choices((2, 3), {0: (1, 2), 1: (1, 0)})
+    assert plot_data.choices(told, 1) == plot_data.Choices((2, 3), {1: (1, 1)})
+    assert plot_data.choices(found({0: {"a": {}}}, a=0), None) is None
 
 
 def test_who_got_from_whom_is_what_nodes_merged_or_else_what_they_took(whole: Path) -> None:
     record = reopen(whole)
     cells = {cell.run: cell for cell in record.experiment.cells if cell.seed == 0}
-    got = {run: curves.exchange(record.results.found[c], record.folder, c) for run, c in cells.items()}
+    got = {run: plot_data.exchange(record.results.found[c], record.folder, c) for run, c in cells.items()}
     assert got["Local"] is None
     assert got["EL"] is not None
     assert sum(map(sum, got["EL"].counts)) == 20 * 8 * 2  # every message that was taken
@@ -103,7 +103,7 @@ def test_a_fetched_model_came_from_the_node_that_was_asked(tmp_path: Path) -> No
     (folder / cell.folder / "journal.jsonl").write_text(rows)
     record = reopen(folder)
     cell = next(c for c in record.experiment.cells if c.folder == "el/seed-0")
-    got = curves.exchange(record.results.found[cell], record.folder, cell)
+    got = plot_data.exchange(record.results.found[cell], record.folder, cell)
     assert got is not None
     assert got.counts[0] == (0, 0, 0, 0, 0, 0, 0, 1)
     assert sum(map(sum, got.counts)) == 1
@@ -167,7 +167,7 @@ def test_a_head_has_the_same_colour_and_hatch_in_every_cluster(tmp_path: Path) -
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen: dict[str, set[tuple[Any, str]]] = {}
     with style.styled():
-        panels = blocks.settlement(reopen(folder))
+        panels = bar_plots.settlement(reopen(folder))
     for panel in panels:
         legend = panel.figure.legends[0]
         for text, patch in zip(legend.get_texts(), legend.get_patches(), strict=True):

@@ -14,15 +14,15 @@ import pytest
 from pfl_node.cli import main
 from pfl_node.errors import ConfigError
 from pfl_node.lab import results, spec
-from pfl_node.lab.folder import Folder
-from pfl_node.lab.report import style, words
-from pfl_node.lab.report.facts import facts
+from pfl_node.lab.report import phrases, style
 from pfl_node.lab.report.page import page
-from pfl_node.lab.report.record import Record, reopen
-from pfl_node.lab.report.table import Entry, as_dict, markdown
+from pfl_node.lab.report.result import Record, reopen
+from pfl_node.lab.report.result_table import Entry, as_dict, markdown
+from pfl_node.lab.report.run_info import facts
 from pfl_node.lab.report.write import wanted, write
 from pfl_node.lab.results import Estimate
-from tests.unit.lab.made import made, result, written
+from pfl_node.lab.results_dir import Folder
+from tests.unit.lab.made_results import made, result, written
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -70,36 +70,36 @@ class Tags(HTMLParser):
     ],
 )
 def test_figures_are_written_as_papers_print_them(metric: str, value: float, text: str) -> None:
-    assert words.number(metric, value) == text
+    assert phrases.number(metric, value) == text
 
 
 def test_one_seed_has_no_interval() -> None:
-    assert words.spread("accuracy", Estimate((0.5,))) == "50.0"
-    assert words.spread("accuracy", Estimate((0.5, 0.6))) == "55.0 ± 63.5"
-    assert words.spread("accuracy", None) == "–"
+    assert phrases.spread("accuracy", Estimate((0.5,))) == "50.0"
+    assert phrases.spread("accuracy", Estimate((0.5, 0.6))) == "55.0 ± 63.5"
+    assert phrases.spread("accuracy", None) == "–"
 
 
 def test_an_interval_has_as_many_digits_as_its_mean() -> None:
-    assert words.spread("models_sent", Estimate((723.5, 724.5))) == "724 ± 6"
-    assert words.spread("cpu", Estimate((2.25, 2.15))) == "2.2 ± 0.6"
-    assert words.spread("demographic_parity", Estimate((0.04, 0.06))) == "0.0500 ± 0.1271"
+    assert phrases.spread("models_sent", Estimate((723.5, 724.5))) == "724 ± 6"
+    assert phrases.spread("cpu", Estimate((2.25, 2.15))) == "2.2 ± 0.6"
+    assert phrases.spread("demographic_parity", Estimate((0.04, 0.06))) == "0.0500 ± 0.1271"
 
 
 def test_a_figure_that_some_seeds_lack_says_how_many_have_it() -> None:
-    assert words.spread("rounds_to_target", Estimate((70.0,)), of=3) == "70 [1 of 3 seeds]"
+    assert phrases.spread("rounds_to_target", Estimate((70.0,)), of=3) == "70 [1 of 3 seeds]"
     assert str(Entry("rounds_to_target", None, 87.0, seeds=3)) == "not reached (87)"
     assert str(Entry("precision", None, None, seeds=3)) == "–"
 
 
 @pytest.mark.parametrize(("metric", "title"), [("settled_after", "settled after, rounds"), ("cpu", "CPU, s")])
 def test_a_column_names_its_unit(metric: str, title: str) -> None:
-    assert words.heading(metric) == title
-    assert words.heading("rounds_to_target") == "rounds to target"
+    assert phrases.heading(metric) == title
+    assert phrases.heading("rounds_to_target") == "rounds to target"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(4.4, "4 s"), (61, "1 min 1 s"), (7260, "2 h 1 min")])
 def test_times_are_told_in_two_units(seconds: float, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert phrases.duration(seconds) == text
 
 
 # -- tables ----------------------------------------------------------------------------------------------------
@@ -110,8 +110,8 @@ def test_the_table_has_our_figure_the_papers_and_the_difference(whole: Path) -> 
     rows = {line.split(" | ")[0].rstrip(): line for line in markdown(record.results, {}).splitlines()}
     ours = record.results.estimate("EL", "", "majority")
     assert ours is not None
-    gap = words.signed("majority", ours.mean - 0.72)
-    assert f"{words.spread('majority', ours)} (72.0, {gap})" in rows["| EL"]
+    gap = phrases.signed("majority", ours.mean - 0.72)
+    assert f"{phrases.spread('majority', ours)} (72.0, {gap})" in rows["| EL"]
     assert "(" not in rows["| Local"]
 
 
@@ -241,7 +241,7 @@ def test_without_matplotlib_there_are_tables_and_one_line_that_says_what_to_do(t
 
 
 def test_a_report_needs_no_torch_and_loads_matplotlib_only_to_draw() -> None:
-    code = "import sys, pfl_node.lab.report.write, pfl_node.lab.compare, pfl_node.lab.tensorboard\n"
+    code = "import sys, pfl_node.lab.report.write, pfl_node.lab.result_comparison, pfl_node.lab.tensorboard\n"
     code += "print(*sorted({'torch', 'matplotlib', 'sklearn', 'pandas'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -9,7 +9,7 @@ import pytest
 
 from pfl_node.lab.experiment import Cell, Claim, Experiment
 from pfl_node.lab.measures import Found
-from pfl_node.lab.report import words
+from pfl_node.lab.report import phrases
 from pfl_node.lab.results import Estimate, Results, t95
 from pfl_node.settings import Settings
 
@@ -54,7 +54,7 @@ def test_a_claim_is_judged_seed_by_seed() -> None:
     assert verdict.estimate is not None
     assert verdict.estimate.values == pytest.approx((0.1, 0.1, 0.02))
     assert verdict.holding == 2
-    told = words.verdict(verdict)
+    told = phrases.verdict(verdict)
     assert told == "accuracy of A above B by 5.0 points or more: +7.3 ± 11.5 points, on 2 of 3 seeds"
 
 
@@ -65,8 +65,8 @@ def test_a_seed_that_one_of_them_lacks_does_not_count() -> None:
     (nothing,) = found({"A": [{}, {"accuracy": 0.1}], "B": b}, Claim("accuracy", "A", "B")).verdicts()
     assert nothing.estimate is None
     assert not nothing.holds
-    assert words.judgement(nothing) == "not measured"
-    assert words.verdict(nothing).endswith(": no seed has both")
+    assert phrases.judgement(nothing) == "not measured"
+    assert phrases.verdict(nothing).endswith(": no seed has both")
 
 
 def test_who_never_came_to_the_target_took_longer_than_all_its_rounds() -> None:
@@ -74,6 +74,6 @@ def test_who_never_came_to_the_target_took_longer_than_all_its_rounds() -> None:
     (verdict,) = found({"A": [never], "B": [soon]}, Claim("rounds_to_target", "A", "B", by=10)).verdicts()
     assert verdict.holds
     assert verdict.at_least
-    assert words.verdict(verdict).endswith("by 10 rounds or more: at least +38 rounds")
+    assert phrases.verdict(verdict).endswith("by 10 rounds or more: at least +38 rounds")
     (turned,) = found({"A": [soon], "B": [never]}, Claim("rounds_to_target", "A", "B")).verdicts()
-    assert words.judgement(turned) == "not measured"
+    assert phrases.judgement(turned) == "not measured"

@@ -19,9 +19,9 @@ from pfl_node.learning.datasets import Dataset, Images
 from pfl_node.learning.partition import Indices
 from pfl_node.learning.task import Data, Place
 from pfl_node.learning.tasks import load_task
-from pfl_node.metrics import fair_accuracy
 from pfl_node.settings import TaskSettings
-from tests.unit.cli.run import Shell
+from pfl_node.sim.neighbour_metrics import fair_accuracy
+from tests.unit.cli.run_command import Shell
 
 SCALES: tuple[Scale, ...] = ("quick", "paper")
 EMBEDDED = {"attacks-digits", "digits-clusters", "liars-digits", "privacy-digits"}  # their data comes along

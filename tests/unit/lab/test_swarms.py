@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import PflError
-from pfl_node.lab.swarms import crew, shelf
-from pfl_node.lab.swarms.cell import Cell, for_turns, progress
-from pfl_node.lab.swarms.crew import Order
-from pfl_node.lab.swarms.shelf import Mark, Shelf, Standing, joined, standings
+from pfl_node.lab.swarms import swarm_checkpoints, swarm_runner
+from pfl_node.lab.swarms.swarm_cell import Cell, for_turns, progress
+from pfl_node.lab.swarms.swarm_checkpoints import Mark, Shelf, Standing, joined, standings
+from pfl_node.lab.swarms.swarm_runner import Order
 from pfl_node.settings import Settings
-from pfl_node.sim.crew import Said
-from pfl_node.store.home import Home
-from pfl_node.swarm.spec import node_name, rows_of, state_of
-from tests.unit.swarm.made import after, outcome, record, started, swarm
+from pfl_node.sim.process_pool import Said
+from pfl_node.store.data_dir import Home
+from pfl_node.swarm.messages import node_name, rows_of, state_of
+from tests.unit.swarm.made_swarms import after, outcome, record, started, swarm
 
 DETAILS = {"bytes_sent": 10, "bytes_received": 5, "models_sent": {"n001": 2}, "told": {"round": {"head": 1}}}
 
@@ -97,8 +97,8 @@ def test_the_events_of_all_nodes_become_one_journal_in_the_order_of_time(tmp_pat
 
 
 def test_nodes_that_are_still_leaving_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "LOOK", 0.01)
-    monkeypatch.setattr(shelf, "LEAVING", 0.05)
+    monkeypatch.setattr(swarm_checkpoints, "LOOK", 0.01)
+    monkeypatch.setattr(swarm_checkpoints, "LEAVING", 0.05)
     place = Shelf(tmp_path, 1)
     place.go_on()
     home = Home.open(place.path / "nodes" / node_name(0))
@@ -169,10 +169,10 @@ def test_progress_tells_how_many_are_there_and_then_the_slowest() -> None:
 def test_a_swarm_that_fails_does_not_keep_the_next_from_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, why: str
 ) -> None:
-    monkeypatch.setattr(crew, "MODULE", "tests.unit.swarm.child")
+    monkeypatch.setattr(swarm_runner, "MODULE", "tests.unit.swarm.child_process")
     monkeypatch.setattr(Order, "dump", lambda self: json.dumps(what if self.nodes == 1 else "answer"))
     heard: list[tuple[int, Said]] = []
-    last = crew.run_all(
+    last = swarm_runner.run_all(
         [order(tmp_path, 1), order(tmp_path, 2)], lambda number, said: heard.append((number, said))
     )
     assert (last[0]["event"], last[0]["why"], last[0].get("mistake", False)) == ("failed", why, what == "mistake")
@@ -181,14 +181,14 @@ def test_a_swarm_that_fails_does_not_keep_the_next_from_running(
 
 
 def test_whoever_stops_listening_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "MODULE", "tests.unit.swarm.child")
+    monkeypatch.setattr(swarm_runner, "MODULE", "tests.unit.swarm.child_process")
     monkeypatch.setattr(Order, "dump", lambda self: json.dumps("wait"))
-    process = crew._spawn()
-    monkeypatch.setattr(crew, "_spawn", lambda: process)
+    process = swarm_runner._spawn()
+    monkeypatch.setattr(swarm_runner, "_spawn", lambda: process)
 
     def heard(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        crew.run_all([order(tmp_path)], heard)
+        swarm_runner.run_all([order(tmp_path)], heard)
     assert process.returncode == 0

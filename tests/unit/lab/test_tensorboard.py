@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfl_node.cli import main
-from pfl_node.lab.report.record import reopen
+from pfl_node.lab.report.result import reopen
 from pfl_node.lab.tensorboard import FILE, crc32c, events, export, masked
 
 

@@ -11,8 +11,8 @@ from pfl_node import predictions
 from pfl_node.errors import TaskError
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.autoencoder import symmetric
-from pfl_node.learning.chance import seeded
 from pfl_node.learning.learner import Learner
+from pfl_node.learning.seeding import seeded
 from pfl_node.learning.task import Data
 from tests.unit.learning.nets import blobs, plain, student, with_batch_norm, with_dropout
 

@@ -15,7 +15,14 @@ from pfl_node.errors import ConfigError, PflError, TaskError
 from pfl_node.learning import datasets
 from pfl_node.learning.datasets import load
 from pfl_node.learning.readers import cifar
-from tests.unit.learning.pictures import cifar_batch, idx, random_images, write_cifar10, write_folders, write_mnist
+from tests.unit.learning.tiny_datasets import (
+    cifar_batch,
+    idx,
+    random_images,
+    write_cifar10,
+    write_folders,
+    write_mnist,
+)
 
 REAL = Path(os.environ.get("PFL_DATA") or Path(__file__).parents[4] / "shared" / "data")
 

@@ -22,7 +22,7 @@ from pfl_node.learning.digits import (
     skewed_share,
 )
 from pfl_node.learning.learner import Learner
-from pfl_node.learning.models.digits import MODELS
+from pfl_node.learning.models.digits_nets import MODELS
 from pfl_node.learning.task import Task
 from pfl_node.settings import TrainSettings
 

@@ -23,7 +23,7 @@ from pfl_node.learning.rotation import turned
 from pfl_node.learning.task import Place, Task
 from pfl_node.learning.tasks import TASKS, find, load_task
 from pfl_node.settings import TaskSettings, TrainSettings
-from tests.unit.learning.pictures import write_cifar10, write_folders, write_mnist
+from tests.unit.learning.tiny_datasets import write_cifar10, write_folders, write_mnist
 
 REAL = Path(os.environ.get("PFL_DATA") or Path(__file__).parents[4] / "shared" / "data")
 PAPERS = [name for name in TASKS if name != "digits"]

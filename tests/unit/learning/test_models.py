@@ -11,8 +11,8 @@ from torch import nn
 from pfl_node.errors import ConfigError
 from pfl_node.learning.layout import layout_of
 from pfl_node.learning.models import MODELS, autoencoder, network
-from pfl_node.learning.options import check_defaults
-from pfl_node.learning.pool import alike
+from pfl_node.learning.train_options import check_defaults
+from pfl_node.learning.workspace_pool import alike
 
 LIGHT = [name for name, one in MODELS.items() if not one.torchvision]
 

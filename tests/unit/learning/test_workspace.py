@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pfl_node.learning.layout import layout_of, pack
-from pfl_node.learning.pool import alike, pool_for
 from pfl_node.learning.workspace import Workspace, stretches
+from pfl_node.learning.workspace_pool import alike, pool_for
 from pfl_node.model import Layout, Model
 from tests.unit.learning.nets import Tied, convolutions, plain, with_batch_norm, with_dropout
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pfl_node.membership.member import State
 from pfl_node.membership.packet import Kind, Packet
-from tests.unit.membership.hand import ME, Hand, peer
+from tests.unit.membership.manual_swim import ME, Hand, peer
 
 ELSEWHERE = replace(peer(1), address="10.0.0.99:7000")
 

@@ -10,14 +10,14 @@ import grpc
 import pytest
 
 from pfl_node.errors import PeerGone
-from pfl_node.membership.channels import Channels
 from pfl_node.membership.resolver import Resolver, written
 from pfl_node.membership.udp import Udp
 from pfl_node.types import PeerId
 from pfl_node.wire import membership_pb2 as pb
-from pfl_node.wire.dial import Dialer, Link
+from pfl_node.wire.dialer import Dialer, Link
 from pfl_node.wire.endpoint import Endpoint
-from tests.unit.membership.swarm import until
+from pfl_node.wire.membership_channels import Channels
+from tests.unit.membership.local_swarm import until
 
 
 def test_numbers_need_no_lookup() -> None:

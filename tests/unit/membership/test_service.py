@@ -13,15 +13,15 @@ import grpc
 import pytest
 
 from pfl_node.errors import ConfigError
-from pfl_node.membership.config import SwimConfig
-from pfl_node.membership.events import Joined, JoinRefused
 from pfl_node.membership.member import State
+from pfl_node.membership.member_events import Joined, JoinRefused
 from pfl_node.membership.service import Membership
+from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.settings import MembershipSettings
 from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_pb2_grpc import MembershipStub
-from tests.unit.membership.swarm import QUICK, Place, Swarm, member, swarm
+from tests.unit.membership.local_swarm import QUICK, Place, Swarm, member, swarm
 
 
 def everybody_knows(places: list[Place]) -> bool:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from pfl_node.errors import Refused
-from pfl_node.membership.codec import decode, encode
-from pfl_node.membership.config import SwimConfig
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.packet import Kind, Packet, Rumor
-from tests.sim.swim_network import Host, SwimNetwork, node
+from pfl_node.membership.packet_codec import decode, encode
+from pfl_node.membership.swim_config import SwimConfig
+from tests.unit.sim.swim_harness import Host, SwimNetwork, node
 
 MOST = 5  # members
 CONFIG = SwimConfig(members_limit=16)  # the dead are remembered for longer than a test waits: only they can refute

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pfl_node.membership.config import SwimConfig
-from pfl_node.membership.events import Changed, Clashed, Dial, Died, Joined, Left, Suspected, Sync
 from pfl_node.membership.member import INCARNATION_LIMIT, State
+from pfl_node.membership.member_events import Changed, Clashed, Dial, Died, Joined, Left, Suspected, Sync
 from pfl_node.membership.packet import Kind, Packet, Rumor
-from tests.unit.membership.hand import ME, Hand, peer
+from pfl_node.membership.swim_config import SwimConfig
+from tests.unit.membership.manual_swim import ME, Hand, peer
 
 
 def test_a_ping_is_answered_to_where_it_came_from_with_my_round_on_board() -> None:

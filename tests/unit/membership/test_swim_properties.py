@@ -7,12 +7,12 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pfl_node.membership.codec import decode, encode
-from pfl_node.membership.config import SwimConfig
 from pfl_node.membership.member import INCARNATION_LIMIT, Member, State
 from pfl_node.membership.packet import Kind, Packet, Rumor
+from pfl_node.membership.packet_codec import decode, encode
 from pfl_node.membership.swim import Swim
-from tests.unit.membership.hand import ME
+from pfl_node.membership.swim_config import SwimConfig
+from tests.unit.membership.manual_swim import ME
 
 CONFIG = SwimConfig(members_limit=5, forget=3.0, tombstone=5.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfl_node.membership.owntime import OwnTime
+from pfl_node.membership.suspendable_clock import OwnTime
 from pfl_node.membership.timers import Timers
 
 

@@ -31,7 +31,7 @@ class Terminal(io.StringIO):
 def test_without_a_terminal_a_line_is_a_json_object() -> None:
     stream = io.StringIO()
     configure_logs(LogSettings(), stream, worker=3)
-    structlog.get_logger("pfl_node.node").info("joined", peers=2)
+    structlog.get_logger("pfl_node.node.lifecycle").info("joined", peers=2)
     event = json.loads(stream.getvalue())
     assert list(event) == ["timestamp", "level", "event", "worker", "peers"]
     assert (event["level"], event["event"], event["worker"], event["peers"]) == ("info", "joined", 3, 2)

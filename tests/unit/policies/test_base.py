@@ -8,8 +8,8 @@ import pytest
 from pfl_node.model import Model
 from pfl_node.policies import POLICIES
 from pfl_node.policies.base import Policy, by_loss
-from pfl_node.store.state import freeze, thaw
-from tests.byhand import LAYOUT, losses, make, model
+from pfl_node.store.policy_state import freeze, thaw
+from tests.drive_policy import LAYOUT, losses, make, model
 
 
 class Hoarder(Policy):

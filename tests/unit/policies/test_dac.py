@@ -8,7 +8,7 @@ import pytest
 from pfl_node.policies.dac import MOST, TOLD, Dac, similarity
 from pfl_node.steps import Average, Fetch, Gather, Linger, Publish, Report, Score, Send, Train
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, Hand, Run, losses, make, model, offer
+from tests.drive_policy import A, B, C, Hand, Run, losses, make, model, offer
 
 MANY = [PeerId(f"p{i:04}") for i in range(5000)]
 

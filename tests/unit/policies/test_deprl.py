@@ -7,7 +7,7 @@ from pfl_node.model import Model
 from pfl_node.policies.deprl import Deprl
 from pfl_node.steps import Gather, Report, Send, Train
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, Hand, core_of, head_of, make, model, offer
+from tests.drive_policy import A, B, C, Hand, core_of, head_of, make, model, offer
 
 
 def apart(step: Train) -> Model:

@@ -9,7 +9,7 @@ from pfl_node.policies import configure
 from pfl_node.policies.dpsgd import Dpsgd
 from pfl_node.steps import Average, Gather, Record, Report, Send
 from pfl_node.types import PeerId
-from tests.byhand import ME, A, B, C, D, Hand, core_of, make, model, offer
+from tests.drive_policy import ME, A, B, C, D, Hand, core_of, make, model, offer
 
 
 @pytest.fixture

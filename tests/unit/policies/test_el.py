@@ -7,7 +7,7 @@ from pfl_node.policies import configure
 from pfl_node.policies.el import El
 from pfl_node.steps import Gather, Report, Send, Train
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, D, Hand, Run, make, model, offer
+from tests.drive_policy import A, B, C, D, Hand, Run, make, model, offer
 
 
 @pytest.mark.parametrize("peers", [[], [A], [A, B]])

@@ -5,8 +5,8 @@ import pytest
 from pfl_node.policies.epsilon_greedy import EpsilonGreedy
 from pfl_node.steps import Fetch, Report
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, Hand, make, model
-from tests.pulling import among
+from tests.drive_policy import A, B, C, Hand, make, model
+from tests.pull_swarm import among
 
 
 @pytest.mark.parametrize("scored", ["mine", "theirs"])

@@ -8,7 +8,7 @@ import pytest
 from pfl_node.policies.facade import Facade
 from pfl_node.steps import Average, Fetch, Fresh, Gather, Report, Score, Send, Train
 from pfl_node.types import Offer, PeerId
-from tests.byhand import A, B, C, Hand, Run, core_of, head_of, losses, make, model, offer
+from tests.drive_policy import A, B, C, Hand, Run, core_of, head_of, losses, make, model, offer
 
 
 @pytest.mark.parametrize("peers", [[], [A], [A, B]])

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from pfl_node.contract.subject import IDS, ROUNDS, Subject
 from pfl_node.model import Model
 from pfl_node.policies.fedavg import ASKED, FedAvg
 from pfl_node.sim.faults import Crash, Join, Restart
 from pfl_node.steps import Fetch, Fresh, Gather, Report, Send, Train
+from pfl_node.testing.contract.harness import IDS, ROUNDS, Subject
 from pfl_node.types import Offer, PeerId
-from tests.byhand import A, B, C, Hand, Run, make, model, offer
+from tests.drive_policy import A, B, C, Hand, Run, make, model, offer
 
 
 def common(value: float, round: int, *peers: PeerId) -> dict[PeerId, Offer]:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from pfl_node import predictions
-from pfl_node.contract.subject import IDS, ROUNDS, Subject
 from pfl_node.policies.feded import FedEd
 from pfl_node.sim.faults import Join
 from pfl_node.steps import Distill, Fetch, Gather, Linger, Predict, Publish, Report, Send, Train
+from pfl_node.testing.contract.harness import IDS, ROUNDS, Subject
 from pfl_node.types import Offer, PeerId
-from tests.byhand import A, B, C, Hand, Run, make, model, said
+from tests.drive_policy import A, B, C, Hand, Run, make, model, said
 
 YES, NO = said(1.0), said(0.0)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pfl_node.policies.gossip import Gossip
 from pfl_node.steps import Average, Peers, Report, Send, Sleep, Train
-from tests.byhand import A, B, Hand, Run, core_of, make, model, offer
+from tests.drive_policy import A, B, Hand, Run, core_of, make, model, offer
 
 
 def test_alone_a_node_sends_nothing_and_the_quiet_makes_its_rounds() -> None:

@@ -8,8 +8,8 @@ import pytest
 from pfl_node.policies.greedy import Greedy
 from pfl_node.steps import Ask, Average, Fetch, Report, Score
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, D, Hand, Run, core_of, make, model
-from tests.pulling import among, right
+from tests.drive_policy import A, B, C, D, Hand, Run, core_of, make, model
+from tests.pull_swarm import among, right
 
 
 @pytest.mark.parametrize("scored", ["mine", "theirs"])

@@ -7,7 +7,7 @@ import pytest
 from pfl_node.policies.idca import Idca
 from pfl_node.steps import Average, Fetch, Gather, Report, Train
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, Hand, Run, make, model, offer
+from tests.drive_policy import A, B, C, Hand, Run, make, model, offer
 
 
 @pytest.mark.parametrize("peers", [[], [A], [A, B]])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pfl_node.policies.local import Local
 from pfl_node.steps import Report, Train
-from tests.byhand import A, B, Hand, make, model
+from tests.drive_policy import A, B, Hand, make, model
 
 
 def test_local_trains_and_reports_and_talks_to_nobody() -> None:

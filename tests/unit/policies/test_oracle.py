@@ -5,8 +5,8 @@ import pytest
 from pfl_node.policies.oracle import Oracle
 from pfl_node.steps import Fetch, Record, Report
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, D, Run, make, model, offer
-from tests.pulling import among
+from tests.drive_policy import A, B, C, D, Run, make, model, offer
+from tests.pull_swarm import among
 
 
 @pytest.mark.parametrize("others", [[], [A], [A, B]])

@@ -8,8 +8,8 @@ import pytest
 from pfl_node.policies.pens import Pens
 from pfl_node.steps import Ask, Average, Record, Report, Score, Send, Sleep, Train
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, D, Hand, Run, core_of, losses, make, offer
-from tests.pulling import right
+from tests.drive_policy import A, B, C, D, Hand, Run, core_of, losses, make, offer
+from tests.pull_swarm import right
 
 
 def test_models_can_be_scored_on_a_random_sample_which_is_one_for_all() -> None:

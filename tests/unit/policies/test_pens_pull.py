@@ -8,8 +8,8 @@ import pytest
 from pfl_node.policies.pens_pull import PensPull
 from pfl_node.steps import Ask, Fetch, Record, Report, Score
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, D, Hand, Run, make, model
-from tests.pulling import among, peers
+from tests.drive_policy import A, B, C, D, Hand, Run, make, model
+from tests.pull_swarm import among, peers
 
 
 @pytest.mark.parametrize("scored", ["mine", "theirs"])

@@ -5,8 +5,8 @@ import pytest
 from pfl_node.policies.random_pull import RandomPull
 from pfl_node.steps import Average, Fetch, Linger, Publish, Report, Train
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, Hand, Run, core_of, make, model
-from tests.pulling import among, kinds, peers
+from tests.drive_policy import A, B, C, Hand, Run, core_of, make, model
+from tests.pull_swarm import among, kinds, peers
 
 
 @pytest.mark.parametrize("others", [[], [A], [A, B]])

@@ -7,8 +7,8 @@ import pytest
 from pfl_node.policies.random_weighted import RandomWeighted
 from pfl_node.steps import Average, Fetch, Report
 from pfl_node.types import PeerId
-from tests.byhand import A, B, C, Hand, core_of, make, model
-from tests.pulling import among, validated
+from tests.drive_policy import A, B, C, Hand, core_of, make, model
+from tests.pull_swarm import among, validated
 
 
 @pytest.mark.parametrize("others", [[], [A], [A, B]])

@@ -7,8 +7,8 @@ import pytest
 
 from pfl_node.policies.rating import Rating, best_first, rate, rate_peers
 from pfl_node.steps import Ask, Fetch, Score
-from tests.byhand import A, B, Hand, model, offer
-from tests.pulling import among, right
+from tests.drive_policy import A, B, Hand, model, offer
+from tests.pull_swarm import among, right
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.security.certificate import ID, read_der, read_pem
-from pfl_node.security.making import (
+from pfl_node.security.pinned_issuer import NOBODY, NOBODY_NAME
+from pfl_node.security.x509_builder import (
     key_id,
     make_authority,
     make_certificate,
@@ -18,7 +19,6 @@ from pfl_node.security.making import (
     make_own_certificate,
     new_key,
 )
-from pfl_node.security.nobody import NOBODY, NOBODY_NAME
 
 CA_KEY, KEY = new_key(), new_key()
 CA = make_authority(CA_KEY, "the CA", 10)

@@ -9,11 +9,11 @@ import pytest
 
 from pfl_node.errors import ConfigError, Reason, Refused
 from pfl_node.security.certificate import read_pem
-from pfl_node.security.files import TlsFiles
-from pfl_node.security.ids import parse_ids
-from pfl_node.security.making import new_key
-from pfl_node.security.start import check_files, prepare, reason_for_tls
+from pfl_node.security.id_lists import parse_ids
+from pfl_node.security.requirements import check_files, prepare, reason_for_tls
+from pfl_node.security.tls_files import TlsFiles
 from pfl_node.security.trust import Trust
+from pfl_node.security.x509_builder import new_key
 from pfl_node.types import PeerId
 from tests.identities import LONG_AGO, Site, fresh_id, pinned
 

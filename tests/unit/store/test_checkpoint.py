@@ -19,8 +19,8 @@ from safetensors import safe_open
 from pfl_node.errors import StoreError, Unusable
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint, save_model
-from pfl_node.store.state import freeze, thaw
-from tests.failing import failing
+from pfl_node.store.policy_state import freeze, thaw
+from tests.arm_failpoints import failing
 
 LAYOUT = Layout((Entry("a", (2, 3)),), (Entry("b", (4,)),))
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pfl_node.errors import StoreError
-from pfl_node.plain import plain
+from pfl_node.jsonable import plain
 from pfl_node.store.journal import Journal, last_round
-from tests.failing import failing
+from tests.arm_failpoints import failing
 
 
 def test_lines_are_there_at_once_and_a_second_start_appends(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from stat import S_ISDIR
 import pytest
 
 from pfl_node.errors import StoreError
-from pfl_node.store import files, generations
-from pfl_node.store.generations import Generations
+from pfl_node.store import atomic
+from pfl_node.store import checkpoints as generations
+from pfl_node.store.checkpoints import Generations
 from tests.toy import LAYOUT, constant
 
 Names = dict[str, int]  # to inodes
@@ -96,7 +97,7 @@ def run(path: Path, patch: pytest.MonkeyPatch, deaf_to: str = "") -> Trial:
     folder.mkdir()
     trash.mkdir()
     trial = Trial(Disk(folder, patch, deaf_to), trash)
-    patch.setattr(files, "failpoint", trial.moment)
+    patch.setattr(atomic, "failpoint", trial.moment)
     patch.setattr(generations, "failpoint", trial.moment)
     for round in range(4):
         Generations(folder / "checkpoint.safetensors").save({"model": constant(round), "round": round}, LAYOUT)

@@ -6,7 +6,7 @@ import pytest
 
 from pfl_node.policies import POLICIES, configure, load_policy
 from pfl_node.swarm.demo import ROUNDS, demo_settings
-from tests.unit.swarm.made import settings
+from tests.unit.swarm.made_swarms import settings
 
 
 def test_without_a_word_of_the_user_the_demo_decides() -> None:

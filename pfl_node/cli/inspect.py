@@ -1,0 +1,136 @@
+"""The verbs that ask a running node: status, peers, ping, wait."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Annotated, Any, Literal, get_args
+
+import typer
+
+from pfl_node.cli.options import Address, Format
+from pfl_node.cli.output import as_facts, as_json, as_table
+from pfl_node.cli.remote import NOBODY, Remote, connected
+from pfl_node.errors import PeerGone
+
+Timeout = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long an answer may take.")]
+State = Literal["starting", "joining", "training", "done", "leaving"]
+STATES = get_args(State)  # in the order of a node's life
+NOT_SERVING = ("starting", "joining", "done", "leaving")
+THE_END = ("done", "leaving")
+
+Peers = Annotated[int | None, typer.Option(min=0, metavar="N", help="Until so many other nodes are alive.")]
+Round = Annotated[int | None, typer.Option(min=0, metavar="N", help="Until this round is reached.")]
+Reached = Annotated[State | None, typer.Option(help="Until this state is reached.")]
+Patience = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Give up after so long.")]
+
+
+def status(address: Address, format: Format = "table", timeout: Timeout = 3.0) -> int:
+    """What a node is doing."""
+    with connected(address, timeout) as node:
+        facts = node.status()
+    (as_json if format == "json" else as_facts)(facts)
+    return 0
+
+
+def peers(address: Address, format: Format = "table", timeout: Timeout = 3.0) -> int:
+    """Everybody a node knows, itself included."""
+    with connected(address, timeout) as node:
+        _, members = node.members()
+    if format == "json":
+        as_json({"peers": members})
+    else:
+        columns = ("name", "address", "state", "role", "round", "run", "id")
+        as_table(columns, [[m[column] for column in columns] for m in members])
+    return 0
+
+
+def ping(
+    address: Address,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, metavar="N", help="Round trips.")] = 5,
+    format: Format = "table",
+    timeout: Timeout = 3.0,
+) -> int:
+    """How long a node takes to answer."""
+    with connected(address, timeout) as node:
+        node.serving()  # opens the connection
+        times = [_milliseconds(node.serving) for _ in range(count)]
+    facts = {"min": min(times), "median": median(times), "max": max(times)}
+    if format == "json":
+        as_json({"address": address, "count": count, "ms": {k: round(v, 3) for k, v in facts.items()}})
+    else:
+        figures = ", ".join(f"{name} {value:.2f} ms" for name, value in facts.items())
+        print(f"{address}: {count} round trips, {figures}")
+    return 0
+
+
+def _milliseconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1000
+
+
+def wait(
+    address: Address, peers: Peers = None, round: Round = None, state: Reached = None, timeout: Patience = 30.0
+) -> int:
+    """Wait until a node serves, has company, or got somewhere."""
+    with connected(address, min(2.0, max(timeout, 1.0))) as node:
+        ask = patiently(lambda: missing(node, peers=peers, round=round, state=state), ending=state in THE_END)
+        still = wait_until(ask, timeout)
+    if still:
+        raise PeerGone(address, f"after {timeout:g} s: {still}")
+    return 0
+
+
+def patiently(missing: Callable[[], str], *, ending: bool) -> Callable[[], str]:
+    """Nobody there is one more thing that is missing. But who waits for the `ending` of a node that answered
+    before has what he waits for: a node that is done goes."""
+    met = False
+
+    def ask() -> str:
+        nonlocal met
+        try:
+            still = missing()
+        except PeerGone as e:
+            return "" if met and ending and e.text == NOBODY else e.text
+        met = True
+        return still
+
+    return ask
+
+
+def wait_until(
+    missing: Callable[[], str],
+    timeout: float,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """Ask until nothing is missing; what is still missing at the end."""
+    end = now() + timeout
+    while still := missing():
+        if now() >= end:
+            return still
+        sleep(0.2)
+    return ""
+
+
+def missing(node: Remote, *, peers: int | None, round: int | None, state: str | None) -> str:
+    """What the node lacks of what is waited for, in words; empty: nothing. Raises PeerGone."""
+    lacks = [] if node.serving() or state in NOT_SERVING else ["not serving yet"]
+    if peers is not None:
+        me, members = node.members()
+        alive = sum(m["role"] == "node" and m["state"] == "alive" and m["id"] != me for m in members)
+        lacks += [f"{alive} of {peers} peers"] if alive < peers else []
+    if round is not None or state is not None:
+        lacks += _behind(node.status(), round, state)
+    return ", ".join(lacks)
+
+
+def _behind(facts: dict[str, Any], round: int | None, state: str | None) -> list[str]:
+    lacks = []
+    if round is not None and facts.get("round", 0) < round:
+        lacks.append(f"in round {facts.get('round', 0)}, not {round}")
+    reached = facts.get("state")
+    if state is not None and (reached not in STATES or STATES.index(reached) < STATES.index(state)):
+        lacks.append(f"{reached}, not {state}")
+    return lacks

@@ -1,0 +1,92 @@
+"""`pfl-node` itself, which runs one node in the foreground, and `pfl-node config`, which shows its settings."""
+
+import inspect
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from pfl_node import __version__
+from pfl_node.cli.exit_codes import debugging, verdict
+from pfl_node.cli.options import dressed, takes_settings
+from pfl_node.cli.output import as_json
+from pfl_node.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pfl_node.settings import Settings
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"pfl-node {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and exit.")
+]
+
+
+@takes_settings()
+def _daemon(settings: "Settings") -> int:
+    from pfl_node.daemon.tls_setup import why_tls
+    from pfl_node.security.handshake_log import Overheard
+
+    ears = Overheard() if why_tls(settings) else None  # before gRPC is loaded
+    from pfl_node.daemon.process import run_daemon
+    from pfl_node.ops.logs import for_people
+
+    try:
+        return run_daemon(settings, ears)
+    except Exception as error:
+        if for_people(settings.log, sys.stderr) or debugging():
+            raise
+        return _on_the_log(error)
+
+
+def _on_the_log(error: Exception) -> int:
+    """Where logs are for programs, what ends the node is an event there, too. The exit code."""
+    import structlog
+
+    log = structlog.get_logger(__name__)
+    if (found := verdict(error)) is None:
+        log.critical("a bug ended the node", exc_info=error)
+        return 1
+    log.error(found.line)
+    return found.code
+
+
+def _run(ctx: typer.Context, version: Version = False, **given: Any) -> int | None:  # noqa: ARG001
+    """Learn with others and keep your data: one node of a peer-to-peer swarm.
+
+    Without a verb it runs a node in the foreground until --rounds are done or a signal comes.
+
+    A second node joins the first with --peer-seed and the address that the first one prints.
+    """
+    if ctx.invoked_subcommand is None:
+        return _daemon(**given)
+    if any(value is not None for value in given.values()):
+        raise ConfigError(f"options go after the verb: pfl-node {ctx.invoked_subcommand} [OPTIONS]")
+    return None
+
+
+_ctx, _version, _ = inspect.signature(_run).parameters.values()
+run = dressed(_run, [_ctx, *inspect.signature(_daemon).parameters.values(), _version], like=_run)
+
+
+@takes_settings()
+def config(settings: "Settings", format: Annotated[Literal["toml", "json"], typer.Option()] = "toml") -> int:
+    """Print the effective settings: file < environment (PFL_*) < flags < --set. Secrets are shown as ***."""
+    from pfl_node.policies import configure, load_policy
+    from pfl_node.settings import PolicySettings
+    from pfl_node.settings.load import dump
+    from pfl_node.settings.redact import without_secrets
+
+    name = settings.policy.name
+    knobs = configure(load_policy(name), settings.policy.options).model_dump(mode="json")
+    settings = settings.model_copy(update={"policy": PolicySettings(name=name, **knobs)})
+    if format == "json":
+        as_json(without_secrets(settings))
+    else:
+        print(dump(settings), end="")
+    return 0

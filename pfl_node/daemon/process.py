@@ -1,0 +1,146 @@
+"""The daemon: one node in the foreground until its rounds are done or a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+import signal
+import sys
+import tomllib
+from io import StringIO
+from typing import Any
+
+import structlog
+
+from pfl_node.failpoints import arm
+from pfl_node.learning.trainer import Trainer
+from pfl_node.node.lifecycle import Node
+from pfl_node.node.startup import check_lab
+from pfl_node.ops.logs import as_line, configure_logs, for_people
+from pfl_node.ops.loop import run_loop
+from pfl_node.policies import load_policy
+from pfl_node.security.handshake_log import Overheard
+from pfl_node.settings import Settings
+from pfl_node.settings.redact import shown
+from pfl_node.settings.toml import toml
+from pfl_node.store.data_dir import Home
+
+log = structlog.get_logger(__name__)
+
+
+def run_daemon(settings: Settings, ears: Overheard | None = None) -> int:
+    """The exit code. A user's mistake is raised as a PflError."""
+    configure_logs(settings.log)
+    if not for_people(settings.log, sys.stderr):
+        logging.captureWarnings(True)
+        if ears:
+            ears.hand_on = lambda line: log.warning(line, source="a library")
+    if points := arm():
+        log.warning("fail points are on", **points)
+    check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it has a directory
+    return run_loop(_run(settings, ears))
+
+
+def join_line(settings: Settings, address: str) -> str:
+    """The exact line with which another node can join this one: all that must be the same in a run; no secrets."""
+    defaults = Settings()
+    words = ["pfl-node", "--peer-seed", address]
+    for flag, mine, default in (
+        ("--run", settings.run, defaults.run),
+        ("--policy", settings.policy.name, defaults.policy.name),
+        ("--task", settings.task.name, defaults.task.name),
+        ("--rounds", settings.rounds, defaults.rounds),
+        ("--seed", settings.seed, defaults.seed),
+    ):
+        if mine != default:
+            words += [flag, str(mine)]
+    for section, values in (
+        ("policy", settings.policy.options),
+        ("task", settings.task.options),
+        ("train", settings.train.model_dump(exclude_defaults=True)),
+        ("membership", settings.membership.model_dump(exclude_defaults=True)),
+    ):
+        for key, value in values.items():
+            words += ["--set", f"{section}.{key}={as_set(shown(key, value))}"]
+    if settings.insecure:
+        words.append("--insecure")
+    if settings.tls.on:
+        words.append("--tls")
+    return shlex.join(words)
+
+
+def as_set(value: Any) -> str:
+    """A value as `--set` reads it back: TOML, and a text without quotes where that is not taken for a number."""
+    if not isinstance(value, str) or not value or value != value.strip():
+        return toml(value)
+    try:
+        tomllib.loads(f"value = {value}")
+    except ValueError:
+        return value
+    return toml(value)
+
+
+async def _run(settings: Settings, ears: Overheard | None = None) -> int:
+    trainer = Trainer()
+    node = Node(settings, Home.open(settings.data_dir), trainer)
+    try:
+        await node.start()
+        if node.tls and ears:
+            node.tls.overhear(ears, node.endpoint.port)
+        _on_signals(node)
+        _announce(settings, node)
+        how = await node.run()
+        return _ended(how, node)
+    finally:
+        await node.close()
+        await trainer.close()
+
+
+def _ended(how: str, node: Node) -> int:
+    """What is left of it, and the exit code: 1 if the disk did not take it."""
+    if node.chronicle and node.chronicle.unwritten:
+        what = " and ".join(node.chronicle.unwritten)
+        hint = "make room, or see who may write there, and start it again: it goes on from the checkpoint it has"
+        log.error(f"finished, but {what} could not be written in {node.home.path}: {hint}", how=how)
+        return 1
+    log.info("finished", how=how, model=str(node.home.model) if node.chronicle else None)
+    return 0
+
+
+def _announce(settings: Settings, node: Node) -> None:
+    """Where it is and how to join it: on stdout, in the form that the logs have."""
+    join, page = join_line(settings, node.address), node.lookout.page
+    if not for_people(settings.log, sys.stdout, sys.stderr):
+        facts = {"name": node.name, "id": node.id, "address": node.address, "data_dir": str(node.home.path)}
+        _say(as_line("listening", **facts, join=join, page=page and page.url))
+        return
+    _say(f"{node.name} ({node.id}) listens on {node.address}, data in {node.home.path}")
+    _say(f"another node joins with: {join}")
+    if page:
+        _say(f"its page is at {page.url}")
+
+
+def _say(line: str) -> None:
+    """A full disk or a reader that is gone costs the line, not the node."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        log.warning("a line was not written to stdout", line=line, error=error.strerror)
+        sys.stdout = StringIO()  # the line is still in the old one, and would be an error at the end
+
+
+def _on_signals(node: Node) -> None:
+    """The first signal ends the node in order, the second at once."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+
+    def handle(number: signal.Signals) -> None:
+        log.info("stopping", signal=number.name, hint="once more to stop at once")
+        node.stop()
+        for s in signals:
+            loop.remove_signal_handler(s)
+            signal.signal(s, signal.SIG_DFL)
+
+    for number in signals:
+        loop.add_signal_handler(number, handle, number)

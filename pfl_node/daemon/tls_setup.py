@@ -1,0 +1,56 @@
+"""TLS for a node as its settings say: whether at all, with which files, and the node's id from its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pfl_node.errors import ConfigError
+from pfl_node.security.requirements import check_files, reason_for_tls
+from pfl_node.security.tls_files import CERT, TlsFiles
+from pfl_node.store.data_dir import DEFAULT_ROOT, Home
+
+if TYPE_CHECKING:
+    from pfl_node.settings import Settings
+    from pfl_node.wire.tls import Tls
+
+
+def why_tls(settings: Settings) -> str | None:
+    """In words; None: connections are plain."""
+    addresses = [("listen", settings.listen), ("advertise", settings.advertise)]
+    addresses += [("peer_seed", seed) for seed in settings.peer_seed]
+    return reason_for_tls(settings.tls.on, settings.insecure, addresses)
+
+
+def check_tls(settings: Settings) -> None:
+    """Before anything is opened: is there what this start needs? Raises ConfigError."""
+    if (why := why_tls(settings)) and not _later(settings):
+        try:
+            files = tls_files(settings, settings.data_dir)
+        except ConfigError as error:
+            raise ConfigError(f"{why}: {error}") from error
+        check_files(files, why)
+
+
+def _later(settings: Settings) -> bool:
+    """A node that takes the first free directory knows its files when it has one."""
+    return settings.data_dir is None and any(DEFAULT_ROOT.glob("node-*/" + CERT))
+
+
+def tls_files(settings: Settings, directory: Path | None) -> TlsFiles:
+    tls = settings.tls
+    return TlsFiles.find(directory, ca=tls.ca, cert=tls.cert, key=tls.key, allow=tls.allow, revoked=tls.revoked)
+
+
+def tls_of(settings: Settings, home: Home) -> Tls | None:
+    """None: plain. Otherwise the node is from now on whom its key says."""
+    why = why_tls(settings)
+    if not why:
+        return None
+    from pfl_node.wire.tls import Tls
+
+    files = tls_files(settings, home.path)
+    check_files(files, why)
+    tls = Tls(files, reload=settings.tls.reload, name=settings.name or "")
+    home.adopt(tls.id)
+    return tls

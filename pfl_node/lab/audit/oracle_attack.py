@@ -1,0 +1,120 @@
+"""The attack on EvaluateModel: a peer asks a node about crafted models until it is refused. The node's side is the
+real reception; only the network is left out."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.lab.audit.crafted_models import Forge, Vector
+from pfl_node.learning.trainer import Trainer
+from pfl_node.node.host import Reception
+from pfl_node.node.notifier import Bell
+from pfl_node.policies.base import Policy
+from pfl_node.protocol.mailbox import Limits, Mailbox
+from pfl_node.protocol.privacy.noisy_scores import PEERS, Oracle
+from pfl_node.protocol.published import Window
+from pfl_node.settings import Settings
+from pfl_node.types import Eval, Offer, PeerId
+from pfl_node.wire.codec import Envelope
+from pfl_node.wire.peer_pb2 import Status
+
+if TYPE_CHECKING:
+    from pfl_node.learning.learner import Learner
+
+VICTIM = PeerId("victim")
+CALL = "EvaluateModel"
+Sample = tuple[Vector, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """What came of it: a score for every attempt, and the answers that an attacker got in the mean."""
+
+    members: list[float]
+    others: list[float]
+    answers: float
+
+
+def reception_of(settings: Settings, learner: Learner, trainer: Trainer) -> Reception:
+    """A node that answers; its noise follows from the seed."""
+    serve = settings.serve
+    box, window = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox)), Window(VICTIM, serve, Policy.serves)
+    made = Reception(VICTIM, settings.run, serve, box, Bell(), status=Status, window=window)
+    if settings.privacy.oracle:
+        made.oracle = Oracle(settings.privacy, random.Random(f"{settings.seed}/audit"))
+    made.open(learner, trainer)
+    return made
+
+
+async def attack(
+    settings: Settings, learner: Learner, members: Sequence[Sample], others: Sequence[Sample], trials: int
+) -> Attack:
+    """So many attempts at members and as many at others. Every attempt is made by a peer of its own, which spends
+    its whole budget on one sample."""
+    trainer = Trainer()
+    chance = np.random.default_rng((settings.seed, 6))
+    forge = Forge(learner.layout, members[0][0].size)
+    found: dict[bool, list[float]] = {True: [], False: []}
+    answers = 0
+    try:
+        for trial in range(trials):
+            if trial % (PEERS // 2) == 0:
+                host = reception_of(settings, learner, trainer)
+            for mine, pool in ((True, members), (False, others)):
+                x, y = pool[trial % len(pool)]
+                told = await _ask(host, forge, x, y, PeerId(f"{trial}-{mine}"), chance)
+                found[mine].append(sum(suspicion(settings, score, forge.classes) for score in told))
+                answers += len(told)
+    finally:
+        await trainer.close()
+    return Attack(found[True], found[False], answers / (2 * trials))
+
+
+async def _ask(
+    host: Reception, forge: Forge, x: Vector, y: int, me: PeerId, chance: np.random.Generator
+) -> list[Eval]:
+    """Of exact answers one is enough. Else as many as there are, each about another model, or they are equal."""
+    told: list[Eval] = []
+    while not told or host.oracle:
+        model = forge.model(x, y, chance, blind=host.oracle is not None)
+        try:
+            host.admit(CALL, Envelope(me, host.run))
+            told.append(await host.evaluate(Offer(me, model)))
+        except Refused as refused:
+            if refused.reason is not Reason.BUDGET:
+                raise
+            break
+    return told
+
+
+def suspicion(settings: Settings, told: Eval, classes: int) -> float:
+    """How much likelier an answer is when the sample is a member: the logarithm of the ratio, with Laplace noise.
+    The attacker knows the settings and the number of samples."""
+    s, n = settings.privacy, told.samples
+    if not s.oracle:
+        return _likelier(told.loss, math.log(classes), -math.log(classes) / n)
+    found = 0.0
+    epsilon = s.oracle_epsilon / (2 if s.oracle_tells == "both" else 1)
+    if s.oracle_tells != "accuracy":
+        found += _likelier(told.loss, s.oracle_clip, -s.oracle_clip / n) * epsilon * n / s.oracle_clip
+    if s.oracle_tells != "loss":
+        found += _likelier(told.accuracy, 1 / classes, 1 / n) * epsilon * n
+    return found
+
+
+def _likelier(said: float, without: float, shift: float) -> float:
+    return abs(said - without) - abs(said - without - shift)
+
+
+def run_attack(
+    settings: Settings, learner: Learner, members: Sequence[Sample], others: Sequence[Sample], trials: int
+) -> Attack:
+    return asyncio.run(attack(settings, learner, members, others, trials))

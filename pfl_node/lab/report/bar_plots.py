@@ -1,0 +1,201 @@
+"""Plots that are no lines: bars, who got from whom, which heads were chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from pfl_node.lab.experiment import Cell
+from pfl_node.lab.measures import MEASURES, Found, to_paper
+from pfl_node.lab.report import phrases
+from pfl_node.lab.report.line_plots import groups, of_seeds, title_of, who
+from pfl_node.lab.report.plot_data import Choices, Exchange, choices, exchange
+from pfl_node.lab.report.result import Record
+from pfl_node.lab.report.style import (
+    BACK,
+    COLUMN,
+    FAINT,
+    INK,
+    LETTER,
+    Look,
+    Panel,
+    canvas,
+    legend_below,
+    looks,
+    whole_numbers,
+)
+from pfl_node.lab.results import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FAIRNESS = ("demographic_parity", "equalized_odds", "equalized_odds_sum", "fair_accuracy")
+FOUND = ("precision", "recall")
+HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "||||", "----")
+
+
+def fairness(record: Record) -> list[Panel]:
+    return list(_bars(record, "fairness", FAIRNESS))
+
+
+def neighbours(record: Record) -> list[Panel]:
+    return list(_bars(record, "neighbours", FOUND))
+
+
+def _bars(record: Record, name: str, metrics: Sequence[str]) -> Iterator[Panel]:
+    found = record.results
+    for metric in metrics:
+        for point in record.experiment.points:
+            known = {run: e for run in record.experiment.runs if (e := found.estimate(run, point, metric))}
+            if known:
+                papers = {run: f for run in known if (f := found.figure(run, point, metric)) is not None}
+                title = title_of(record, phrases.capital(MEASURES[metric].title), point)
+                figure, axes = canvas(title, height=1.15 + 0.24 * len(known))
+                _bar(axes, metric, known, papers, looks(record.experiment.runs))
+                legend_below(figure, axes, of_seeds(record, "bar"))
+                yield Panel(phrases.file_name(name, MEASURES[metric].title, point), title, figure)
+
+
+def _bar(
+    axes: Axes, metric: str, known: Mapping[str, Estimate], papers: Mapping[str, float], look: Mapping[str, Look]
+) -> None:
+    """A bar for each run, a dot for each seed, a diamond for the paper."""
+    place = {run: i for i, run in enumerate(known)}
+    means = [to_paper(metric, e.mean) for e in known.values()]
+    axes.barh(list(place.values()), means, height=0.62, color=[look[run].colour for run in known], alpha=0.75)
+    dots: dict[str, Any] = {"s": 11, "color": INK, "edgecolors": BACK, "linewidths": 0.5, "zorder": 3}
+    seeds = [(to_paper(metric, value), place[run]) for run, e in known.items() for value in e.values]
+    axes.scatter([x for x, _ in seeds], [i for _, i in seeds], label="one seed", **dots)
+    if papers:
+        diamonds: dict[str, Any] = {"s": 26, "marker": "D", "facecolors": BACK, "edgecolors": INK, "linewidths": 1}
+        x = [to_paper(metric, figure) for figure in papers.values()]
+        axes.scatter(x, [place[run] for run in papers], label="the paper", zorder=4, **diamonds)
+    axes.set_yticks(list(place.values()), list(place))
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(left=0, right=102 if MEASURES[metric].unit == "%" else None)
+    axes.set_xlabel(_axis(metric))
+
+
+def _axis(metric: str) -> str:
+    way = "higher is better" if MEASURES[metric].better == "higher" else "lower is fairer"
+    return f"{phrases.heading(metric)} ({way})"
+
+
+# -- who got from whom -----------------------------------------------------------------------------------------
+
+
+def who_from_whom(record: Record) -> list[Panel]:
+    """Of the first seed: the nodes of another are others."""
+    panels = []
+    for cell, found in firsts(record):
+        if got := exchange(found, record.folder, cell):
+            panels.append(
+                _heatmap(
+                    record,
+                    cell,
+                    got,
+                    title_of(record, f"Who got from whom: {cell.run}, seed {cell.seed}", cell.point),
+                )
+            )
+    return panels
+
+
+def _heatmap(record: Record, cell: Cell, got: Exchange, title: str) -> Panel:
+    figure, axes = canvas(title, height=COLUMN * 0.87)
+    n = len(got.counts)
+    image = axes.imshow(got.counts, cmap="cividis", vmin=0, interpolation="nearest", extent=(0, n, n, 0))
+    whole_numbers(figure.colorbar(image, ax=axes, label="models got", shrink=0.85, pad=0.02).ax.yaxis)
+    ends = list(accumulate(size for _, size in got.blocks))
+    for end in ends[:-1]:
+        axes.axhline(end, color="white", linewidth=0.9)
+        axes.axvline(end, color="white", linewidth=0.9)
+    middles = [end - size / 2 for end, (_, size) in zip(ends, got.blocks, strict=True)]
+    names = [_block(record, cluster, size) for cluster, size in got.blocks]
+    if _crowded(middles, n, names):
+        axes.set_xticks(middles, names, rotation=30, ha="right", rotation_mode="anchor")
+        axes.set_yticks(middles, names)
+    else:
+        axes.set_xticks(middles, names)
+        axes.set_yticks(middles, names, rotation=90, va="center")
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.set_xlabel("from a node of")
+    axes.set_ylabel("a node of")
+    return Panel(phrases.file_name("who-from-whom", cell.run, cell.point), title, figure)
+
+
+def _crowded(middles: Sequence[float], nodes: int, names: Sequence[str]) -> bool:
+    """Would the names of small clusters run into each other, side by side?"""
+    inches = [(b - a) / nodes * COLUMN * 0.65 for a, b in pairwise(middles)]
+    wide = [LETTER * (len(a) + len(b)) / 2 + 0.08 for a, b in pairwise(names)]
+    return any(room < need for room, need in zip(inches, wide, strict=True))
+
+
+def _block(record: Record, cluster: int | None, size: int) -> str:
+    return phrases.plural(size, "node") if cluster is None else f"{who(record, cluster)} ({size})"
+
+
+# -- settlement ------------------------------------------------------------------------------------------------
+
+
+def settlement(record: Record) -> list[Panel]:
+    """Of the first seed: which head is which differs from seed to seed."""
+    panels = []
+    for cell, found in firsts(record):
+        made = {cluster: chosen for cluster in groups(record) if (chosen := choices(found, cluster))}
+        look = _shades(sorted({head for chosen in made.values() for head in chosen.heads}))
+        for cluster, chosen in made.items():
+            of = "all nodes" if cluster is None else who(record, cluster)
+            title = title_of(record, f"Heads of {cell.run}, {of}", cell.point)
+            figure, axes = canvas(title)
+            _heads(axes, chosen, look)
+            legend_below(figure, axes, f"seed {cell.seed}")
+            panels.append(Panel(phrases.file_name("settlement", cell.run, of, cell.point), title, figure))
+    return panels
+
+
+def _heads(axes: Axes, made: Choices, look: Mapping[int, tuple[Any, str]]) -> None:
+    labels, counts = [f"head {head}" for head in made.heads], list(made.heads.values())
+    colours = [look[head][0] for head in made.heads]
+    areas = axes.stackplot(
+        [r - 1 for r in made.rounds] + [made.rounds[-1]],
+        *([*count, count[-1]] for count in counts),
+        labels=labels,
+        colors=colours,
+        step="post",
+        edgecolor="white",
+        linewidth=0,
+    )
+    for area, head in zip(areas, made.heads, strict=True):
+        area.set_hatch(look[head][1])
+    most, begin = max(map(sum, zip(*counts, strict=True))), made.rounds[0] - 1
+    axes.set_xlim(0, made.rounds[-1])
+    axes.set_ylim(0, most)
+    if begin:
+        axes.text(begin / 2, most / 2, "one head", rotation=90, ha="center", va="center", color=FAINT)
+    whole_numbers(axes.xaxis)
+    whole_numbers(axes.yaxis)
+    axes.set_xlabel("rounds")
+    axes.set_ylabel("nodes")
+
+
+def _shades(heads: Sequence[int]) -> dict[int, tuple[Any, str]]:
+    """A colour and a hatch for each, the same in all clusters; not the colours of the runs."""
+    from matplotlib import colormaps
+
+    n = max(1, len(heads) - 1)
+    return {
+        head: (colormaps["viridis"](0.15 + 0.75 * i / n), HATCHES[i % len(HATCHES)])
+        for i, head in enumerate(heads)
+    }
+
+
+def firsts(record: Record) -> Iterator[tuple[Cell, Found]]:
+    """For each run and point the first seed that is done."""
+    for run in record.experiment.runs:
+        for point in record.experiment.points:
+            for cell in record.results.cells(run, point)[:1]:
+                yield cell, record.results.found[cell]

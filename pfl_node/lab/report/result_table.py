@@ -1,0 +1,160 @@
+"""The table of an experiment: our figures beside the paper's, as rows, as Markdown and as plain values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pfl_node.lab.experiment import Cell, Experiment
+from pfl_node.lab.measures import MEASURES
+from pfl_node.lab.report import phrases
+from pfl_node.lab.results import Estimate, Results
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One measure of one run."""
+
+    metric: str
+    ours: Estimate | None
+    paper: float | None
+    seeds: int = 0  # those that are done
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.ours is None or self.paper is None else self.ours.mean - self.paper
+
+    @property
+    def figure(self) -> str:
+        """Ours."""
+        if self.ours is None and self.seeds and self.metric == "rounds_to_target":
+            return "not reached"
+        return phrases.spread(self.metric, self.ours, self.seeds)
+
+    @property
+    def beside(self) -> str:
+        """The paper's figure and the difference; empty where the paper has none."""
+        if self.paper is None:
+            return ""
+        places = phrases.digits(self.metric, self.paper)
+        gap = "" if self.difference is None else f", {phrases.signed(self.metric, self.difference, places)}"
+        return f"{phrases.number(self.metric, self.paper)}{gap}"
+
+    def __str__(self) -> str:
+        return f"{self.figure} ({self.beside})" if self.beside else self.figure
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row: a run at a point of the sweep."""
+
+    run: str
+    point: str
+    entries: tuple[Entry, ...]
+
+
+def lines(found: Results, metrics: Sequence[str]) -> Iterator[Line]:
+    experiment = found.experiment
+    for run in experiment.runs:
+        for point in experiment.points:
+            done = len(found.cells(run, point))
+            entries = (Entry(m, found.estimate(run, point, m), found.figure(run, point, m), done) for m in metrics)
+            yield Line(run, point, tuple(entries))
+
+
+def columns(experiment: Experiment) -> list[str]:
+    """The headings; the second is there when there is a sweep."""
+    at = ["at"] if experiment.points != ("",) else []
+    return ["run", *at, *(phrases.heading(metric) for metric in experiment.metrics)]
+
+
+def texts(line: Line) -> list[str]:
+    return [line.run, *([line.point] if line.point else []), *map(str, line.entries)]
+
+
+def missing(found: Results) -> list[Cell]:
+    """The cells that are not done."""
+    return [cell for cell in found.experiment.cells if cell not in found.found]
+
+
+# -- Markdown --------------------------------------------------------------------------------------------------
+
+
+def markdown(found: Results, facts: Mapping[str, str]) -> str:
+    """The table, what its figures are, which claims hold, and how it came about."""
+    experiment = found.experiment
+    rows = [columns(experiment), *(texts(line) for line in lines(found, experiment.metrics))]
+    blocks = [
+        f"# {experiment.title}",
+        f"{experiment.paper}. Scale: {experiment.scale}.",
+        _aligned(rows, words_first=2 if "at" in rows[0] else 1),
+        f"Figures: {phrases.legend(found)}.",
+    ]
+    if absent := missing(found):
+        blocks.append("Not finished: " + "; ".join(map(phrases.cell_title, absent)) + ".")
+    if claims := [f"- **{phrases.judgement(v)}**: {phrases.verdict(v)}" for v in found.verdicts()]:
+        blocks.append("\n".join(["Claims:", "", *claims]))
+    if facts:
+        blocks.append("\n".join(["How it was made:", "", *(f"- {name}: {text}" for name, text in facts.items())]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _aligned(rows: Sequence[Sequence[str]], words_first: int) -> str:
+    """Columns of one width, so that the raw text is a table, too; the first are phrases, the others figures."""
+    cells = [[text.replace("|", "\\|") for text in row] for row in rows]
+    wide = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    marks = ["-" * w if i < words_first else "-" * (w - 1) + ":" for i, w in enumerate(wide)]
+    shown = [
+        [
+            text.ljust(w) if i < words_first else text.rjust(w)
+            for i, (text, w) in enumerate(zip(row, wide, strict=True))
+        ]
+        for row in cells
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (shown[0], marks, *shown[1:]))
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------
+
+
+def as_dict(found: Results) -> dict[str, Any]:
+    """Everything that was estimated, in the measures' own units: accuracies between 0 and 1."""
+    experiment = found.experiment
+    asked = tuple(experiment.metrics)
+    others = [m for m in MEASURES if m not in asked]
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "paper": experiment.paper,
+        "scale": experiment.scale,
+        "backend": experiment.backend,
+        "seeds": list(experiment.seeds),
+        "metrics": list(asked),
+        "rows": [_row(line, asked) for line in lines(found, [*asked, *others])],
+        "claims": [
+            {"metric": v.claim.metric, "higher": v.claim.higher, "lower": v.claim.lower, "by": v.claim.by}
+            | {"point": v.point, "difference": v.difference, "holds": v.holds}
+            | {"half_width": v.estimate and v.estimate.half_width, "at_least": v.at_least}
+            | {"seeds": len(v.estimate.values) if v.estimate else 0, "holding": v.holding}
+            for v in found.verdicts()
+        ],
+        "missing": [cell.folder for cell in missing(found)],
+    }
+
+
+def _row(line: Line, asked: Sequence[str]) -> dict[str, Any]:
+    """What was not asked for is there where it was found."""
+    known = [e for e in line.entries if e.metric in asked or e.ours is not None]
+    return {"run": line.run, "point": line.point, **{e.metric: _entry(e) for e in known}}
+
+
+def _entry(entry: Entry) -> Mapping[str, Any]:
+    ours = entry.ours
+    return {
+        "mean": ours.mean if ours else None,
+        "half_width": ours.half_width if ours else None,
+        "values": list(ours.values) if ours else [],
+        "paper": entry.paper,
+        "difference": entry.difference,
+    }

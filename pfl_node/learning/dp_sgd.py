@@ -1,0 +1,177 @@
+"""DP-SGD: every sample's gradient is clipped, and noise is added to their sum (Abadi et al. 2016, Algorithm 1).
+
+Opacus gives the gradients of single samples and the accountant. A batch is a Poisson sample: every sample is in it
+with the same probability, by itself, so some batches are larger than others and some are empty.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import structlog
+import torch
+from torch import Tensor, nn
+
+from pfl_node.errors import ConfigError, StoreError, TaskError
+from pfl_node.learning.seeding import noise_of
+from pfl_node.learning.train_options import Options
+from pfl_node.learning.training_loop import Between, Descent
+from pfl_node.learning.workspace import Workspace
+from pfl_node.model import Model, Vector
+from pfl_node.protocol.privacy.dp_account import Account, Step
+from pfl_node.settings.privacy_section import PrivacySettings
+
+if TYPE_CHECKING:
+    from opacus import GradSampleModule
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 1 << 26  # numbers of single gradients in memory at a time
+Loss = Callable[[Tensor], Tensor]  # the mean loss of the samples of an index
+
+
+def private_training(
+    task: str, module: nn.Module, settings: PrivacySettings | None, account: Account
+) -> Private | None:
+    """None: privacy.dp is off. Raises where Opacus is missing, or the model mixes samples."""
+    if settings is None or not settings.dp:
+        return None
+    try:
+        from opacus.validators import ModuleValidator
+    except ImportError as error:
+        raise ConfigError("privacy.dp needs Opacus: pip install 'pfl-node[dp]'") from error
+    checks = ModuleValidator.VALIDATORS
+    pairs = [(m, check) for m in module.modules() for kind, check in checks.items() if isinstance(m, kind)]
+    if kinds := sorted({type(m).__name__ for m, check in pairs if check(m)}):
+        raise TaskError(
+            f"task {task}: privacy.dp cannot train {', '.join(kinds)}, which mixes samples or hides gradients: "
+            "use GroupNorm or LayerNorm instead of batch normalisation, opacus.layers instead of recurrent ones"
+        )
+    return Private(settings, account)
+
+
+class Private:
+    """How one learner trains privately."""
+
+    def __init__(self, settings: PrivacySettings, account: Account) -> None:
+        from pfl_node.learning.accountant import epsilon
+
+        self._settings = settings
+        self._account = account
+        self._epsilon = epsilon
+        self._compared = False  # once for each learner: are these the gradients that torch has?
+        account.epsilon = epsilon(account.steps, settings.dp_delta)
+
+    def may(self, options: Options, samples: int) -> bool:
+        """Is the training within the limit? Then it is spent, on disk, too, before it begins."""
+        account, limit = self._account, self._settings.dp_epsilon
+        step, times = self._plan(options, samples)
+        after = self._epsilon(account.with_more(step, times), self._settings.dp_delta)
+        if limit is not None and after > limit:
+            if not account.exhausted:
+                log.warning(
+                    "privacy.dp_epsilon is reached: this node trains no more", spent=account.epsilon, limit=limit
+                )
+            account.exhausted = True
+            return False
+        try:
+            account.spend(step, times)
+        except StoreError as error:
+            log.error("what a training spends was not written, so there was none; trying again", error=str(error))
+            return False
+        account.epsilon = after
+        return True
+
+    def run(
+        self,
+        descent: Descent,
+        space: Workspace,
+        options: Options,
+        samples: int,
+        seed: int,
+        loss: Loss,
+        between: Between,
+    ) -> None:
+        """The steps that `may` has allowed."""
+        chance = noise_of("dp", self._account.secret, seed)
+        step, times = self._plan(options, samples)
+        batches = (torch.from_numpy(np.flatnonzero(chance.random(samples) < step.rate)) for _ in range(times))
+        expected = step.rate * samples
+        with _gradients_of_samples(space.module) as params:
+            descent.follow(batches, lambda index: self._noisy(params, index, expected, loss, chance), between)
+
+    def _plan(self, options: Options, samples: int) -> tuple[Step, int]:
+        batch = min(options.batch, samples)
+        times = options.steps if options.steps is not None else max(1, round(options.epochs * samples / batch))
+        return Step(self._settings.dp_noise, batch / samples), times
+
+    def _noisy(
+        self, params: list[nn.Parameter], index: Tensor, expected: float, loss: Loss, chance: np.random.Generator
+    ) -> None:
+        """The gradient of a batch: clipped, summed, with noise, over the expected number of samples."""
+        clip, noise = self._settings.dp_clip, self._settings.dp_noise
+        sums = [torch.zeros_like(p) for p in params]
+        most = max(1, AT_ONCE // max(1, sum(p.numel() for p in params)))
+        for some in torch.split(index, most) if len(index) else ():
+            loss(some).backward()  # type: ignore[no-untyped-call]
+            if not self._compared:
+                self._compare(params)
+            singles = [p.grad_sample.flatten(1) for p in params]  # type: ignore[attr-defined]
+            norms = torch.stack([g.norm(dim=1) for g in singles]).norm(dim=0)
+            factors = torch.nan_to_num((clip / norms).clamp(max=1.0))
+            for total, single, param in zip(sums, singles, params, strict=True):
+                total += (factors @ torch.nan_to_num(single)).view_as(param)
+                param.grad_sample = None  # type: ignore[attr-defined]
+        for total, param in zip(sums, params, strict=True):
+            grain = torch.as_tensor(chance.standard_normal(param.shape)).to(param)
+            assert param.grad is not None
+            param.grad.copy_((total + grain * (clip * noise)) / expected)
+
+    def _compare(self, params: list[nn.Parameter]) -> None:
+        """Opacus has rules of its own for many layers, and one that is wrong would void all promises."""
+        for param in params:
+            ours, theirs = param.grad_sample.mean(0), param.grad  # type: ignore[attr-defined]
+            assert theirs is not None
+            if not theirs.isfinite().all():
+                return
+            if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-3 * float(theirs.abs().max()) + 1e-7):
+                raise TaskError("privacy.dp: Opacus and torch disagree about the gradients of this model")
+        self._compared = True
+
+
+def check_buffers(task: str, before: Model, after: Vector) -> None:
+    """What a layer keeps of its samples besides its weights has no noise: it must be as it was."""
+    for entry, span in before.layout.spans():
+        if not entry.trained and not np.array_equal(before.vector[span], after[span], equal_nan=True):
+            raise TaskError(
+                f"task {task}: privacy.dp puts no noise on {entry.name}, which changes in a training: "
+                "use layers that keep no statistics of samples"
+            )
+
+
+@contextmanager
+def _gradients_of_samples(module: nn.Module) -> Iterator[list[nn.Parameter]]:
+    """While it lasts, a backward pass leaves the gradients of single samples at the parameters it yields."""
+    from opacus import GradSampleModule
+
+    warnings.filterwarnings(
+        "ignore", "Full backward hook is firing"
+    )  # as the first layer's inputs have no gradients
+    hooked = GradSampleModule(module, loss_reduction="mean", strict=True)
+    try:
+        yield [p for p in module.parameters() if p.requires_grad]
+    finally:
+        _undo(hooked, module)
+
+
+def _undo(hooked: GradSampleModule, module: nn.Module) -> None:
+    """The module belongs to a pool, where others train it without."""
+    hooked.remove_hooks()
+    for name in ("grad_sample", "_forward_counter", "_current_grad_sample"):
+        for param in module.parameters():
+            if hasattr(param, name):
+                delattr(param, name)

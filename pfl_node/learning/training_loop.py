@@ -1,0 +1,63 @@
+"""A training under way: losses of batches become steps of a workspace's model. Knows no data and no epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from pfl_node.learning.optim import optimizer
+from pfl_node.learning.train_options import Options
+from pfl_node.learning.workspace import Only, Workspace, stretches
+from pfl_node.model import Model
+
+Between = Callable[[], None]
+
+
+def nothing() -> None:
+    pass
+
+
+class Descent:
+    """Has an optimiser of its own, which remembers from one `run` to the next."""
+
+    def __init__(
+        self,
+        space: Workspace,
+        options: Options,
+        *,
+        only: Only = None,
+        lone_samples: bool = False,
+        anchor: Model | None = None,
+    ) -> None:
+        self._space, self._prox = space, options.prox
+        self._only, self._lone_samples = only, lone_samples
+        pieces = stretches(space.layout, only)
+        self._rules = [optimizer(options, space.flat[p], space.grad[p]) for p in pieces]
+        self._pulls: list[tuple[Tensor, Tensor, Tensor]] = []
+        if anchor is not None and options.prox:
+            target = torch.tensor(anchor.vector, device=space.flat.device)
+            self._pulls = [(space.grad[p], space.flat[p], target[p]) for p in pieces]
+
+    def run(self, batches: Iterable[Tensor], loss: Callable[[Tensor], Tensor], between: Between) -> None:
+        """One step for the loss of each batch, in training mode."""
+
+        def differentiate(index: Tensor) -> None:
+            loss(index).backward()  # type: ignore[no-untyped-call]
+
+        self.follow(batches, differentiate, between)
+
+    def follow(self, batches: Iterable[Tensor], differentiate: Callable[[Tensor], None], between: Between) -> None:
+        """One step for each batch, whose gradient `differentiate` puts into the workspace."""
+        if not self._rules:
+            return
+        self._space.prepare(self._only, lone_samples=self._lone_samples)
+        for index in batches:
+            self._space.grad.zero_()
+            differentiate(index)
+            for grad, flat, target in self._pulls:
+                grad.add_(flat - target, alpha=self._prox)
+            for rule in self._rules:
+                rule.step()
+            between()

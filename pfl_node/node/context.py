@@ -1,0 +1,59 @@
+"""What the daemon's driver works with: the parts of a node as it sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from pfl_node.errors import PeerError
+from pfl_node.node.notifier import Bell
+from pfl_node.node.work_count import Work
+from pfl_node.protocol.guard.guard import Warden
+from pfl_node.protocol.mailbox import Mailbox
+from pfl_node.settings import Settings
+from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.steps import Publish, Record, Report
+from pfl_node.types import PeerId
+
+if TYPE_CHECKING:
+    from pfl_node.learning.learner import Learner
+    from pfl_node.learning.trainer import Trainer
+    from pfl_node.wire.client import PeerClient
+
+
+class Diary(Protocol):
+    """Who listens to what the policy tells."""
+
+    def record(self, step: Record) -> None: ...
+    def published(self, step: Publish) -> None: ...
+    async def report(self, step: Report) -> None: ...
+    def failed(self, call: str, error: PeerError) -> None: ...
+    def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None: ...
+
+
+class Others(Protocol):
+    """The other nodes of the run (`node/peers.py`)."""
+
+    def __call__(self) -> Mapping[PeerId, str]: ...
+    def rounds(self) -> Mapping[PeerId, int]: ...
+    def ask(self, peers: Iterable[PeerId]) -> None: ...
+    def finished(self) -> Iterable[PeerId]: ...
+    def at_work(self) -> Mapping[PeerId, int]: ...
+    def i_am_done(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What a driver works with."""
+
+    settings: Settings
+    learner: Learner
+    trainer: Trainer
+    client: PeerClient
+    mailbox: Mailbox
+    bell: Bell  # rings when a model came or the company changed
+    company: Others
+    diary: Diary
+    work: Work
+    warden: Warden = field(default_factory=lambda: Warden(GuardSettings(), certain=False))

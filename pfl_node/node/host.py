@@ -1,0 +1,251 @@
+"""What a node does for peers that call: it decides who may, takes what they bring, and counts.
+
+The wire's server calls it; it calls nobody outside, so a caller never waits for a third node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from pfl_node.errors import Reason, Refused
+from pfl_node.failpoints import failpoint
+from pfl_node.model import Layout, Model
+from pfl_node.node.notifier import Bell
+from pfl_node.ops.events import Tell, nobody
+from pfl_node.protocol.guard.guard import Warden
+from pfl_node.protocol.mailbox import Mailbox
+from pfl_node.protocol.peer_table import Named
+from pfl_node.protocol.privacy.noisy_scores import Oracle
+from pfl_node.protocol.published import Window
+from pfl_node.protocol.rate_limit import Effort, Rate
+from pfl_node.settings import ServeSettings
+from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.steps import Publish
+from pfl_node.types import Eval, Offer, Part, PeerId, weight
+from pfl_node.wire.codec import Envelope
+from pfl_node.wire.peer_pb2 import Status
+
+if TYPE_CHECKING:
+    from pfl_node.learning.learner import Learner
+    from pfl_node.learning.trainer import Trainer
+
+T = TypeVar("T")
+BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that bring a model
+SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
+MAX_ID = 64  # characters; a longer name of a sender is nobody's
+OTHERS = PeerId("others")  # who has not called for long, where very many do
+
+
+class Reception:
+    """The node as its peers see it."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        run: str,
+        settings: ServeSettings,
+        mailbox: Mailbox,
+        bell: Bell,
+        status: Callable[[], Status],
+        window: Window,
+        warden: Warden | None = None,
+        mine: Callable[[], Model | None] = lambda: None,
+    ) -> None:
+        self.me = me
+        self.run = run
+        self.settings = settings
+        self.mailbox = mailbox
+        self.bell = bell
+        self.status = status
+        self.calls: Counter[tuple[str, str]] = Counter()  # (call, "ok" or the reason)
+        self.received: Counter[PeerId] = Named(OTHERS)  # models
+        self.served: Counter[PeerId] = Named(OTHERS)  # models and parts of them that were fetched from me
+        self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = Named()  # bytes of calls that went well
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.tell: Tell = nobody
+        self.warden = warden or Warden(GuardSettings(), certain=False)
+        self.mine = mine  # my personal model, to compare others' with
+        self.oracle: Oracle | None = None  # answers with noise and by a budget; None: exactly
+        self.lie: Callable[[Eval], Eval] | None = None  # what a malicious node says instead; in a lab only
+        self._taking = Rate(settings.models_per_minute)
+        self._scoring = Rate(settings.scores_per_minute)
+        self._effort = Effort(settings.scoring)
+        self._fetching = Rate(settings.fetches_per_minute)
+        self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
+        self._judging = 0  # bytes of the models of all of them
+        self._whole = 0  # bytes of one
+        self._learning: tuple[Learner, Trainer] | None = None
+        self._window = window
+
+    def open(self, learner: Learner, trainer: Trainer) -> None:
+        """From now on models are taken."""
+        self._learning = (learner, trainer)
+        self._whole = learner.layout.nbytes
+
+    def close(self) -> None:
+        """From now on they are not."""
+        self._learning = None
+
+    def publish(self, step: Publish) -> None:
+        """What GetModel and GetHead answer with, or, for predictions, GetPredictions."""
+        self._window.show(step, self._learning[0].samples if self._learning else 0)
+
+    # -- what the server asks ------------------------------------------------------------------------------
+
+    def layout(self, part: Part) -> Layout:
+        if self._learning is None:
+            raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
+        learner = self._learning[0]
+        if part != "predictions":
+            return learner.layout.of(part)
+        if learner.predictions is None:
+            raise Refused(Reason.LAYOUT, "this node's task has no auxiliary samples, so no predictions")
+        return learner.predictions
+
+    def admit(self, call: str, envelope: Envelope) -> None:
+        """Raises Refused. Whatever is admitted ends in `deliver`, `evaluate`, `serve` or `cancel`."""
+        self._check(call, envelope)
+        if failpoint("admit"):
+            raise Refused(Reason.FLOOD, "not admitted: fail point admit", envelope.sender)
+        sender = PeerId(envelope.sender)
+        if call in BROUGHT:
+            self.warden.admit(sender, time.monotonic())
+        if call == "SendModel":
+            self._taking.take(sender, time.monotonic())
+            self.bell.ring()  # even a refused header tells how far its sender is
+            size = self.layout(envelope.part).nbytes + weight(envelope.notes)
+            self.mailbox.admit(sender, envelope.round, envelope.part, size)
+            return
+        if call == "EvaluateModel":
+            self._effort.check(sender, time.monotonic())
+            if self.oracle:
+                self.oracle.admit(sender)
+        rate = self._scoring if call == "EvaluateModel" else self._fetching
+        rate.take(sender, time.monotonic())
+        if call == "EvaluateModel":
+            self._begin(sender, self._whole + weight(envelope.notes))
+
+    def cancel(self, call: str, envelope: Envelope) -> None:
+        if call == "SendModel":
+            self.mailbox.cancel(PeerId(envelope.sender), envelope.round)
+            self._spoil(PeerId(envelope.sender), envelope.round)
+        elif call == "EvaluateModel":
+            self._release(PeerId(envelope.sender), self._whole + weight(envelope.notes))
+
+    def deliver(self, offer: Offer) -> None:
+        if self._learning is None:
+            self.mailbox.cancel(offer.sender, offer.round)
+            raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
+        try:
+            self.warden.examine(offer, self.mine(), time.monotonic())
+        except Refused:
+            self.mailbox.cancel(offer.sender, offer.round)
+            self._spoil(offer.sender, offer.round)
+            raise
+        self.mailbox.put(offer)
+        self.received[offer.sender] += 1
+        self.bell.ring()
+
+    async def evaluate(self, offer: Offer) -> Eval:
+        """Scored between two batches of our own training, on our training data."""
+        try:
+            if self._learning is None:
+                raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
+            learner, trainer = self._learning
+            if self.oracle:
+                score = await self._consult(self.oracle, offer, learner, trainer)
+            else:
+                score = (await self._work(offer, trainer, lambda: learner.score([offer.model], split="train")))[0]
+            return self.lie(score) if self.lie else score
+        finally:
+            self._release(offer.sender, offer.nbytes)
+
+    async def _consult(self, oracle: Oracle, offer: Offer, learner: Learner, trainer: Trainer) -> Eval:
+        known = oracle.known(offer.sender, offer.model)
+        if known is not None:
+            return known
+        figures = await self._work(offer, trainer, lambda: learner.each(offer.model))
+        return await asyncio.to_thread(oracle.tell, offer.sender, offer.model, *figures)  # it writes to the disk
+
+    async def _work(self, offer: Offer, trainer: Trainer, work: Callable[[], T]) -> T:
+        """On the trainer's thread; the time it takes, not that it waits, is the peer's."""
+
+        def timed() -> tuple[T, float]:
+            began = time.monotonic()
+            return work(), time.monotonic() - began
+
+        found, seconds = await trainer.soon(timed)
+        self._effort.done(offer.sender, seconds, time.monotonic())
+        return found
+
+    def serve(self, part: Part) -> Offer:
+        if self._learning is None:
+            raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
+        return self._window.give(part)
+
+    def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
+        self.calls[call, outcome] += 1
+        facts = {"call": call, "peer": peer[:MAX_ID], "bytes": nbytes}
+        if outcome != "ok" and peer:
+            self.warden.offence(PeerId(peer[:MAX_ID]), outcome, time.monotonic())
+        if outcome != "ok":  # a refused caller may have invented its name, as many and as long as it likes
+            self.tell("refused", {**facts, "reason": outcome})
+        if call in ("SendModel", "EvaluateModel"):
+            self.bytes_in += nbytes
+            if outcome == "ok":
+                self.moved[PeerId(peer), "in"] += nbytes
+                self.tell("received", facts)
+        elif call in SERVED:
+            self.bytes_out += nbytes
+            if outcome == "ok":
+                self.moved[PeerId(peer), "out"] += nbytes
+                self.served[PeerId(peer)] += 1
+                self.tell("sent", facts)
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """How many messages were refused, by reason."""
+        totals: Counter[str] = Counter()
+        for (_, outcome), n in self.calls.items():
+            if outcome != "ok":
+                totals[outcome] += n
+        return dict(sorted(totals.items()))
+
+    def _check(self, call: str, envelope: Envelope) -> None:
+        if self._learning is None:
+            raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
+        if envelope.run != self.run:
+            raise Refused(Reason.UNKNOWN_RUN, f"run {envelope.run!r} is not known here, this is {self.run!r}")
+        if not 0 < len(envelope.sender) <= MAX_ID or not envelope.sender.isascii() or envelope.sender == self.me:
+            raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender[:MAX_ID]!r} cannot be the sender")
+        if call == "EvaluateModel" and envelope.part != "model":
+            raise Refused(Reason.LAYOUT, f"of a {envelope.part} alone there is no score", envelope.sender)
+        if call in SERVED:
+            self._window.check(envelope.part)
+        if call == "EvaluateModel" and not self.settings.evaluate:
+            raise Refused(Reason.NOT_SERVED, f"this node does not serve {call}")
+
+    def _spoil(self, peer: PeerId, round: int | None) -> None:
+        """Its model of the round came and cannot be used. Where anybody can use its name, it is waited for."""
+        if self.warden.certain:
+            self.mailbox.spoil(peer, round)
+            self.bell.ring()
+
+    def _begin(self, peer: PeerId, size: int) -> None:
+        if self._busy[peer] >= self.settings.per_peer:
+            raise Refused(Reason.FLOOD, f"{self._busy[peer]} calls of yours are under way; slow down", peer)
+        if self._judging and self._judging + size > self.settings.waiting:
+            raise Refused(Reason.FLOOD, f"{self._judging} bytes of models are judged here; try again later", peer)
+        self._busy[peer] += 1
+        self._judging += size
+
+    def _release(self, peer: PeerId, size: int) -> None:
+        self._judging -= size
+        self._busy[peer] -= 1
+        if self._busy[peer] <= 0:
+            del self._busy[peer]

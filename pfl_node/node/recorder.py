@@ -1,0 +1,285 @@
+"""What the node remembers of its policy's way: journal, measurements, checkpoints, the published model.
+
+Listens to `Record` and `Report`. Knows no network; the policy never sees what is measured here on test data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from pfl_node import __version__
+from pfl_node.errors import PeerError, Reason, Refused, StoreError
+from pfl_node.model import Layout, Model
+from pfl_node.node.work_count import Work
+from pfl_node.ops.events import Tell, nobody
+from pfl_node.policies.base import Policy
+from pfl_node.settings import Settings
+from pfl_node.steps import DIVERGED, Publish, Record, Report
+from pfl_node.store.checkpoint import save_model
+from pfl_node.store.checkpoints import Generations
+from pfl_node.store.data_dir import Home
+from pfl_node.store.journal import Journal, last_round
+from pfl_node.types import Eval, PeerId
+
+if TYPE_CHECKING:
+    from pfl_node.learning.learner import Learner
+    from pfl_node.learning.trainer import Trainer
+
+log = structlog.get_logger(__name__)
+
+# What says that a peer has another model, run or policy, or told all it tells: it will not get better by itself.
+MISFIT = frozenset(r.value for r in (Reason.LAYOUT, Reason.UNKNOWN_RUN, Reason.NOT_SERVED, Reason.BUDGET))
+
+Observer = Callable[[str, Mapping[str, Any]], None]
+
+
+def checkpoint_facts(settings: Settings, policy: Policy) -> dict[str, str]:
+    """What must be the same for a checkpoint to be gone on from."""
+    return {"run": settings.run, "task": settings.task.name, "policy": type(policy).__name__}
+
+
+def go_on(
+    policy: Policy, settings: Settings, home: Home, layout: Layout, *, warn: Callable[[str], None]
+) -> Policy:
+    """The policy as its last checkpoint left it, if there is one."""
+    if found := Generations(home.checkpoint).load(layout, **checkpoint_facts(settings, policy)):
+        policy.restore(found.state)
+        log.info("going on from the checkpoint", round=policy.round, file=found.path.name)
+        if (writer := found.facts.get("node", policy.me)) != policy.me:
+            file = found.path.name
+            warn(f"{file} was written by node {writer}, and this is {policy.me}: is it in the right place?")
+        if not policy.more:
+            warn("all rounds are done already: give more --rounds, or another --data-dir")
+    elif (last := last_round(home.journal)) is not None:
+        hint = "if it should go on, stop it and restore checkpoint-* from a backup"
+        warn(f"no checkpoint: beginning anew, though the journal has round {last}; {hint}")
+    return policy
+
+
+class Chronicle:
+    """The diary of one run of one node."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        home: Home,
+        policy: Policy,
+        learner: Learner,
+        trainer: Trainer,
+        *,
+        work: Work,
+        publish: Callable[[Publish], None],
+        ended: Callable[[int], None],
+        observe: Observer | None = None,
+        tell: Tell = nobody,
+    ) -> None:
+        self.settings = settings
+        self.home = home
+        self.policy = policy
+        self.learner = learner
+        self.trainer = trainer
+        self.work = work
+        self.publish = publish
+        self.ended = ended  # told of every round that is done
+        self.observe = observe
+        self.tell = tell  # what an operator may want to see
+        self.measured: dict[str, Eval] = {}  # val and test of the personal model
+        self.told: dict[str, Any] = {}  # the data of the last Report, and the last of each Record
+        self.given_up = 0  # models that a round went on without
+        self.failures: Counter[tuple[str, str]] = Counter()  # calls of ours that failed: (call, why)
+        self.unwritten: tuple[str, ...] = ()  # what the disk did not take in the end
+        self._journal = Journal(home.journal)
+        self._lines_lost = 0  # since the last one that was written
+        self._checkpoint: int | None = None  # the round of the last one of this start
+        self._failed_saves = 0  # since then
+        self._last_measured: tuple[Model, int] | None = None
+        self._snapshot: dict[str, Any] | None = None
+        self._kept: dict[str, Any] | None = None  # the snapshot that is on the disk
+        self.reports = 0
+        self._unsaved = 0
+        self._logged = 0.0  # when a round was last told on the log
+        self._misfits: set[tuple[str, str]] = set()  # peers that do not fit me, told once each
+        self._saving = threading.Lock()  # a stop does not wait for a checkpoint that is being written
+
+    def write(self, event: str, data: Mapping[str, Any]) -> None:
+        """A full disk costs the line, not the training."""
+        try:
+            self._journal.write(event, data, time=time.time())
+        except StoreError as error:
+            self._line_lost(event, error)
+        else:
+            if self._lines_lost:
+                log.info("the journal is written again", lines_lost=self._lines_lost)
+            self._lines_lost = 0
+        if self.observe:
+            self.observe(event, data)
+
+    def _line_lost(self, event: str, error: StoreError) -> None:
+        """Told for the first, second, fourth, eighth … line: a disk stays full for many rounds."""
+        self._lines_lost += 1
+        if self._lines_lost & (self._lines_lost - 1):
+            return
+        told = {"lost": event, "lines_lost": self._lines_lost, "error": str(error)}
+        log.error("a line of the journal was not written; training goes on", **told)
+        self.tell("warning", {"text": "a line of the journal was not written", "error": str(error)})
+
+    # -- what the driver tells -----------------------------------------------------------------------------
+
+    def record(self, step: Record) -> None:
+        self.told[step.event] = dict(step.data)
+        self.tell("told", {**step.data, "what": step.event})
+        if step.event == DIVERGED:
+            log.warning("the training diverged and was thrown away", **step.data)
+        self.write(step.event, step.data)
+
+    def published(self, step: Publish) -> None:
+        self.publish(step)
+
+    async def report(self, step: Report) -> None:
+        """A round is done: publish, measure if due, write it down, keep the state."""
+        self.reports += 1
+        self.publish(Publish(step.model, step.round, step.tag, step.notes))
+        self.ended(step.round)
+        self.told["round"] = dict(step.data)
+        due = (step.round + 1) % self.settings.eval.every == 0
+        row: dict[str, Any] = {**step.data, "round": step.round}
+        if due:
+            row |= await self.measure(step.model, step.round)
+        row |= self.learner.account.facts()
+        row["learning_seconds"] = round(self.work.seconds, 4)
+        self.write("round", row)
+        self.tell("round", row)
+        self._log(row)
+        self._snapshot = self.policy.snapshot()
+        self._unsaved += 1
+        if self._unsaved >= self.settings.store.checkpoint_every:
+            self._tell_saved(await asyncio.to_thread(self._save_checkpoint))
+
+    def failed(self, call: str, error: PeerError) -> None:
+        why = error.reason.value if isinstance(error, Refused) else "gone"
+        self.failures[call, why] += 1
+        self.tell("failed", {"call": call, "peer": error.peer, "reason": why, "text": error.text})
+        news = why in MISFIT and (error.peer, why) not in self._misfits
+        self._misfits.add((error.peer, why))
+        (log.warning if news else log.debug)("call failed", call=call, peer=error.peer, why=why, text=error.text)
+
+    def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None:
+        """A round went on without these, whose models had not come in time."""
+        self.given_up += len(peers)
+        row = {"round": round, "peers": list(peers), "seconds": float(f"{seconds:.3f}")}
+        self.write("given_up", row)
+        self.tell("given_up", row)
+        log.debug("gave up", **row)
+
+    def _log(self, row: Mapping[str, Any]) -> None:
+        """A round for people, at most once a second."""
+        if time.monotonic() - self._logged >= 1.0:
+            self._logged = time.monotonic()
+            known = {k: round(row[k], 4) for k in ("val_loss", "val_accuracy") if k in row}
+            log.info("round", round=row["round"], **known)
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    async def measure(self, model: Model, round: int) -> dict[str, float]:
+        """Validation and test of the personal model, between the batches of whoever trains."""
+        for split in self.settings.eval.on:
+            score = partial(self.learner.score, [model], split=split)
+            with self.work.of("measured"):
+                self.measured[split] = (await self.trainer.soon(score))[0]
+        self._last_measured = (model, round)
+        return self._figures()
+
+    async def finish(self, how: str) -> None:
+        """The last measurement, checkpoint and personal model."""
+        row: dict[str, Any] = {"how": how, "round": self.policy.round}
+        model = self._snapshot["model"] if self._snapshot else self.policy.model
+        if how == "done":
+            model = self.policy.model
+            if self._last_measured is None or self._last_measured[0] is not model:
+                await self.measure(model, self.policy.round)
+            row |= self._figures()
+        self._tell_saved(await asyncio.to_thread(self._save_all, model))
+        self.write("finished", row)
+        self.tell("finished", row)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def written(self) -> dict[str, Any]:
+        """What the disk took, without words: peers may see it."""
+        failed = {"failed_checkpoints": self._failed_saves, "lost_lines": self._lines_lost}
+        return {"checkpoint_round": self._checkpoint, **failed}
+
+    def _tell_saved(self, outcome: dict[str, Any] | None) -> None:
+        if outcome is None:
+            return
+        failed = "error" in outcome
+        self._failed_saves = self._failed_saves + 1 if failed else 0
+        self._checkpoint = outcome.get("round", self._checkpoint)
+        self.tell("checkpoint_failed" if failed else "checkpoint", outcome)
+
+    def _save_all(self, model: Model) -> dict[str, Any] | None:
+        outcome = self._save_checkpoint()
+        unwritten = ["the last checkpoint"] if outcome and "error" in outcome else []
+        try:
+            save_model(self.home.model, self.learner.tensors(model), **self._facts())
+        except StoreError as error:
+            log.error("the personal model was not written", error=str(error))
+            unwritten.append(self.home.model.name)
+        self.unwritten = tuple(unwritten)
+        return outcome
+
+    def _save_checkpoint(self) -> dict[str, Any] | None:
+        """A full disk costs the checkpoint, not the training. What came of it; None: there was nothing to save."""
+        began = time.monotonic()
+        facts = checkpoint_facts(self.settings, self.policy)
+        with self._saving:
+            snapshot = self._snapshot
+            if snapshot is None or snapshot is self._kept:
+                return None
+            self._unsaved = 0  # also when it fails: the next try is after as many rounds again
+            who = self.home.identity
+            told = {"node": who.id, "incarnation": str(who.incarnation), "version": __version__}
+            self._sync_journal()
+            try:
+                Generations(self.home.checkpoint).save(snapshot, self.learner.layout, told=told, **facts)
+                self._kept = snapshot
+            except StoreError as error:
+                log.error("the checkpoint was not written; training goes on", error=str(error))
+                return {"error": str(error)}
+        return {"round": self.policy.round, "seconds": round(time.monotonic() - began, 4)}
+
+    def _sync_journal(self) -> None:
+        """The rounds of a checkpoint are in the journal, also when the power goes."""
+        try:
+            self._journal.sync()
+        except StoreError as error:
+            log.warning("the end of the journal may be lost if the power goes", error=str(error))
+
+    def _facts(self) -> dict[str, str]:
+        """What model.safetensors says about itself."""
+        facts = {
+            "format": "pfl-node model 1",
+            "version": __version__,
+            "node": self.policy.me,
+            "run": self.settings.run,
+            "policy": self.settings.policy.name,
+            "task": self.settings.task.name,
+            "round": str(self.policy.round),
+            "layout": self.learner.layout.digest,
+            "samples": str(self.learner.samples),
+        }
+        if self._last_measured:
+            facts["measured_round"] = str(self._last_measured[1])
+        return facts | {name: f"{figure:.6g}" for name, figure in self._figures().items()}
+
+    def _figures(self) -> dict[str, float]:
+        return {f"{s}_{w}": getattr(e, w) for s, e in self.measured.items() for w in ("loss", "accuracy")}

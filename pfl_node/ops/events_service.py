@@ -1,0 +1,98 @@
+"""WatchEvents and GetHistory: what a node shows of itself to those who look at it. They change nothing in it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from pfl_node.ops.events import Event, Hub, TooManyWatchers
+from pfl_node.ops.history import History
+from pfl_node.security.caller import CALLER
+from pfl_node.wire import peer_pb2 as pb
+
+Context = Any  # grpc.aio.ServicerContext; its stubs do not know that write takes what the serializer takes
+
+
+OF_ONE = 4  # watchers that a caller may be, where TLS says who it is: there must be room for the operator
+OF_ANY = 16  # callers whom nobody knows, together
+
+
+class Seats:
+    """Who watches how often."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        caller = CALLER.get() or ""
+        if self._taken[caller] >= (most := OF_ONE if caller else OF_ANY):
+            raise TooManyWatchers(f"{most} of you are watching already")
+        self._taken[caller] += 1
+        try:
+            yield
+        finally:
+            self._taken[caller] -= 1
+            self._taken += Counter()  # those who are at zero are forgotten
+
+
+class Seen(Protocol):
+    """What there is to see (`ops/observer.py`)."""
+
+    @property
+    def hub(self) -> Hub: ...
+    @property
+    def history(self) -> History: ...
+
+
+def watching(seen: Seen) -> dict[str, Any]:
+    """The handlers by the names of their calls."""
+    seats = Seats()
+
+    async def events(message: bytes, context: Context) -> None:
+        request = await _parsed(pb.WatchRequest, message, context)
+        kinds = frozenset(request.kinds)
+        try:
+            # before the look back, so that nothing falls in between
+            with seats.one(), seen.hub.watch(kinds) as watch:
+                for event in seen.hub.recent(after=request.after, last=request.last or None, kinds=kinds):
+                    await context.write(_event(event))
+                while request.follow and (news := await watch.some()):
+                    for event in news:
+                        await context.write(_event(event))
+        except TooManyWatchers as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    async def history(message: bytes, context: Context) -> pb.History:
+        request = await _parsed(pb.HistoryRequest, message, context)
+        points = seen.history.since(request.after if request.HasField("after") else -1)
+        return pb.History(points=[pb.Point(round=p.round, time=p.time, figures=p.figures) for p in points])
+
+    return {
+        "WatchEvents": grpc.unary_stream_rpc_method_handler(
+            events, response_serializer=pb.Event.SerializeToString
+        ),
+        "GetHistory": grpc.unary_unary_rpc_method_handler(
+            history, response_serializer=pb.History.SerializeToString
+        ),
+    }
+
+
+async def _parsed(kind: Any, message: bytes, context: Context) -> Any:
+    try:
+        return kind.FromString(message)
+    except DecodeError:
+        name = kind.DESCRIPTOR.name
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {name}")
+
+
+def _event(event: Event) -> pb.Event:
+    plain = event.plain()
+    text = json.dumps(plain["data"], allow_nan=False, separators=(",", ":"))
+    return pb.Event(number=event.number, time=event.time, kind=event.kind, json=text)

@@ -1,0 +1,257 @@
+"""A node's figures for Prometheus: one table of what there is, read when somebody scrapes.
+
+A peer's own series are there while it is a member; the totals keep what it moved.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pfl_node import __version__
+from pfl_node.membership.member import State
+from pfl_node.ops.status import Moved
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric
+
+    from pfl_node.node.lifecycle import Node
+
+STATES = ("starting", "joining", "training", "done", "leaving")
+Labels = tuple[str, ...]
+Samples = Iterable[tuple[Labels, float]]  # the values of the labels, and the figure
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One metric: what it is called, how it is labelled, and where it is read."""
+
+    name: str
+    kind: Literal["counter", "gauge", "info", "summary"]
+    labels: Labels
+    help: str
+    read: Callable[[Any], Samples]  # of a Node; its type is not known yet where the table below is
+
+    @property
+    def exported(self) -> str:
+        """With the ending that Prometheus' conventions ask for."""
+        return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
+
+
+def registry_of(node: Node) -> CollectorRegistry:
+    """A registry of the node's own: many nodes live in one process."""
+    from prometheus_client import CollectorRegistry, ProcessCollector
+
+    registry = CollectorRegistry()
+    registry.register(_Collector(node))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class _Collector:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for figure in FIGURES:
+            yield _family(figure, self._node)
+
+
+def _family(figure: Figure, node: Node) -> Any:
+    from prometheus_client import metrics_core as core
+
+    kinds: Mapping[str, Any] = {
+        "counter": core.CounterMetricFamily,
+        "gauge": core.GaugeMetricFamily,
+        "info": core.InfoMetricFamily,
+        "summary": core.SummaryMetricFamily,
+    }
+    family = kinds[figure.kind](figure.name, figure.help, labels=figure.labels)
+    for labels, value in figure.read(node):
+        match figure.kind:
+            case "info":
+                family.add_metric(labels, {})
+            case "summary":
+                family.add_metric(labels, count_value=node.lookout.rounds, sum_value=value)
+            case _:
+                family.add_metric(labels, value)
+    return family
+
+
+# -- where they are read ---------------------------------------------------------------------------------------
+
+
+def _one(value: float | None) -> Samples:
+    return [] if value is None else [((), float(value))]
+
+
+def _identity(node: Node) -> Samples:
+    s = node.settings
+    return [((node.id, node.name, s.run, s.policy.name, s.task.name, node.address), 1.0)]
+
+
+def _state(node: Node) -> Samples:
+    return [((state,), float(state == node.state)) for state in STATES]
+
+
+def _measured(what: str) -> Callable[[Node], Samples]:
+    def read(node: Node) -> Samples:
+        measured = node.chronicle.measured if node.chronicle else {}
+        return [((split,), getattr(found, what)) for split, found in sorted(measured.items())]
+
+    return read
+
+
+def _models(node: Node) -> Samples:
+    moved = Moved.of(node)
+    return [(("sent",), moved.models_sent.total()), (("received",), moved.models_received.total())]
+
+
+def _bytes(node: Node) -> Samples:
+    moved = Moved.of(node)
+    return [(("sent",), moved.sent), (("received",), moved.received)]
+
+
+def _peer_models(node: Node) -> Samples:
+    moved = Moved.of(node)
+    for peer in node.company():
+        yield (peer, "sent"), moved.models_sent[peer]
+        yield (peer, "received"), moved.models_received[peer]
+
+
+def _peer_bytes(node: Node) -> Samples:
+    called, calls = node.client.traffic.bytes, node.reception.moved
+    for peer in node.company():
+        yield (peer, "sent"), called[peer, "out"] + calls[peer, "out"]
+        yield (peer, "received"), called[peer, "in"] + calls[peer, "in"]
+
+
+def _peer_names(node: Node) -> Samples:
+    for member in node.membership.alive(run=node.settings.run):
+        yield (member.id, member.name, str(member.state)), 1.0
+
+
+def _peer_rounds(node: Node) -> Samples:
+    return [((peer,), round) for peer, round in node.company.rounds().items()]
+
+
+def _waiting(node: Node) -> Samples:
+    inbox = len(node.mailbox)
+    return [(("inbox",), inbox), (("shelves",), node.mailbox.held - inbox)]
+
+
+def _members(node: Node) -> Samples:
+    found = Counter(str(member.state) for member in node.membership.members() if member.role == "node")
+    return [((str(state),), found[str(state)]) for state in State]
+
+
+def _served(node: Node) -> Samples:
+    return [((call, outcome), n) for (call, outcome), n in sorted(node.reception.calls.items())]
+
+
+def _failed(node: Node) -> Samples:
+    failures = node.chronicle.failures if node.chronicle else {}
+    return [((call, why), n) for (call, why), n in sorted(failures.items())]
+
+
+def _checkpoint_age(node: Node) -> Samples:
+    at = node.lookout.checkpoint_at
+    return _one(None if at is None else max(0.0, time.time() - at))
+
+
+def _checkpoints(node: Node) -> Samples:
+    counts = node.lookout.hub.counts
+    return [(("written",), counts["checkpoint"]), (("failed",), counts["checkpoint_failed"])]
+
+
+def _oracle(node: Node) -> Samples:
+    spent = node.privacy.oracle.spent if node.privacy.oracle else {}
+    return [((peer,), spent[peer]) for peer in node.company() if peer in spent]
+
+
+def _expiry(node: Node) -> Samples:
+    return _one(node.tls.trust.passport.certificate.not_after.timestamp() if node.tls else None)
+
+
+def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[Node], Samples]:
+    return lambda node: [((key,), n) for key, n in sorted(counts(node).items())]
+
+
+N = "pfl_node_"
+FIGURES = (
+    Figure(N + "build", "info", ("version", "python"), "What runs here.",
+           lambda _: [((__version__, platform.python_version()), 1.0)]),
+    Figure("pfl_node", "info", ("id", "name", "run", "policy", "task", "address"), "Who this node is.", _identity),
+    Figure(N + "uptime_seconds", "gauge", (), "Since the node was made.",
+           lambda n: _one(time.monotonic() - n.started)),
+    Figure(N + "state", "gauge", ("state",), "1 for the state the node is in, 0 for the others.", _state),
+    Figure(N + "round", "gauge", (), "The round the node is in.",
+           lambda n: _one(n.policy.round if n.policy else 0)),
+    Figure(N + "planned_rounds", "gauge", (), "After so many rounds it ends; absent: it has no end.",
+           lambda n: _one(n.settings.rounds)),
+    Figure(N + "rounds", "counter", (), "Rounds done in this life.", lambda n: _one(n.lookout.rounds)),
+    Figure(N + "round_duration_seconds", "summary", (), "From the end of one round to the end of the next.",
+           lambda n: _one(n.lookout.round_seconds)),
+    Figure(N + "loss", "gauge", ("split",), "Of the personal model, when it was last measured; lower is better.",
+           _measured("loss")),
+    Figure(N + "accuracy_ratio", "gauge", ("split",), "Of the personal model, when it was last measured; 0 to 1.",
+           _measured("accuracy")),
+    Figure(N + "learning_seconds", "counter", (), "Spent on training and scoring, waiting for a turn included.",
+           lambda n: _one(n.work.seconds)),
+    Figure(N + "worked_models", "counter", ("work",), "Models trained, scored for others or the policy, measured.",
+           _by(lambda n: n.work.models)),
+    Figure(N + "models", "counter", ("direction",), "Models and parts of models that moved: sent, received.",
+           _models),
+    Figure(N + "transferred_bytes", "counter", ("direction",), "Bytes of models: sent, received.", _bytes),
+    Figure(N + "peer_models", "counter", ("peer", "direction"), "Models by peer, while it is a member.",
+           _peer_models),
+    Figure(N + "peer_transferred_bytes", "counter", ("peer", "direction"),
+           "Bytes of models by peer, while it is a member.", _peer_bytes),
+    Figure(N + "peer_present", "gauge", ("peer", "name", "state"),
+           "1 for every other node of the run that is there.", _peer_names),
+    Figure(N + "peer_round", "gauge", ("peer",), "The round another node is in, as it tells.", _peer_rounds),
+    Figure(N + "waiting_models", "gauge", ("where",), "Models that wait for the policy: inbox, shelves.",
+           _waiting),
+    Figure(N + "awaited_peers", "gauge", (), "Peers whose models a round is waiting for.",
+           lambda n: _one(len(n.driver.waits.peers) if n.driver else 0)),
+    Figure(N + "deadline_seconds", "gauge", (), "How long these may still take; absent: nobody is waited for.",
+           lambda n: _one(n.driver.waits.left(time.monotonic()) if n.driver else None)),
+    Figure(N + "given_up_models", "counter", (), "Models that a round went on without, as they came too late.",
+           lambda n: _one(n.chronicle.given_up if n.chronicle else 0)),
+    Figure(N + "answered_calls", "counter", ("call", "outcome"), "Calls of peers: ok, or why they were refused.",
+           _served),
+    Figure(N + "refused_messages", "counter", ("reason",), "Messages of peers that were refused.",
+           _by(lambda n: n.reception.refused)),
+    Figure(N + "kept_out_models", "counter", ("reason",), "Models of peers that the guard kept from being used.",
+           _by(lambda n: n.warden.refused)),
+    Figure(N + "quarantined_peers", "gauge", (), "Peers whose models are refused for a while.",
+           lambda n: _one(len(n.warden.quarantined(time.monotonic())))),
+    Figure(N + "dp_epsilon", "gauge", (), "Spent by training with DP-SGD so far; absent: that is off.",
+           lambda n: _one(n.privacy.account.epsilon if n.settings.privacy.dp else None)),
+    Figure(N + "oracle_epsilon", "gauge", ("peer",), "Of all answers about models of a peer, while a member.",
+           _oracle),
+    Figure(N + "waiting_bytes", "gauge", (), "Bytes of models that wait or are on their way.",
+           lambda n: _one(n.mailbox.size)),
+    Figure(N + "failed_calls", "counter", ("call", "reason"), "Calls to peers that failed.", _failed),
+    Figure(N + "members", "gauge", ("state",), "Nodes this one knows, itself included, of all runs.", _members),
+    Figure(N + "membership_actions", "counter", ("action",), "Packets, calls and changes of the membership.",
+           _by(lambda n: n.membership.counters)),
+    Figure(N + "membership_health", "gauge", (),
+           "0 is well; higher: this process is slow and judges others later.",
+           lambda n: _one(n.membership.health)),
+    Figure(N + "checkpoints", "counter", ("outcome",), "Checkpoints written and failed.", _checkpoints),
+    Figure(N + "checkpoint_age_seconds", "gauge", (), "Since the last one was written; absent: there is none.",
+           _checkpoint_age),
+    Figure(N + "certificate_expiry_timestamp_seconds", "gauge", (),
+           "When this node's certificate expires, since 1970; absent: there is no TLS.", _expiry),
+    Figure(N + "events", "counter", ("kind",), "What happened, by kind.", _by(lambda n: n.lookout.hub.counts)),
+    Figure(N + "watchers", "gauge", (), "Who watches the events now.", lambda n: _one(n.lookout.hub.watchers)),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+"""A node's answer to "how are you": the fields of the proto, and the rest as JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pfl_node import __version__
+from pfl_node.jsonable import plain
+from pfl_node.types import PeerId
+from pfl_node.wire.peer_pb2 import Status
+
+if TYPE_CHECKING:
+    from pfl_node.node.lifecycle import Node
+
+
+def status_of(node: Node) -> Status:
+    settings, policy = node.settings, node.policy
+    return Status(
+        id=node.id,
+        name=node.name,
+        role="node",
+        run=settings.run,
+        address=node.address,
+        state=node.state,
+        round=policy.round if policy else 0,
+        rounds=settings.rounds,
+        policy=settings.policy.name,
+        task=settings.task.name,
+        uptime=time.monotonic() - node.started,
+        json=json.dumps(details_of(node), allow_nan=False),
+    )
+
+
+def facts_of(status: Status) -> dict[str, Any]:
+    """One flat table of what a status says, for JSON; what is not known is left out."""
+    names = ("id", "name", "role", "run", "address", "state", "round", "policy", "task", "uptime")
+    facts = {name: getattr(status, name) for name in names}
+    facts["rounds"] = status.rounds if status.HasField("rounds") else None
+    try:
+        more = json.loads(status.json or "{}")
+    except ValueError:
+        more = {}
+    return {**facts, **{k: v for k, v in (more if isinstance(more, dict) else {}).items() if k not in facts}}
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What went over the wire so far, whoever called."""
+
+    sent: int  # bytes
+    received: int
+    models_sent: Counter[PeerId]
+    models_received: Counter[PeerId]
+
+    @classmethod
+    def of(cls, node: Node) -> Moved:
+        models, nbytes, reception = node.client.traffic.models, node.client.traffic.bytes, node.reception
+        fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
+        pushed = Counter({peer: n for (peer, way), n in models.items() if way == "out"})
+        return cls(
+            sum(n for (_, way), n in nbytes.items() if way == "out") + reception.bytes_out,
+            sum(n for (_, way), n in nbytes.items() if way == "in") + reception.bytes_in,
+            pushed + reception.served,
+            fetched + reception.received,
+        )
+
+
+def details_of(node: Node) -> dict[str, Any]:
+    """Plain values only, as JSON has them."""
+    moved = Moved.of(node)
+    details: dict[str, Any] = {
+        "peers": len(node.company()),
+        "waiting_for": list(node.driver.waits.peers) if node.driver else [],
+        "waiting": node.driver.waits.table(time.monotonic()) if node.driver else [],
+        "models_waiting": node.mailbox.held,
+        "models_sent": moved.models_sent,
+        "models_received": moved.models_received,
+        "bytes_sent": moved.sent,
+        "bytes_received": moved.received,
+        "refused": node.reception.refused,
+        "guard": node.warden.status(time.monotonic()),
+        "privacy": node.privacy.status(),
+        "honest": not node.bad,
+        "membership": node.membership.counters,
+        "version": __version__,
+        "learns_with": {peer: round(tie, 3) for peer, tie in node.lookout.ties.lately.items()},
+        "learned_from": node.lookout.ties.total,
+    }
+    if chronicle := node.chronicle:
+        details |= {
+            "samples": chronicle.learner.samples,
+            "work": {**node.work.models, "seconds": round(node.work.seconds, 3)},
+            "given_up": chronicle.given_up,
+            "written": chronicle.written(),
+            "failed_calls": {f"{call} {why}": n for (call, why), n in sorted(chronicle.failures.items())},
+            "measured": {
+                split: {"loss": e.loss, "accuracy": e.accuracy} for split, e in chronicle.measured.items()
+            },
+            "told": chronicle.told,
+        }
+    return dict(plain(details))

@@ -1,0 +1,167 @@
+"""The swarm as one node sees it: asks the others how they are, but only when somebody wants to know.
+
+Peers are believed as far as what they say has the right shape. Ten watchers cost as much as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pfl_node.errors import PeerError
+from pfl_node.membership.member import Member
+from pfl_node.ops.clusters import Clusters, find_clusters
+from pfl_node.ops.history import Point
+from pfl_node.ops.peer_status import Sight, points_of, sight_of
+from pfl_node.ops.status import status_of
+from pfl_node.types import PeerId
+
+if TYPE_CHECKING:
+    from pfl_node.node.lifecycle import Node
+
+ASKED = 256  # nodes at most
+AT_ONCE = 8
+PATIENCE = 4.0  # seconds for one answer
+LONGEST = 6.0  # seconds for all of them
+SHOWN = 512  # members, those who are gone included
+
+
+class Outlook:
+    """`look` and `history` may be called as often as one likes."""
+
+    def __init__(self, node: Node, *, clock: Any = time.monotonic) -> None:
+        self._node = node
+        self._clock = clock
+        self._every = node.settings.http.every
+        self._looked: float | None = None
+        self._looking = asyncio.Lock()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._sights: dict[str, Sight] = {}
+        self._heard: dict[str, float] = {}
+        self._errors: dict[str, str] = {}
+        self._points: dict[str, list[Point]] = {}
+        self._view: dict[str, Any] = {}
+
+    async def look(self) -> dict[str, Any]:
+        """The swarm as plain values, not older than the settings say."""
+        async with self._looking:
+            now = self._clock()
+            if self._looked is None or now - self._looked >= self._every * 0.9:
+                await self._ask_all()
+                self._looked = now
+                self._view = self._compose()
+        return self._view
+
+    async def history(self) -> dict[str, Any]:
+        """The curves of all nodes that were heard of."""
+        await self.look()
+        mine = {str(self._node.id): self._node.lookout.history.since()}
+        return {"nodes": {id: [p.plain() for p in points] for id, points in {**self._points, **mine}.items()}}
+
+    # -- asking --------------------------------------------------------------------------------------------
+
+    async def _ask_all(self) -> None:
+        self._forget(except_for={m.id for m in self._members()})
+        others = in_turn(self._node.company(), self._heard)[:ASKED]
+        asking = [asyncio.create_task(self._ask(peer, address)) for peer, address in others]
+        if asking:
+            _, late = await asyncio.wait(asking, timeout=LONGEST)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _ask(self, peer: PeerId, address: str) -> None:
+        known = self._points.setdefault(peer, [])
+        async with self._slots:
+            try:
+                after = known[-1].round if known else -1
+                status, history = await self._node.client.look(peer, address, after=after, timeout=PATIENCE)
+            except PeerError as error:
+                self._errors[peer] = error.text
+                return
+        self._errors.pop(peer, None)
+        self._heard[peer] = self._clock()
+        sight = sight_of(status)
+        if known and sight.round < known[-1].round:  # it went back to its checkpoint
+            known.clear()
+        known.extend(points_of(history, after))
+        self._sights[peer] = sight
+
+    def _forget(self, except_for: set[str]) -> None:
+        for table in (self._sights, self._heard, self._errors, self._points):
+            for peer in [p for p in table if p not in except_for]:
+                del table[peer]
+
+    # -- telling -------------------------------------------------------------------------------------------
+
+    def _members(self) -> list[Member]:
+        """Those of my run and the bootstraps, whoever is present first."""
+        run = self._node.settings.run
+        known = [m for m in self._node.membership.members() if m.role != "node" or m.run == run]
+        return sorted(known, key=lambda m: (not m.state.present, m.name, m.id))[:SHOWN]
+
+    def _compose(self) -> dict[str, Any]:
+        node, members = self._node, self._members()
+        sights = {**self._sights, str(node.id): sight_of(status_of(node))}
+        ids = {m.id for m in members if m.role == "node"}
+        lately = _among(ids, {id: s.learns_with for id, s in sights.items()})
+        heads = {id: s.head for id, s in sights.items() if s.head is not None and id in ids}
+        present = {m.id for m in members if m.state.present and m.role == "node"}
+        found = find_clusters({id: row for id, row in lately.items() if id in present})
+        return {
+            "time": round(time.time(), 3),
+            "me": node.id,
+            "run": node.settings.run,
+            "every": self._every,
+            "nodes": [self._told(m, sights.get(m.id)) for m in members],
+            "ties": {
+                "lately": lately,
+                "total": _among(ids, {id: s.learned_from for id, s in sights.items()}),
+            },
+            "clusters": _grouped(heads) or _by_ties(found),
+        }
+
+    def _told(self, member: Member, sight: Sight | None) -> dict[str, Any]:
+        mine = member.id == self._node.id
+        heard = self._heard.get(member.id)
+        return {
+            **(sight.plain() if sight else {}),
+            "id": member.id,
+            "name": member.name,
+            "address": self._node.address if mine else member.address,
+            "role": member.role,
+            "state": str(member.state),
+            "round": max(member.round, sight.round) if sight else member.round,
+            "me": mine,
+            "heard": 0.0 if mine else None if heard is None else round(self._clock() - heard, 1),
+            "error": self._errors.get(member.id),
+        }
+
+
+def in_turn(others: Mapping[PeerId, str], heard: Mapping[str, float]) -> list[tuple[PeerId, str]]:
+    """Those not heard of for longest come first: a busy machine may leave no time for all."""
+    return sorted(others.items(), key=lambda one: heard.get(one[0], float("-inf")))
+
+
+def _among(ids: set[str], rows: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """What they say of each other; of strangers nothing is believed."""
+    return {
+        id: {peer: w for peer, w in row.items() if peer in ids and peer != id}
+        for id, row in rows.items()
+        if id in ids
+    }
+
+
+def _by_ties(found: Clusters) -> dict[str, Any]:
+    return {"by": "ties", "groups": list(map(list, found.clear)), "separation": round(found.separation, 3)}
+
+
+def _grouped(heads: Mapping[str, int]) -> dict[str, Any] | None:
+    """Who chose the same head learns together, whoever the models come from."""
+    numbers = sorted(set(heads.values()))
+    if not numbers:
+        return None
+    groups = [sorted(id for id, head in heads.items() if head == number) for number in numbers]
+    return {"by": "heads", "groups": groups, "separation": None}

@@ -1,0 +1,110 @@
+"""Serves the page of a node on its own port, in the event loop of the node."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from pfl_node.address import is_wildcard, parse_address
+from pfl_node.errors import ConfigError
+from pfl_node.ops.web.app import application
+from pfl_node.wire.endpoint import join_address
+
+if TYPE_CHECKING:
+    from pfl_node.node.lifecycle import Node
+
+GRACE = 2  # seconds for answers under way when the node ends
+VISITORS = 128  # connections at a time
+
+
+class _Server(uvicorn.Server):
+    """Signals are the daemon's business, and a node has better things to do than to wake up ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stopped = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            try:
+                async with asyncio.timeout(1.0):
+                    await self.stopped.wait()
+            except TimeoutError:
+                continue
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self.stopped.set()
+
+
+class Page:
+    """`open` takes the port, `close` gives it back."""
+
+    def __init__(self, node: Node) -> None:
+        assert node.settings.http.listen is not None
+        self.host, self.port = parse_address(node.settings.http.listen, what="http", any_port=True)
+        self._node = node
+        self._task: asyncio.Task[None] | None = None
+        self._server: _Server | None = None
+
+    @property
+    def url(self) -> str:
+        host = "localhost" if is_wildcard(self.host) else self.host
+        return f"http://{join_address(host, self.port)}/"
+
+    async def open(self) -> None:
+        taken = _bind(self.host, self.port)
+        self.port = taken.getsockname()[1]
+        config = uvicorn.Config(
+            application(self._node),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=VISITORS,
+            timeout_graceful_shutdown=GRACE,
+        )
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._server.serve([taken]), name="page")
+
+    async def close(self) -> None:
+        if self._task and self._server:
+            self._server.stop()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+        taken = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"cannot serve the page on {host}: no such host here ({error})") from error
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(address)
+        taken.listen(VISITORS)
+        taken.setblocking(False)
+    except OSError as error:
+        taken.close()
+        where = join_address(host, port)
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"cannot serve the page on {where}: port {port} is in use; choose another"
+            ) from error
+        raise ConfigError(f"cannot serve the page on {where}: {error.strerror}") from error
+    return taken

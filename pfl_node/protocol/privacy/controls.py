@@ -1,0 +1,91 @@
+"""The privacy controls of one node, real or simulated: its oracle, its account, and what can be seen of them."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from pfl_node.protocol.privacy.dp_account import TRAINED, Account
+from pfl_node.protocol.privacy.noisy_scores import TOLD, Oracle
+from pfl_node.store.journal import last_round
+from pfl_node.store.privacy_ledger import NAME, Ledger
+
+if TYPE_CHECKING:
+    from pfl_node.settings import Settings
+    from pfl_node.store.data_dir import Home
+    from pfl_node.types import PeerId
+
+log = structlog.get_logger(__name__)
+
+
+class Privacy:
+    """`oracle` is None where answers are exact."""
+
+    def __init__(self, settings: Settings, oracle: Oracle | None, account: Account) -> None:
+        self.settings = settings.privacy
+        self.oracle = oracle
+        self.account = account
+
+    def status(self) -> dict[str, Any]:
+        """Plain values; empty where nothing is on."""
+        found: dict[str, Any] = {}
+        if self.oracle:
+            s, o = self.settings, self.oracle
+            found["oracle"] = {
+                "answers": o.answers,
+                "budget": s.oracle_budget,
+                "spent": {peer: round(spent, 6) for peer, spent in sorted(dict(o.spent).items())},
+                "total": round(o.total, 6),
+            }
+        if self.settings.dp:
+            found["dp"] = {
+                "epsilon": round(self.account.epsilon, 6),
+                "delta": self.settings.dp_delta,
+                "steps": self.account.steps.total(),
+                "exhausted": self.account.exhausted,
+            }
+        return found
+
+    def dump(self) -> dict[str, Any]:
+        """What goes on after a segment of a simulation, as JSON has it; empty where nothing is on."""
+        oracle = {"oracle": self.oracle.dump()} if self.oracle else {}
+        return oracle | ({"trained": self.account.rows()} if self.settings.dp else {})
+
+
+def privacy_of(settings: Settings, home: Home, *, certain: bool) -> Privacy:
+    """Of a real node: its chance is secret, and what it told before a restart still counts. `certain`: are callers
+    who they say they are?"""
+    ledger, s = Ledger(home.path), settings.privacy
+    oracle = Oracle(s, secrets.SystemRandom(), ledger) if s.oracle else None
+    account = Account(ledger, secrets.token_hex(16))
+    if s.oracle and not certain and s.oracle_total is None:
+        log.warning("without TLS a peer may invent names, each with a budget of its own: set privacy.oracle_total")
+    if (s.oracle or s.dp) and ledger.begin() and last_round(home.journal) is not None:
+        log.warning(f"there is no {NAME}, though the journal has rounds: what was told of the data is not counted")
+    for n, row in enumerate(ledger.rows() if s.oracle or s.dp else (), 1):
+        try:
+            if row["event"] == TRAINED:
+                account.load(row)
+            elif row["event"] == TOLD and oracle:
+                oracle.load(row)
+        except (KeyError, ValueError, TypeError):
+            raise ledger.damaged(n) from None
+    return Privacy(settings, oracle, account)
+
+
+def simulated(settings: Settings, me: PeerId, account: Account, held: Mapping[str, Any] | None = None) -> Privacy:
+    """Of a simulated node, new or as `dump` says; the seed decides its chance."""
+    oracle = None
+    if settings.privacy.oracle:
+        before = held["oracle"] if held else {"spent": {}, "total": 0.0, "answers": 0, "told": []}
+        oracle = Oracle(settings.privacy, random.Random(f"{settings.seed}/oracle/{me}/{before['answers']}"))
+        oracle.restore(before)
+    if held is not None:
+        account.steps.clear()  # in a run that was not broken off the learner has them still
+    for row in (held or {}).get("trained", ()):
+        account.load(row)
+    return Privacy(settings, oracle, account)

@@ -1,0 +1,81 @@
+"""Where a node's key, certificate, CA and lists of ids are: given one by one, or by name in its directory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pfl_node.errors import ConfigError, StoreError
+from pfl_node.store.atomic import sync_directory
+
+KEY, CERT, OWN, CA, ALLOW, REVOKED = "key.pem", "cert.pem", "own.pem", "ca.pem", "allow", "revoked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """All paths; whether there is something at them is another question, except that `ca` is None without a CA."""
+
+    key: Path
+    cert: Path
+    ca: Path | None
+    allow: Path
+    revoked: Path
+    directory: Path
+
+    @property
+    def pinned(self) -> bool:
+        """No CA: the ids of the allow-list are all the trust there is."""
+        return self.ca is None
+
+    @classmethod
+    def find(
+        cls,
+        directory: Path | None,
+        *,
+        ca: Path | None = None,
+        cert: Path | None = None,
+        key: Path | None = None,
+        allow: Path | None = None,
+        revoked: Path | None = None,
+    ) -> TlsFiles:
+        """Raises ConfigError where a file must be and neither was named nor lies in the directory."""
+        if directory is None and (key is None or cert is None):
+            raise ConfigError(
+                "give --data-dir DIR, into which `pfl-node ca init` and `pfl-node ca issue --data-dir DIR` put a "
+                "certificate (or --key, --cert and --ca), or add --insecure if you trust this network"
+            )
+        place = directory or Path(".")
+        if ca is None and directory is not None and (directory / CA).exists():
+            ca = directory / CA
+        return cls(
+            key=key or place / KEY,
+            cert=cert or place / (OWN if ca is None else CERT),
+            ca=ca,
+            allow=allow or place / ALLOW,
+            revoked=revoked or place / REVOKED,
+            directory=place,
+        )
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Only its owner may read it, from its first byte on; a file that is there is never written over."""
+    temp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temp, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        temp.unlink(missing_ok=True)
+
+
+def read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the {what} {path}: {error.strerror or error}") from error

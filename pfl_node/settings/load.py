@@ -1,0 +1,299 @@
+"""Where settings come from: TOML file < environment < flags < --set. A mistake is one line that says where it is.
+
+Also the way back to TOML, and the rules that need more than the tree. Imports no torch and no grpc.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pfl_node.address import is_loopback, is_wildcard, parse_address
+from pfl_node.daemon.tls_setup import check_tls
+from pfl_node.errors import ConfigError, nearest
+from pfl_node.settings import Settings
+from pfl_node.settings.redact import HIDDEN, is_secret, shown
+from pfl_node.settings.schema import FLAG, LIST, NAMED, TEXT, allowed, is_known, keys, sections
+from pfl_node.settings.toml import toml, toml_key
+
+PREFIX = "PFL_"
+TOKEN_LENGTH = 16  # characters
+OURS_BUT_NOT_SETTINGS = frozenset({"PFL_CONFIG", "PFL_DATA", "PFL_DEBUG", "PFL_FAILPOINTS"})
+# Kubernetes puts the addresses of every service into the environment of every pod, whatever the service's name.
+SERVICE_LINK = re.compile(r"^PFL_\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value and the words that say where it was given: "in exp.toml"."""
+
+    value: Any
+    where: str
+
+
+Layer = dict[str, Given]  # by dotted key
+
+
+def load_settings(
+    *,
+    config: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The effective settings. `overrides` are the flags by dotted key (None: not given), `sets` are KEY=VALUE."""
+    environ = environ or {}
+    config = config or (Path(environ["PFL_CONFIG"]) if environ.get("PFL_CONFIG") else None)
+    file, environment = _file(config), _environment(environ)
+    flags, last = _flags(overrides or {}), _sets(sets)
+    merged: Layer = {}
+    for layer in (file, _respelled(environment, by=(last, flags, environment, file)), flags, last):
+        _lay_over(merged, layer)
+    return _build(merged)
+
+
+# -- layers ----------------------------------------------------------------------------------------------------
+
+
+def _file(path: Path | None) -> Layer:
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise ConfigError(f"cannot read {path}: {e.strerror or e}") from e
+    except ValueError as e:  # TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(f"{path} is not valid TOML: {e}") from e
+    return {key: Given(value, f"in {path}") for key, value in _flat(table, f"in {path}")}
+
+
+def _flat(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if key not in sections():
+            yield _known(key, where), value
+        elif isinstance(value, Mapping):
+            yield from ((_known(f"{key}.{leaf}", where), v) for leaf, v in value.items())
+        elif key in NAMED:
+            yield f"{key}.name", value
+        else:
+            raise ConfigError(f"{key!r} {where} is a section: write {key}.KEY = VALUE")
+
+
+def _environment(environ: Mapping[str, str]) -> Layer:
+    layer: Layer = {}
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith(PREFIX) or variable in OURS_BUT_NOT_SETTINGS or SERVICE_LINK.match(variable):
+            continue
+        where = f"in environment variable {variable}"
+        key = _known(_key_of(variable), where)
+        if text:  # an empty variable is one that is not set
+            layer[key] = Given(_value(key, text), where)
+    return layer
+
+
+def _key_of(variable: str) -> str:
+    name = variable.removeprefix(PREFIX)
+    section, _, leaf = name.partition("_")
+    if section.lower() in sections() and not leaf.startswith("_") and is_known(f"{section}.{leaf}".lower()):
+        raise ConfigError(f"unknown environment variable {variable}: did you mean {PREFIX}{section}__{leaf}?")
+    return name.lower().replace("__", ".")
+
+
+def _respelled(environment: Layer, by: Sequence[Layer]) -> Layer:
+    """The policy's knobs in the spelling of the policy that was chosen: variables are upper case, knobs may be."""
+    if not any(key.startswith("policy.") and key not in keys() for key in environment):
+        return environment
+    from pfl_node.policies import load_policy
+
+    name = next((layer["policy.name"].value for layer in by if "policy.name" in layer), Settings().policy.name)
+    knobs = {knob for one in policies_in(name) for knob in load_policy(one).Config.model_fields}
+    spelling = {f"policy.{knob}".lower(): f"policy.{knob}" for knob in knobs}
+    return {spelling.get(key, key): given for key, given in environment.items()}
+
+
+def policies_in(name: str) -> list[str]:
+    """The policies that `policy.name` names where several may run: `pens,el`; `all` is the whole table."""
+    from pfl_node.policies import POLICIES
+
+    words = [word.strip() for word in name.split(",") if word.strip()]
+    return list(dict.fromkeys(one for word in words for one in (POLICIES if word == "all" else [word])))
+
+
+def _flags(overrides: Mapping[str, Any]) -> Layer:
+    given = {key: value for key, value in overrides.items() if value is not None and value != []}
+    return {_known(key, f"in {flag(key)}"): Given(value, f"in {flag(key)}") for key, value in given.items()}
+
+
+def flag(key: str) -> str:
+    """How the flag for this key is spelled."""
+    short = key.removesuffix(".name").removesuffix(".listen").removesuffix(".on").removeprefix("tls.")
+    return "--" + short.replace(".", "-").replace("_", "-")
+
+
+def _sets(sets: Sequence[str]) -> Layer:
+    layer: Layer = {}
+    for text in sets:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--set {text!r} must be KEY=VALUE, for example --set train.lr=0.1")
+        key = _known(name.strip(), "in --set")
+        layer[key] = Given(_value(key, value.strip()), "in --set")
+    return layer
+
+
+def _known(key: str, where: str) -> str:
+    if key in NAMED:
+        return f"{key}.name"
+    if is_known(key):
+        return key
+    if key in sections():
+        raise ConfigError(f"{key!r} {where} is a section: write {key}.KEY = VALUE")
+    section, _, leaf = key.rpartition(".")
+    elsewhere = [k for k in keys() if k.rpartition(".")[2] == leaf]
+    if elsewhere and f"{key}s" not in keys():
+        raise ConfigError(f"unknown setting {key!r} {where}: did you mean {elsewhere[0]!r}?")
+    hint = nearest(key, [k for k in (*keys(), *sections()) if ("." in k) == ("." in key)])
+    if not hint.startswith("did you mean"):
+        siblings = sections()[section].model_fields if section in sections() else Settings.model_fields
+        hint = nearest(leaf, siblings)
+    raise ConfigError(f"unknown setting {key!r} {where}: {hint}")
+
+
+def _value(key: str, text: str) -> Any:
+    """A text of the environment or of --set, read as TOML; kept as it is where a text is wanted."""
+    value = _toml_value(text)
+    wants = allowed(key) if key in keys() else ""
+    if wants.startswith(LIST) and not isinstance(value, list | dict):  # `nan` is a word there, and 3 is [3]
+        words = value if isinstance(value, str) else text
+        return [part.strip() for part in words.split(",") if part.strip()]
+    if isinstance(value, date | datetime | time) or (wants == TEXT and not isinstance(value, str)):
+        return text
+    return value
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except ValueError:
+        return text
+    return table["value"] if len(table) == 1 else text
+
+
+def _lay_over(merged: Layer, layer: Layer) -> None:
+    """The upper layer wins; naming another policy or task forgets the knobs that were meant for the former one."""
+    for section in NAMED:
+        name = f"{section}.name"
+        default = sections()[section].model_fields["name"].default
+        if name in layer and layer[name].value != (merged[name].value if name in merged else default):
+            for key in [k for k in merged if k.startswith(f"{section}.") and k not in keys()]:
+                del merged[key]
+    merged.update(layer)
+
+
+def _build(merged: Layer) -> Settings:
+    tree: dict[str, Any] = {}
+    for key, given in merged.items():
+        if given.value == "" and key in keys():
+            raise ConfigError(f"{key!r} {given.where} is empty: must be {allowed(key)}")
+        if isinstance(given.value, bool) and key in keys() and FLAG not in allowed(key):  # true would count as 1
+            raise ConfigError(_bad(key, given))
+        section, _, leaf = key.rpartition(".")
+        (tree.setdefault(section, {}) if section else tree)[leaf] = given.value
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as e:
+        at = [str(part) for part in e.errors(include_url=False)[0]["loc"]]
+        key = next(k for k in (".".join(at[:2]), at[0]) if k in merged)
+        raise ConfigError(_bad(key, merged[key])) from e
+
+
+def _bad(key: str, given: Given) -> str:
+    value = HIDDEN if is_secret(key) else repr(given.value)
+    return f"bad value {value} for {key!r} {given.where}: must be {allowed(key)}"
+
+
+# -- what can only be known when it starts ---------------------------------------------------------------------
+
+
+def check(settings: Settings) -> None:
+    """The rules that need more than the tree: names of policies and tasks, knobs, addresses, open doors."""
+    check_addresses(settings)
+    check_page(settings)
+    check_oracle(settings)
+    check_names(settings)
+
+
+def check_names(settings: Settings) -> None:
+    """A task of the user's own is run when the node has started: its file may import torch."""
+    from pfl_node.learning.task import Place
+    from pfl_node.learning.tasks import arguments, check_name, find
+    from pfl_node.policies import configure, load_policy
+
+    configure(load_policy(settings.policy.name), settings.policy.options)
+    task = settings.task
+    check_name(task.name)
+    if ":" not in task.name:
+        index = 0 if task.index == "slot" else task.index
+        arguments(find(task.name), task, Place(index, task.nodes, settings.seed, node_id=""))
+
+
+def check_addresses(settings: Settings) -> None:
+    listen, advertise = settings.listen, settings.advertise
+    host, _ = parse_address(listen, what="listen", any_port=True)
+    dialled, _ = parse_address(advertise, what="advertise", any_port=True) if advertise else (host, 0)
+    for seed in settings.peer_seed:
+        parse_address(seed, what="peer_seed")
+    if is_wildcard(dialled) and (advertise or not settings.peer_seed):
+        what = f"advertise {advertise!r}" if advertise else f"listen {listen!r}"
+        raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
+    check_tls(settings)
+
+
+def check_page(settings: Settings) -> None:
+    """Who can reach the page can see the swarm."""
+    listen, token = settings.http.listen, settings.http.token
+    if token is not None and len(token) < TOKEN_LENGTH:
+        raise ConfigError(f"http.token is too short: it must have at least {TOKEN_LENGTH} characters")
+    if listen is None:
+        return
+    host, _ = parse_address(listen, what="http", any_port=True)
+    if token is None and not is_loopback(host):
+        hint = "give visitors a token (PFL_HTTP__TOKEN or --http-token), or use 127.0.0.1"
+        raise ConfigError(f"http {listen!r} is not loopback: {hint}")
+
+
+def check_oracle(settings: Settings) -> None:
+    """An answer that costs more than there is would be given to nobody."""
+    privacy = settings.privacy
+    for key, most in (("oracle_budget", privacy.oracle_budget), ("oracle_total", privacy.oracle_total)):
+        if privacy.oracle and most is not None and privacy.oracle_epsilon > most:
+            cost = f"one answer costs privacy.oracle_epsilon = {privacy.oracle_epsilon:g}"
+            raise ConfigError(f"{cost}, more than privacy.{key} = {most:g}: nobody would get any; lower the first")
+
+
+# -- and back to text ------------------------------------------------------------------------------------------
+
+
+def dump(settings: Settings) -> str:
+    """The settings as TOML that `load_settings` reads back; what is not set and what is secret stand there as
+    comments."""
+    lines = [_line("", name, value) for name, value in settings if name not in sections()]
+    for section in sections():
+        lines += ["", f"[{section}]"]
+        lines += [_line(f"{section}.", name, value) for name, value in getattr(settings, section)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(prefix: str, name: str, value: Any) -> str:
+    if value is None:
+        return f"# {name} = {allowed(prefix + name)}" if prefix + name in keys() else f"# {name} ="
+    if (seen := shown(name, value)) != value:
+        return f"# {toml_key(name)} = {toml(seen)}  # a secret: say it in the environment or in a file"
+    return f"{toml_key(name)} = {toml(value)}"

@@ -1,0 +1,155 @@
+"""A policy whose node is malicious: its steps are bent on their way to the driver. Pure, as the policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+from pfl_node.model import Model
+from pfl_node.policies.base import Policy
+from pfl_node.seeds import seed_from
+from pfl_node.settings import Settings
+from pfl_node.settings.attack_section import AttackSettings
+from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.sim.attacks import perturb
+from pfl_node.sim.attacks.colluders import Pool, bad_places
+from pfl_node.steps import Fetch, Gather, Publish, Receive, Report, Send, Step, Train, relay
+from pfl_node.types import Eval, Offer, PeerId
+
+P = TypeVar("P", bound=Policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """What a bad node is to do."""
+
+    attack: AttackSettings
+    nodes: int  # in the run
+    bad: int  # of them
+    pool: Pool | None = None  # shared by those who collude
+
+    def has(self, kind: str) -> bool:
+        return kind in self.attack.kind
+
+    @property
+    def z(self) -> float:
+        return self.attack.strength or perturb.z_max(self.nodes, self.bad)
+
+
+class Bent(Policy):
+    """What every malicious policy has. It follows its algorithm, or else nobody would want its models."""
+
+    plot: Plot
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.heard: dict[PeerId, Model] = {}  # the last model of each peer
+        self.old: list[Model] = []  # my own models, the oldest first
+        self._bends: tuple[Model, int, Model] | None = None  # the last one, in which round, and what it became
+
+    def bend(self, step: Step[Any]) -> Generator[Step[Any], Any, Any]:
+        """What the driver gets to see instead, and what is overheard of its answer."""
+        if isinstance(step, Train) and self.plot.has("free_rider"):
+            return step.model  # it leaves the training to others
+        if isinstance(step, (Send, Publish, Report)) and self.round >= self.plot.attack.start:
+            model = self._bent(step.model)
+            return (yield step if model is step.model else replace(step, model=model))
+        answer = yield step
+        if isinstance(step, (Gather, Receive, Fetch)):
+            for offer in answer:
+                self.note(offer)
+        return answer
+
+    def note(self, offer: Offer) -> None:
+        if offer.model.layout.part == "predictions":  # of these a checkpoint holds none
+            return
+        self.heard[offer.sender] = offer.model
+        if self.plot.pool:
+            self.plot.pool.heard(offer.sender, offer.model)
+
+    def _bent(self, model: Model) -> Model:
+        """The same for all who get this model in this round."""
+        if self._bends is None or self._bends[0] is not model or self._bends[1] != self.round:
+            self._bends = (model, self.round, self._spoil(model))
+        return self._bends[2]
+
+    def _spoil(self, model: Model) -> Model:
+        attack, bent = self.plot.attack, model
+        for kind in attack.kind:
+            match kind:
+                case "sign_flip":
+                    bent = perturb.times(bent, -(attack.strength or 1.0))
+                case "scaled":
+                    bent = perturb.times(bent, attack.strength or 10.0)
+                case "noise":
+                    bent = perturb.noisy(bent, attack.strength or 1.0, seed_from(self.seed, self.me, self.round))
+                case "nan":
+                    bent = perturb.not_a_number(bent)
+                case "alie":
+                    bent = self._little(bent)
+                case "replay":
+                    bent = self._replayed(bent)
+                case "lying_scores":
+                    bent = perturb.all_known(bent)
+                case "free_rider":
+                    bent = next((m for m in reversed(self.heard.values()) if m.layout == bent.layout), bent)
+        return bent
+
+    def _little(self, model: Model) -> Model:
+        if self.plot.pool:
+            self.plot.pool.heard(self.me, model)
+            known = self.plot.pool.of(model)
+        else:
+            known = [model, *(m for _, m in sorted(self.heard.items()) if m.layout == model.layout)]
+        return perturb.alie(known, self.plot.z) if len(known) >= perturb.LEAST else model
+
+    def _replayed(self, model: Model) -> Model:
+        if model.layout.part == "predictions":
+            return model
+        self.old = [*self.old, model][-self.plot.attack.lag - 1 :]
+        return next(m for m in self.old if m.layout == model.layout)
+
+
+def bent(cls: type[P], plot: Plot) -> type[P]:
+    """The policy's class, malicious; its name and its state are as they were, and some more."""
+
+    async def main(self: Any) -> None:
+        await relay(cls.main(self), self.bend)
+
+    async def on_model(self: Any, offer: Offer) -> None:
+        self.note(offer)
+        await relay(cls.on_model(self, offer), self.bend)
+
+    async def on_quiet(self: Any) -> None:
+        await relay(cls.on_quiet(self), self.bend)
+
+    body: dict[str, Any] = {
+        "plot": plot,
+        "main": main,
+        "on_quiet": on_quiet,
+        "keeps": (*cls.keeps, "heard", "old"),
+        "__module__": cls.__module__,
+        "__doc__": cls.__doc__,
+    }
+    if cls.pushes():
+        body["on_model"] = on_model
+    return cast(type[P], type(cls.__name__, (Bent, cls), body))
+
+
+def spoilt(cls: type[P], settings: Settings, pool: Pool | None = None) -> type[P]:
+    """The class of a run's bad nodes."""
+    nodes = settings.task.nodes or 0
+    return bent(cls, Plot(settings.attack, nodes, len(bad_places(settings.attack, nodes, settings.seed)), pool))
+
+
+def lenient(guard: GuardSettings) -> GuardSettings:
+    """The guard of a bad node. It keeps nobody away: whom it quarantined would not get its models any more."""
+    return guard.model_copy(update={"quarantine": 0.0})
+
+
+def liar(attack: AttackSettings) -> Callable[[Eval], Eval] | None:
+    """What a bad node says about a model it was asked to score: that it is perfect, so as to be chosen."""
+    if "lying_scores" not in attack.kind:
+        return None
+    return lambda score: Eval(0.0, 1.0, score.samples)

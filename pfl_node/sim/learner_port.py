@@ -1,0 +1,91 @@
+"""What the simulator asks of a learner, and how a real one is loaded. Imports torch only when a task is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+from pfl_node.model import Layout, Model
+from pfl_node.protocol.privacy.dp_account import Account
+from pfl_node.protocol.privacy.noisy_scores import Figures
+from pfl_node.settings import Settings
+from pfl_node.types import Eval, Part, PeerId, Split
+
+
+class Learns(Protocol):
+    """One node's data and how to learn from it. The same seed gives the same answer."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def cluster(self) -> int | None: ...
+
+    @property
+    def account(self) -> Account: ...
+
+    @property
+    def predictions(self) -> Layout | None: ...
+
+    def fresh(self, seed: int, part: Part = "model") -> Model: ...
+
+    def train(
+        self,
+        model: Model,
+        *,
+        seed: int,
+        only: Literal["core", "head"] | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
+        lr: float | None = None,
+        prox: float = 0.0,
+        anchor: Model | None = None,
+    ) -> Model: ...
+
+    def score(
+        self,
+        models: Sequence[Model],
+        *,
+        split: Split = "train",
+        samples: int | None = None,
+        own_sample_each: bool = False,
+        seed: int = 0,
+    ) -> tuple[Eval, ...]: ...
+
+    def each(self, model: Model, split: Split = "train") -> tuple[Figures, Figures]: ...
+
+    def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None: ...
+
+    def predict(self, model: Model, *, seed: int, novelty: int = 0, counts: bool = False) -> Model: ...
+
+    def distill(
+        self,
+        model: Model,
+        *,
+        seed: int,
+        teacher: Model,
+        loss: Literal["mse", "ce", "kl"] = "mse",
+        temperature: float = 1.0,
+        epochs: int = 30,
+        lr: float = 1e-3,
+        batch: int = 50,
+        held: float = 0.2,
+    ) -> Model: ...
+
+
+Load = Callable[[int, PeerId], Learns]  # the learner of a place
+
+
+def learners_of(settings: Settings, nodes: int) -> Load:
+    """The settings' task, at each of so many places."""
+    from pfl_node.learning.build import learner_at
+    from pfl_node.learning.task import Place
+
+    def load(index: int, node: PeerId) -> Learns:
+        place = Place(index=index, nodes=nodes, seed=settings.seed, node_id=node)
+        return learner_at(settings, place)
+
+    return load

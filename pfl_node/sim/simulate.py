@@ -1,0 +1,92 @@
+"""One call from settings to summary: load the policy and the task, run the swarm, write what happened."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pfl_node.errors import ConfigError, StoreError
+from pfl_node.node.startup import check_reports
+from pfl_node.policies import configure, load_policy
+from pfl_node.settings import Settings
+from pfl_node.sim.costs import Costs
+from pfl_node.sim.event_journal import Journal, Level
+from pfl_node.sim.faults import Fault
+from pfl_node.sim.learner_port import Load, learners_of
+from pfl_node.sim.simulation import Progress, SimSwarm
+from pfl_node.sim.snapshot import Plan
+from pfl_node.sim.summary import Summary
+
+MANY = 100  # nodes; in a bigger run single messages are not written down unless asked for
+
+
+def simulate(
+    settings: Settings,
+    *,
+    nodes: int,
+    faults: Sequence[Fault] = (),
+    out: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    level: Level | None = None,
+    costs: Costs | None = None,
+    load: Load | None = None,
+) -> Summary:
+    """Run a swarm and write `out`/journal.jsonl and `out`/summary.json when it is over.
+
+    Files of an earlier run there stay until then. A run that fails leaves journal.jsonl.part, to look into.
+    """
+    if settings.rounds is None:
+        raise ConfigError("a simulation needs an end: give --rounds N")
+    wall, cpu = time.perf_counter(), time.process_time()
+    policy = load_policy(settings.policy.name)
+    plan = Plan(policy, configure(policy, settings.policy.options))
+    journal = Journal(_file_in(out, "journal.jsonl"), level or ("rounds" if nodes > MANY else "messages"))
+    try:
+        swarm = SimSwarm(
+            settings,
+            plan,
+            load or learners_of(settings, nodes),
+            nodes=nodes,
+            journal=journal,
+            faults=faults,
+            costs=costs,
+            progress=progress,
+        )
+        swarm.run()
+    finally:
+        journal.close()
+    spent = time.perf_counter() - wall, time.process_time() - cpu
+    summary = summary_of(settings, swarm, wall=spent[0], cpu=spent[1])
+    journal.publish()
+    if out:
+        summary.write(out / "summary.json")
+    return summary
+
+
+def summary_of(settings: Settings, swarm: SimSwarm, *, wall: float, cpu: float) -> Summary:
+    records = swarm.records()
+    ended = any(n.state == "left" for n in records)
+    check_reports(settings.policy.name, sum(n.rounds for n in records), had_rounds=ended)
+    return Summary(
+        policy=settings.policy.name,
+        task=settings.task.name,
+        seed=settings.seed,
+        rounds=settings.rounds,
+        nodes=records,
+        refused=swarm.refused(),
+        models_lost=swarm.models_lost(),
+        virtual_seconds=swarm.virtual_seconds,
+        wall_seconds=wall,
+        cpu_seconds=cpu,
+    )
+
+
+def _file_in(out: Path | None, name: str) -> Path | None:
+    if out is None:
+        return None
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make {out}: {error.strerror or error}") from error
+    return out / name

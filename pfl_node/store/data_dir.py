@@ -1,0 +1,151 @@
+"""A node's directory: who it is, and that nobody else is using it. Knows nothing of models."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from io import FileIO
+from pathlib import Path
+
+import xxhash
+
+from pfl_node.errors import ConfigError, StoreError
+from pfl_node.store.atomic import sync_directory, write_atomic
+from pfl_node.types import PeerId
+
+DEFAULT_ROOT = Path("pfl-data")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the node is, over restarts and changes of address; the incarnation grows with every start."""
+
+    id: PeerId
+    incarnation: int
+
+
+class Home:
+    """An open data directory. Holds a lock until it is closed."""
+
+    def __init__(self, path: Path, lock: FileIO) -> None:
+        self.path = path
+        self._lock = lock
+        try:
+            self.identity = self._next_identity()
+        except BaseException:
+            lock.close()
+            raise
+
+    @classmethod
+    def open(cls, path: Path | None) -> Home:
+        """The directory asked for; None: the first of ./pfl-data/node-N that is free, so that a node which died
+        finds its own again."""
+        if path is not None:
+            lock = _lock(path)
+            if lock is None:
+                raise ConfigError(
+                    f"data directory {path} is in use by another node (pid {_holder(path)}); "
+                    "give this node its own with --data-dir"
+                )
+            return cls(path, lock)
+        for n in range(1, 10_000):
+            candidate = DEFAULT_ROOT / f"node-{n}"
+            if lock := _lock(candidate):
+                return cls(candidate, lock)
+        raise ConfigError(f"no free directory under {DEFAULT_ROOT}; give one with --data-dir")
+
+    @property
+    def slot(self) -> int:
+        """Which of the directories `…-1`, `…-2` and so on this is, from 0 on."""
+        if found := re.search(r"-([1-9]\d*)$", self.path.resolve().name):
+            return int(found[1]) - 1
+        raise ConfigError(f"task.index = slot, but data directory {self.path} has no number: name it like node-1")
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    def keep_incarnation(self, incarnation: int) -> None:
+        """The node had to raise it while it ran; the next start goes on above it."""
+        if incarnation > self.identity.incarnation:
+            self.identity = self._write(Identity(self.identity.id, incarnation))
+
+    def adopt(self, id: PeerId) -> None:
+        """From now on the node is whom its key says; one that had a random id before has a new one."""
+        if id != self.identity.id:
+            self.identity = self._write(Identity(id, self.identity.incarnation))
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def _next_identity(self) -> Identity:
+        old = _read_identity(self._file)
+        return self._write(
+            Identity(old.id, old.incarnation + 1) if old else Identity(PeerId(secrets.token_hex(8)), 1)
+        )
+
+    def _write(self, identity: Identity) -> Identity:
+        row = {**asdict(identity), "checksum": _checksum(identity)}
+        write_atomic(self._file, json.dumps(row).encode() + b"\n", what="identity")
+        return identity
+
+    @property
+    def _file(self) -> Path:
+        return self.path / "identity.json"
+
+
+def _lock(path: Path) -> FileIO | None:
+    try:
+        if not path.exists():
+            path.mkdir(parents=True, exist_ok=True)
+            sync_directory(path.parent)
+        file = (path / "lock").open("ab", buffering=0)
+    except OSError as error:
+        raise ConfigError(f"cannot use data directory {path}: {error.strerror or error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    with suppress(OSError):  # the number is only told to others; the lock holds on a full disk, too
+        file.truncate(0)
+        file.write(str(os.getpid()).encode())
+    return file
+
+
+def _holder(path: Path) -> str:
+    return (path / "lock").read_text() or "unknown"
+
+
+def _checksum(identity: Identity) -> str:
+    return xxhash.xxh3_64_hexdigest(f"{identity.id} {identity.incarnation}".encode())
+
+
+def _read_identity(file: Path) -> Identity | None:
+    try:
+        data = json.loads(file.read_bytes())
+        found = Identity(PeerId(str(data["id"])), int(data["incarnation"]))
+        if data.get("checksum", _checksum(found)) != _checksum(found):  # once there was none
+            raise ValueError("its checksum does not match")
+        return found
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {file}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{file} is damaged ({error}); move it away to start with a new identity, or restore it from a backup"
+        ) from error

@@ -1,0 +1,75 @@
+"""What a node has told of its data, in a file of its own: a line is on the disk before what it is about is told.
+
+A checkpoint is too late for that: whoever could make a node crash would get its budget anew.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pfl_node.errors import StoreError
+from pfl_node.store.atomic import sync_directory, writing
+from pfl_node.store.journal import Journal
+
+NAME = "privacy.jsonl"
+
+
+class Ledger:
+    """`Ledger(directory)` is what `Account` and `Oracle` note in; threads may share it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / NAME
+        self._writing = threading.Lock()
+
+    def begin(self) -> bool:
+        """Make the file, so that one that is missing later was taken away. True: it was not there."""
+        if self.path.exists():
+            return False
+        with writing(self.path):
+            self.path.touch()
+            sync_directory(self.path.parent)
+        return True
+
+    def __call__(self, event: str, data: Mapping[str, Any]) -> None:
+        """Raises StoreError when the disk does not take it. What a crash leaves of a line was never told."""
+        with self._writing:
+            new = not self.path.exists()
+            journal = Journal(self.path)
+            try:
+                journal.write(event, data, time=time.time())
+                journal.sync()
+            finally:
+                journal.close()
+            if new:
+                with writing(self.path):
+                    sync_directory(self.path.parent)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All that was written. Half a line at the end is none; damage elsewhere is an error, as it hides what was
+        spent."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"cannot read {self.path}: {error.strerror or error}") from error
+        for n, line in enumerate(lines[:-1], 1):
+            if not line:
+                continue
+            try:
+                row = json.loads(line)
+                row["event"]
+            except (ValueError, TypeError, KeyError):
+                raise self.damaged(n) from None
+            yield row
+
+    def damaged(self, line: int) -> StoreError:
+        return StoreError(
+            f"{self.path} is damaged in line {line}, so nobody knows what this node has told of its data; "
+            "restore it from a backup, or move it away to begin with whole budgets"
+        )

@@ -1,0 +1,228 @@
+"""The swarm while it runs: a table and bars on a terminal, a line now and then elsewhere. Only looks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import isfinite
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from pfl_node.swarm.baseline import Baseline
+from pfl_node.swarm.format import percent, plural, short
+from pfl_node.swarm.messages import node_name
+from pfl_node.swarm.supervisor import Seat, Swarm
+
+COMPARING = "the same nodes alone, to compare"
+AROUND = 8  # lines of a terminal that the rows of the table cannot have
+PARTNERS = 12  # of a node that are named
+EVERY = 10.0  # seconds between two plain lines of a run without an end
+
+
+class View:
+    """A picture of the swarm, drawn anew for each refresh."""
+
+    def __init__(self, swarm: Swarm, *, kinds: Mapping[int, str], baseline: Baseline | None) -> None:
+        self.swarm = swarm
+        self.kinds = kinds
+        self.baseline = baseline
+        self.progress = Progress(
+            SpinnerColumn("line"),
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(),
+        )
+        self.learning = self.progress.add_task("", total=None, count="")
+        self.alone: TaskID | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.swarm.started:
+            yield Text(title_of(self.swarm), style="bold")
+            yield self._table(max(4, options.size.height - AROUND))
+        self._update()
+        yield self.progress
+
+    def _update(self) -> None:
+        swarm, baseline = self.swarm, self.baseline
+        done, total = swarm.rounds_done, swarm.rounds_total
+        began = swarm.ready.is_set()
+        self.progress.update(
+            self.learning,
+            description=state_of(swarm),
+            completed=done,
+            total=total if began else None,
+            count=_count(done, total) if began else "",
+        )
+        if baseline and baseline.begun:
+            if self.alone is None:
+                self.alone = self.progress.add_task("", total=baseline.rounds_total, count="")
+            count = _count(baseline.rounds_done, baseline.rounds_total)
+            skip = " (Ctrl-C skips this)" if swarm.done == swarm.nodes and not baseline.alone else ""
+            self.progress.update(
+                self.alone,
+                description=COMPARING,
+                completed=baseline.rounds_done,
+                count=count + skip,
+            )
+
+    def _table(self, rows: int) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold dim")
+        table.add_column("node", no_wrap=True)
+        if self.kinds:
+            table.add_column("sees digits", no_wrap=True)
+        table.add_column("round", justify="right", no_wrap=True)
+        table.add_column("validation", justify="right", no_wrap=True)
+        seats, rounds = self.swarm.seats, self.swarm.settings.rounds
+        groups = groups_of(seats, rows)
+        found = [partners(group, seats) for _, group in groups]
+        if any(found):
+            table.add_column("learns with", no_wrap=True, overflow="ellipsis")
+        for (label, group), others in zip(groups, found, strict=True):
+            kind = [_kind(group, self.kinds)] if self.kinds else []
+            span = _span(group) + (f"/{rounds}" if rounds else "")
+            table.add_row(label, *kind, span, score(group), *([others] if any(found) else []))
+        return table
+
+
+def state_of(swarm: Swarm) -> str:
+    """Where the run is, in a few words."""
+    if swarm.stopping:
+        return "stopping (Ctrl-C once more: at once)"
+    if swarm.imported < len(swarm.shares):
+        return f"starting {processes(swarm)}: importing torch takes a few seconds"
+    if not swarm.ready.is_set():
+        return f"the nodes find each other: {swarm.started} of {swarm.nodes}"
+    return f"learning with {short(swarm.settings.policy.name)}"
+
+
+def title_of(swarm: Swarm) -> str:
+    policy, task = short(swarm.settings.policy.name), short(swarm.settings.task.name)
+    return f"{policy} on {task}: {plural(swarm.nodes, 'node')} in {processes(swarm)}"
+
+
+def processes(swarm: Swarm) -> str:
+    return "1 process" if len(swarm.shares) == 1 else f"{len(swarm.shares)} processes"
+
+
+class Lines:
+    """The same as plain lines: the start, when all are ready, every tenth of the way, and what else there is."""
+
+    def __init__(
+        self, swarm: Swarm, baseline: Baseline | None, say: Callable[[str], None], clock: Callable[[], float]
+    ) -> None:
+        self.swarm = swarm
+        self.baseline = baseline
+        self.say = say
+        self.clock = clock
+        self.began = self.shown_at = clock()
+        self.shown = 0  # rounds
+        self._said: set[str] = set()
+        say(state_of(swarm))
+
+    def look(self) -> None:
+        """After every event."""
+        swarm, baseline, now = self.swarm, self.baseline, self.clock()
+        after = f"after {now - self.began:.0f} s"
+        if swarm.stopping:
+            self._once("stopping", state_of(swarm))
+        elif swarm.ready.is_set():
+            self._once("ready", f"{plural(swarm.nodes, 'node')} ready {after}")
+        done, total = swarm.rounds_done, swarm.rounds_total
+        due = now - self.shown_at >= EVERY if total is None else done - self.shown >= total / 10
+        if done > self.shown and due:
+            self.shown, self.shown_at = done, now
+            self.say(f"{_count(done, total)} {after}, validation {score(swarm.seats)}")
+        if baseline and not baseline.alone and swarm.done == swarm.nodes and not swarm.stopping:
+            self._once("alone", f"{COMPARING}: {_count(baseline.rounds_done, baseline.rounds_total)}")
+
+    def _once(self, key: str, line: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            self.say(line)
+
+
+@contextmanager
+def watching(
+    swarm: Swarm, console: Console, *, kinds: Mapping[int, str], baseline: Baseline | None, live: bool
+) -> Iterator[None]:
+    """Show the swarm while the block runs."""
+    if live and console.is_terminal and not console.is_dumb_terminal:
+        view = View(swarm, kinds=kinds, baseline=baseline)
+        # What the workers log is shown above the table, unless it goes to a file.
+        with Live(
+            view, console=console, refresh_per_second=5, transient=True, redirect_stderr=sys.stderr.isatty()
+        ):
+            yield
+        return
+    if live:
+
+        def say(line: str) -> None:
+            console.print(line, markup=False, soft_wrap=True)
+
+        lines = Lines(swarm, baseline, say, time.monotonic)
+        swarm.on_event = lambda _: lines.look()
+        yield
+        console.print()  # the report begins
+        return
+    yield
+
+
+def groups_of(seats: Sequence[Seat], rows: int) -> list[tuple[str, Sequence[Seat]]]:
+    """Every node, or as many nodes together as it takes to fit."""
+    if len(seats) <= rows:
+        return [(node_name(s.index), [s]) for s in seats]
+    size = -(-len(seats) // rows)
+    chunks = [seats[i : i + size] for i in range(0, len(seats), size)]
+    return [(f"{node_name(c[0].index)} to {c[-1].index:03d}", c) for c in chunks]
+
+
+def score(seats: Sequence[Seat]) -> str:
+    """The mean accuracy on validation data; the loss where there is no accuracy."""
+    for key in ("val_accuracy", "val_loss"):
+        said = [s.said.get(key) for s in seats]
+        if known := [value for value in said if value is not None and isfinite(value)]:
+            return percent(fmean(known)) if key == "val_accuracy" else f"loss {fmean(known):.4g}"
+    return "-"
+
+
+def partners(group: Sequence[Seat], seats: Sequence[Seat]) -> str:
+    """What the node itself has found: its neighbours, its head, or whom it merged with last."""
+    if len(group) != 1:
+        return ""
+    seat = group[0]
+    index = {s.node: s.index for s in seats}
+    if found := seat.records.get("neighbours"):
+        return f"found {_short(found.get('ids'), index)}"
+    if "head" in seat.said:
+        return f"those with head {seat.said['head']}"
+    return f"tries {_short(seat.said['from'], index)}" if seat.said.get("from") else ""
+
+
+def _short(ids: Any, index: Mapping[str, int]) -> str:
+    """Their numbers; a policy of the user's own may call anything so."""
+    known = sorted({index[i] for i in ids if isinstance(i, str) and i in index}) if isinstance(ids, list) else []
+    return " ".join(f"{i:02d}" for i in known[:PARTNERS]) + (" and more" if len(known) > PARTNERS else "")
+
+
+def _span(group: Sequence[Seat]) -> str:
+    rounds = [s.round for s in group]
+    return f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)}-{max(rounds)}"
+
+
+def _kind(group: Sequence[Seat], kinds: Mapping[int, str]) -> str:
+    known = {s.cluster for s in group if s.cluster is not None}
+    return ", ".join(kinds[c] for c in sorted(known) if c in kinds)
+
+
+def _count(done: int, total: int | None) -> str:
+    """Of all nodes together."""
+    return f"{100 * done // total} % of the rounds" if total else f"{done} rounds in all"

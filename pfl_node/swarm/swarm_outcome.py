@@ -1,0 +1,86 @@
+"""What came out of a swarm of real nodes, gathered from what its workers said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pfl_node.sim.neighbour_metrics import NodeRecord
+from pfl_node.sim.outcome import Outcome
+from pfl_node.swarm.messages import node_name
+from pfl_node.swarm.supervisor import Seat, Swarm
+
+ENDED = ("done", "stopped")  # the states of nodes that left in order
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmOutcome(Outcome):
+    """The clock and the network were real: another run gives other figures."""
+
+    failed_calls: Mapping[str, int]  # by call and reason
+    wall_seconds: float
+    cpu_seconds: float  # of the workers, after their imports
+    processes: int = 1  # that hosted the nodes
+
+    @classmethod
+    def of(cls, swarm: Swarm, seconds: float, *, called: Callable[[int], str] = node_name) -> SwarmOutcome:
+        names = {seat.node: called(seat.index) for seat in swarm.seats}
+        results = [seat.result or {} for seat in swarm.seats]
+        return cls(
+            policy=swarm.settings.policy.name,
+            task=swarm.settings.task.name,
+            seed=swarm.settings.seed,
+            rounds=swarm.settings.rounds,
+            nodes=tuple(record(seat, called(seat.index), names) for seat in swarm.seats),
+            refused=_total(results, "refused"),
+            failed_calls=_total(results, "failed_calls"),
+            wall_seconds=seconds,
+            cpu_seconds=swarm.cpu,
+            processes=len(swarm.shares),
+        )
+
+    @property
+    def rounds_done(self) -> tuple[int, int]:
+        """Of the slowest and of the fastest node; a final exchange is not one of them."""
+        most = [n.rounds if self.rounds is None else min(n.rounds, self.rounds) for n in self.nodes]
+        return min(most), max(most)
+
+    @property
+    def unfinished(self) -> int:
+        """Nodes of which the end is not known."""
+        return sum(1 for n in self.nodes if n.state not in ENDED)
+
+
+def record(seat: Seat, id: str, names: Mapping[str, str]) -> NodeRecord:
+    result = seat.result or {}
+    last = {what: seat.said.get(f"test_{what}") for what in ("accuracy", "loss")}
+    test = result.get("measured", {}).get("test", last)
+    told = result.get("told", {})
+    chosen = told.get("neighbours", {}).get("ids")
+    return NodeRecord(
+        id=id,
+        cluster=seat.cluster,
+        state=result.get("how", "lost"),
+        rounds=seat.round,
+        accuracy=test.get("accuracy"),
+        loss=test.get("loss"),
+        models_sent=sum(result.get("models_sent", {}).values()),
+        models_received=sum(result.get("models_received", {}).values()),
+        bytes_sent=result.get("bytes_sent", 0),
+        bytes_received=result.get("bytes_received", 0),
+        neighbours=None if chosen is None else tuple(names.get(p, p) for p in chosen),
+        head=told.get("round", {}).get("head"),
+        confusion=result.get("confusion"),
+        honest=result.get("honest", True),
+        quarantined=tuple(sorted(names.get(p, p) for p in result.get("guard", {}).get("ever", {}))),
+        kept_out=sum(result.get("guard", {}).get("refused", {}).values()),
+    )
+
+
+def _total(results: list[dict[str, Any]], key: str) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for result in results:
+        total.update(result.get(key, {}))
+    return dict(sorted(total.items()))

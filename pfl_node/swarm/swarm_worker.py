@@ -1,0 +1,126 @@
+"""A worker process of a swarm: hosts some of its nodes in one event loop with one trainer.
+
+How it is talked to: `pipes.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from pfl_node.learning.trainer import Trainer
+from pfl_node.node.lifecycle import Node
+from pfl_node.ops.logs import configure_logs
+from pfl_node.ops.loop import run_loop
+from pfl_node.ops.status import details_of
+from pfl_node.store.data_dir import Home
+from pfl_node.swarm.messages import WorkerSpec
+from pfl_node.swarm.process_pipes import Parent, leave
+from pfl_node.swarm.trace import Trace
+
+PATIENCE = 20.0  # seconds from being told to stop to the end; more than the parent has, if it lives
+
+
+class Worker:
+    """The nodes of one process."""
+
+    def __init__(self, spec: WorkerSpec, parent: Parent) -> None:
+        self.spec = spec
+        self.parent = parent
+        self.trainer = Trainer()
+        self.nodes: dict[int, Node] = {}  # those whose port is open
+        self.traces: dict[int, Trace] = {}  # if somebody wants them
+        self._imports = 0.0  # seconds
+
+    async def run(self) -> None:
+        """Until every node is done or the parent wants no more."""
+        self.parent.on_stop(self.stop)
+        await self.trainer.do(lambda _: _import_torch())
+        self._imports = time.process_time()
+        self.parent.tell("imported", {})
+        try:
+            for index in self.spec.indices:
+                self.nodes[index] = await self._open(index)
+            async with asyncio.TaskGroup() as group:
+                for index, node in self.nodes.items():
+                    group.create_task(self._run(index, node))
+            self.parent.tell("worked", {"cpu": self._cpu()})
+        finally:
+            await asyncio.gather(*(node.close() for node in self.nodes.values()))
+            await self.trainer.close()
+
+    def _cpu(self) -> float:
+        return time.process_time() - self._imports
+
+    def stop(self) -> None:
+        if len(self.nodes) < len(self.spec.indices):
+            leave()  # nobody has learnt anything, and torch may still be on its way in
+        for node in self.nodes.values():
+            node.stop()
+        last = threading.Timer(PATIENCE, leave, (1,))
+        last.daemon = True
+        last.start()
+
+    async def _open(self, index: int) -> Node:
+        settings = self.spec.node_settings(index)
+
+        def observe(event: str, data: Mapping[str, Any]) -> None:
+            if trace := self.traces.get(index):
+                trace.observe(event, data)
+            self.parent.tell("node", {"index": index, "what": event, "data": data})
+
+        node = Node(settings, Home.open(settings.data_dir), self.trainer, observe, lab=True)
+        if self.spec.trace:
+            self.traces[index] = Trace(self.spec.trace, node, index, self.spec.out, self._kept)
+        await node.start()
+        return node
+
+    def _kept(self, facts: dict[str, Any]) -> None:
+        self.parent.tell("kept", {**facts, "worker": self.spec.indices[0], "cpu": self._cpu()})
+
+    async def _run(self, index: int, node: Node) -> None:
+        structlog.contextvars.bind_contextvars(node=node.name)
+        how = await node.run()
+        if trace := self.traces.get(index):
+            await trace.close()
+        last = {"confusion": await self._confusion(node) if how == "done" else None, **details_of(node)}
+        self.parent.tell("result", {"index": index, "how": how, **last})
+
+    async def _confusion(self, node: Node) -> list[list[int]] | None:
+        """On its test data."""
+        chronicle = node.chronicle
+        assert chronicle is not None
+        return await self.trainer.soon(lambda: chronicle.learner.confusion(chronicle.policy.model))
+
+
+def _import_torch() -> None:
+    from pfl_node.learning import learner  # noqa: F401
+
+
+def main() -> int:
+    parent = Parent()
+    order = parent.order()
+    if order is None:
+        return 0
+    try:
+        spec = WorkerSpec.load(order)
+        configure_logs(spec.settings.log)
+        run_loop(Worker(spec, parent).run())
+    except BaseException as error:
+        return parent.failed(_first(error))
+    return 0
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong first; a group of nodes may fail for one reason."""
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

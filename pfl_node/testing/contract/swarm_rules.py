@@ -1,0 +1,127 @@
+"""What must hold in a swarm, whatever happens to it. Each rule raises Broken, or whatever the policy raised."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import pairwise
+
+from pfl_node.sim.faults import Crash, Fault, Join, Loss, Partition, Restart, Slow, node_ids
+from pfl_node.testing.contract.harness import HINT, IDS, ROUNDS, STOPPED, Broken, Ran, Subject
+from pfl_node.types import PeerId
+
+MIDDLE = IDS[len(IDS) // 2]
+MISFITS = {"layout", "not_served", "not_finite", "unknown_run", "future_round", "garbage", "too_large"}
+
+
+def works_in_a_swarm_of(subject: Subject, nodes: int) -> None:
+    """Every node does every round, one after the other."""
+    ran = subject.run(nodes)
+    all_finish(ran)
+    for node in ran.nodes:
+        done = ran.rounds(node)
+        if done != list(range(len(done))) or (len(done) < ROUNDS and not ran.of(STOPPED, node)):
+            raise Broken(f"in a swarm of {nodes}, {node} reported the rounds {done} of {ROUNDS}")
+    if wrong := {why: n for why, n in ran.refused.items() if why in MISFITS}:
+        raise Broken(f"in a swarm of {nodes}, what nodes sent to others like them was refused: {wrong}")
+
+
+def a_peer_may_die(subject: Subject) -> None:
+    ran = subject.run(faults=[Crash(subject.midway, MIDDLE)])
+    it_happened(ran, "crashed")
+    all_finish(ran, but=[MIDDLE])
+
+
+def a_peer_may_be_slow(subject: Subject) -> None:
+    all_finish(subject.run(faults=[Slow(MIDDLE, 20.0)]))
+
+
+def a_peer_may_never_answer(subject: Subject) -> None:
+    """It is there, it is believed alive for a while, and nothing gets to it or comes from it."""
+    all_finish(subject.run(faults=[Partition(0.0, (frozenset([MIDDLE]),))]))
+
+
+def nobody_may_answer(subject: Subject) -> None:
+    all_finish(subject.run(faults=[Loss(1.0)]))
+
+
+def a_peer_may_join_late(subject: Subject) -> None:
+    all_finish(subject.run(faults=[Join(subject.midway, MIDDLE)]))
+
+
+def a_peer_may_join_when_all_is_over(subject: Subject) -> None:
+    all_finish(subject.run(faults=[Join(subject.end + 100.0, MIDDLE)]), late=[MIDDLE])
+
+
+def a_peer_may_restart_from_its_checkpoint(subject: Subject) -> None:
+    """At once, before it is missed, and after a while."""
+    for pause in (0.5, 15.0):
+        ran = subject.run(faults=[Crash(subject.midway, MIDDLE), Restart(subject.midway + pause, MIDDLE)])
+        it_happened(ran, "restarted")
+        all_finish(ran)
+
+
+def a_restart_changes_nothing_for_a_node_alone(subject: Subject) -> None:
+    """Right after any checkpoint: the end is the same as without it."""
+    (node,) = node_ids(1)
+    whole = subject.run(1)
+    for row in whole.of("round")[:-1]:
+        at = row["time"] + 1e-5
+        ran = subject.run(1, [Crash(at, node), Restart(at + 5.0, node)])
+        if not ran.of("restarted"):
+            raise Broken(f"it did nothing after its Report of round {row['round']}")
+        if ran.nodes[node].policy.model != whole.nodes[node].policy.model:
+            raise Broken(f"a node that restarts after round {row['round']} ends with another model: {HINT}")
+
+
+def messages_may_be_lost(subject: Subject) -> None:
+    all_finish(subject.run(faults=[Loss(0.2)]))
+
+
+def everything_may_go_wrong_at_once(subject: Subject) -> None:
+    all_finish(subject.run(faults=trouble(subject), seed=1), but=[IDS[-1]])
+
+
+def the_same_seed_gives_the_same_journal(subject: Subject) -> None:
+    one, same, other = (subject.run(faults=trouble(subject), seed=seed).journal for seed in (5, 5, 6))
+    if one != same:
+        pairs = enumerate(zip(one.splitlines(), same.splitlines(), strict=False), 1)
+        line = next((f"line {n}: {a.decode()} / {b.decode()}" for n, (a, b) in pairs if a != b), "at its end")
+        raise Broken(f"two runs with the same seed differ, {line}")
+    if one == other:
+        raise Broken("two runs with different seeds are the same")
+
+
+def trouble(subject: Subject) -> list[Fault]:
+    half = subject.midway
+    return [
+        Loss(0.1),
+        Slow(IDS[0], 5.0, half / 2, half),
+        Crash(half / 2, IDS[1]),
+        Restart(half / 2 + 12.0, IDS[1]),
+        Join(half, IDS[2]),
+        Partition(half, (frozenset(IDS[3:5]),), half + 15.0),
+        Crash(half, IDS[-1]),
+    ]
+
+
+def it_happened(ran: Ran, event: str) -> None:
+    if not ran.of(event):
+        raise Broken(f"{MIDDLE} was never {event}: it had done its rounds when half of the swarm's were done")
+
+
+def all_finish(ran: Ran, but: Collection[PeerId] = (), late: Collection[PeerId] = ()) -> None:
+    """A node has finished when it did its last round; one that fell behind may have left out some. Those who come
+    late may find that nothing is left to do."""
+    for id, node in ran.nodes.items():
+        if id in but:
+            continue
+        if node.state != "left" or node.policy.more:
+            raise Broken(f"{id} did not finish: it is {node.state} in round {node.policy.round}")
+        done = ran.rounds(id)
+        if not done and id not in late:
+            raise Broken(f"{id} finished without a round")
+        if not node.policy.model.is_finite():
+            raise Broken(f"the model of {id} is not finite after its rounds {done}")
+        again = [a for a, b in pairwise(done) if b <= a]
+        if again and not ran.of("restarted", id):
+            raise Broken(f"{id} reported its rounds in the order {done}")

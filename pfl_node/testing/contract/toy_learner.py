@@ -1,0 +1,83 @@
+"""A whole learner in a few lines of numpy: data is one point, training walks half the way to it."""
+
+# ruff: noqa: ARG001, ARG002 - the arguments are those of any learner
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pfl_node import predictions
+from pfl_node.model import Entry, Layout, Model
+from pfl_node.protocol.privacy.dp_account import Account
+from pfl_node.types import Eval, Part, PeerId, Split
+
+LAYOUT = Layout((Entry("core", (3,)),), (Entry("head", (2,)),))
+AUXILIARY = np.array([-2.0, 0.0, 1.0, 3.0], np.float32)  # points; which of them are above the model's?
+
+
+class ToyLearner:
+    """Deterministic; its loss is the distance to its point."""
+
+    layout = LAYOUT
+    predictions = predictions.layout_for(len(AUXILIARY), 2, "toy")
+    samples = 10
+
+    def __init__(self, point: float = 0.0, cluster: int | None = None) -> None:
+        self.point = point
+        self.cluster = cluster
+        self.account = Account()
+        self.trained: list[dict[str, Any]] = []
+
+    def fresh(self, seed: int, part: Part = "model") -> Model:
+        vector = np.random.default_rng(seed).normal(size=LAYOUT.size).astype(np.float32)
+        return Model(LAYOUT, vector).of(part)
+
+    def train(
+        self, model: Model, *, seed: int, between: Callable[[], None] | None = None, **options: Any
+    ) -> Model:
+        self.trained.append({"seed": seed, **options})
+        if between:
+            between()
+        return Model(LAYOUT, ((model.vector + np.float32(self.point)) / 2).astype(np.float32))
+
+    def score(
+        self, models: Sequence[Model], *, split: Split = "train", seed: int = 0, **options: Any
+    ) -> tuple[Eval, ...]:
+        losses = [float(np.abs(m.vector - self.point).mean()) for m in models]
+        return tuple(Eval(loss=loss, accuracy=1 / (1 + loss), samples=self.samples) for loss in losses)
+
+    def each(self, model: Model, split: Split = "train") -> tuple[Any, Any]:
+        score = self.score([model])[0]
+        return np.full(self.samples, score.loss), np.full(self.samples, score.accuracy)
+
+    def confusion(self, model: Model, split: Split = "test") -> list[list[int]]:
+        accuracy = self.score([model])[0].accuracy
+        right = 0 if np.isnan(accuracy) else round(self.samples * accuracy)
+        return [[right, self.samples - right], [0, 0]]
+
+    def predict(
+        self, model: Model, *, seed: int, between: Callable[[], None] | None = None, **options: Any
+    ) -> Model:
+        above = 1 / (1 + np.exp(model.vector.mean() - AUXILIARY))
+        strange = np.abs(AUXILIARY - self.point) + 0.1 if options.get("novelty") else None
+        counts = np.array([self.samples, 0]) if options.get("counts") else None
+        return predictions.pack(self.predictions, np.stack([above, 1 - above], 1), strange, counts)
+
+    def distill(
+        self, model: Model, *, teacher: Model, seed: int, between: Callable[[], None] | None = None, **options: Any
+    ) -> Model:
+        """Half the way to the point that such a teacher has."""
+        above = np.clip(predictions.outputs(teacher)[:, 0], 1e-6, 1 - 1e-6)
+        point = np.float32((AUXILIARY - np.log(above / (1 - above))).mean())
+        return Model(LAYOUT, ((model.vector + point) / 2).astype(np.float32))
+
+    def tensors(self, model: Model) -> dict[str, Any]:
+        return {entry.name: model.vector[span].reshape(entry.shape) for entry, span in model.layout.spans()}
+
+
+def two_clusters(index: int, node: PeerId) -> ToyLearner:
+    """Around -1 and around 1, in turn."""
+    return ToyLearner(point=(-1.0, 1.0)[index % 2], cluster=index % 2)

@@ -1,0 +1,168 @@
+"""From a seed to a schedule: policy, size, settings and faults by lot. Pure: the same seed gives the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from pfl_node.policies import POLICIES, load_policy
+from pfl_node.sim.faults import (
+    Crash,
+    Cut,
+    Delay,
+    Fault,
+    Join,
+    Loss,
+    Partition,
+    Restart,
+    Skew,
+    Slow,
+    check_faults,
+    node_ids,
+)
+from pfl_node.testing.schedules.random_knobs import draw_knobs
+from pfl_node.testing.schedules.schedule import Schedule
+from pfl_node.types import PeerId
+
+NODES = (2, 6)
+ROUNDS = (3, 8)
+FAULTS = (1, 6)  # a crash and its restart are one
+SECONDS = 2.5  # that a round takes, more or less
+RULES = ("mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping")
+
+
+def draw(seed: int, policies: Sequence[str] = (), knobs: Mapping[str, Any] | None = None) -> Schedule:
+    """Of several policies each gets its turn. What the seed decides besides does not depend on the policy."""
+    names = policies or tuple(POLICIES)
+    policy = names[seed % len(names)]
+    size = Random(f"{seed}/size")
+    nodes, rounds = size.randint(*NODES), size.randint(*ROUNDS)
+    return Schedule(
+        seed=seed,
+        policy=policy,
+        nodes=nodes,
+        rounds=rounds,
+        knobs=draw_knobs(load_policy(policy), Random(f"{seed}/knobs/{policy}"), knobs or {}),
+        told=_settings(Random(f"{seed}/settings")),
+        alert=size.random() < 0.5,
+        faults=_faults(Random(f"{seed}/faults"), node_ids(nodes), SECONDS * (rounds + 1)),
+    )
+
+
+def _settings(chance: Random) -> dict[str, Any]:
+    """What decides about waiting, keeping and merging; now and then everything is as it is by default."""
+    if chance.random() < 0.1:
+        return {}
+    told: dict[str, Any] = {
+        "store.checkpoint_every": chance.choice((1, 1, 2, 3, 10)),
+        "round.patience": chance.choice((1.0, 3.0, 10.0)),
+        "round.linger": chance.choice((5.0, 30.0, 120.0)),
+        "eval.every": chance.choice((1, 1, 2, 4)),
+        "train.init": chance.choice(("common", "independent")),
+        "wire.base_timeout": chance.choice((2.0, 10.0)),
+        "wire.connect_timeout": chance.choice((1.0, 5.0)),
+        "serve.per_peer": chance.choice((1, 2)),
+        "serve.inbox": chance.choice((1, 3, 64)),
+    }
+    if chance.random() < 0.4:
+        told |= {"aggregate.rule": chance.choice(RULES), "aggregate.byzantine": chance.randint(0, 2)}
+    if chance.random() < 0.2:
+        told |= {"guard.gate": chance.choice((0.1, 0.5)), "guard.quarantine": chance.choice((0.0, 5.0, 60.0))}
+    if chance.random() < 0.2:
+        told |= {"guard.outliers": 6.0, "guard.least": 2}
+    return told
+
+
+# -- faults ----------------------------------------------------------------------------------------------------
+
+
+class _Drawing:
+    """Faults one after the other, each possible after those before it."""
+
+    def __init__(self, chance: Random, ids: Sequence[PeerId], seconds: float) -> None:
+        self.chance = chance
+        self.ids = ids
+        self.seconds = seconds  # that the run takes when nothing goes wrong
+        self.found: list[Fault] = []
+        self._free = dict.fromkeys(ids, 0.0)  # from when on something may happen to a node; inf: it stays down
+
+    def moment(self, begin: float = 0.0) -> float:
+        return round(begin + self.chance.uniform(0, max(self.seconds - begin, 1.0)), 2)
+
+    def span(self, longest: float) -> tuple[float, float]:
+        """Sometimes from the beginning; never for ever, so that what follows can be seen."""
+        begin = 0.0 if self.chance.random() < 0.2 else self.moment()
+        return begin, round(begin + self.chance.uniform(0.5, longest), 2)
+
+    def some(self) -> frozenset[PeerId]:
+        """Not nobody, and not all."""
+        return frozenset(self.chance.sample(self.ids, self.chance.randint(1, len(self.ids) - 1)))
+
+    def crash(self) -> None:
+        node = self.chance.choice(self.ids)
+        if self._free[node] > self.seconds or not self._spares(node):
+            return
+        at = self.moment(self._free[node])
+        self.found.append(Crash(at, node))
+        self._free[node] = float("inf")
+        if self.chance.random() < 0.8:
+            back = round(at + self.chance.choice((0.2, 2.0, 8.0, 20.0)) * self.chance.uniform(0.5, 1.5), 2)
+            self.found.append(Restart(back, node))
+            self._free[node] = back + 0.01
+
+    def _spares(self, node: PeerId) -> bool:
+        """Somebody stays, or comes back."""
+        return any(free < float("inf") for other, free in self._free.items() if other != node)
+
+    def join(self) -> None:
+        late = {f.node for f in self.found if isinstance(f, Join)}
+        node = self.chance.choice(self.ids)
+        if self._free[node] == 0.0 and len(late) + 1 < len(self.ids):
+            at = self.moment()
+            self.found.append(Join(at, node))
+            self._free[node] = at + 0.01
+
+    def partition(self) -> None:
+        at, until = self.span(40.0)
+        one = self.some()
+        rest = sorted(set(self.ids) - one)
+        two = frozenset(rest[: self.chance.randint(0, len(rest))])
+        self.found.append(Partition(at, (one, two) if two else (one,), until))
+
+    def cut(self) -> None:
+        at, until = self.span(40.0)
+        senders = self.some()
+        others = sorted(set(self.ids) - senders)
+        receivers = frozenset(self.chance.sample(others, self.chance.randint(1, len(others))))
+        self.found.append(Cut(at, senders, receivers, until))
+
+    def loss(self) -> None:
+        rate = self.chance.choice((0.05, 0.2, 0.5, 1.0)) * self.chance.uniform(0.5, 1.0)
+        self.found.append(Loss(round(rate, 3), *self.span(30.0)))
+
+    def delay(self) -> None:
+        seconds = self.chance.choice((0.1, 1.0, 4.0, 15.0)) * self.chance.uniform(0.5, 1.0)
+        self.found.append(Delay(round(seconds, 3), *self.span(30.0)))
+
+    def slow(self) -> None:
+        factor = self.chance.choice((2.0, 5.0, 20.0))
+        self.found.append(Slow(self.chance.choice(self.ids), factor, *self.span(30.0)))
+
+    def skew(self) -> None:
+        rate = round(self.chance.choice((0.5, 0.9, 1.1, 2.0, 5.0)) * self.chance.uniform(0.9, 1.1), 3)
+        ahead = self.chance.choice((0.0, 0.0, 1.0, 60.0))
+        self.found.append(Skew(self.chance.choice(self.ids), rate, ahead, *self.span(60.0)))
+
+
+def _faults(chance: Random, ids: Sequence[PeerId], seconds: float) -> tuple[Fault, ...]:
+    drawing = _Drawing(chance, ids, seconds)
+    kinds: tuple[Callable[[], None], ...] = (
+        *(drawing.crash, drawing.crash, drawing.crash, drawing.partition, drawing.partition, drawing.cut),
+        *(drawing.loss, drawing.loss, drawing.delay, drawing.slow, drawing.skew, drawing.join),
+    )
+    for _ in range(chance.randint(*FAULTS)):
+        chance.choice(kinds)()
+    found = tuple(sorted(drawing.found, key=lambda f: f.at))
+    check_faults(found, ids)
+    return found

@@ -1,0 +1,94 @@
+"""Real memberships on localhost in one event loop, and a way to wait for what they believe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
+
+from pfl_node.membership.member import Member, State
+from pfl_node.membership.member_events import Event
+from pfl_node.membership.service import Membership
+from pfl_node.membership.swim_config import SwimConfig
+from pfl_node.wire.endpoint import Endpoint
+
+QUICK = SwimConfig(
+    probe_interval=0.2, probe_timeout=0.1, suspicion=2.0, gossip_interval=0.05, sync_interval=0.5, pause=5.0
+)
+PATIENCE = 30.0
+
+
+@dataclass
+class Place:
+    membership: Membership
+    endpoint: Endpoint
+
+    @property
+    def id(self) -> str:
+        return self.membership.me.id
+
+    async def crash(self) -> None:
+        await self.membership.close()
+        await self.endpoint.stop(0)
+
+    def state_of(self, member: str) -> State | None:
+        return next((m.state for m in self.membership.members() if m.id == member), None)
+
+
+@dataclass
+class Swarm:
+    """Every event of every member rings the bell."""
+
+    config: SwimConfig = QUICK
+    places: list[Place] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    bell: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def prepare(self, member: Member, *, listen: str = "127.0.0.1:0") -> Place:
+        """Bound and serving, but no member yet."""
+        endpoint = Endpoint()
+        membership = Membership(member, self.config, rng=Random(member.id), on_event=self._heard)
+        place = Place(membership, endpoint)
+        self.places.append(place)
+        membership.attach(endpoint)
+        await endpoint.bind(listen, membership.bind)
+        await endpoint.start()
+        return place
+
+    async def add(self, member: Member, *seeds: str, listen: str = "127.0.0.1:0") -> Place:
+        place = await self.prepare(member, listen=listen)
+        await place.membership.start(seeds)
+        return place
+
+    async def until(self, so: Callable[[], bool]) -> None:
+        await until(so, self.bell)
+
+    def _heard(self, event: Event) -> None:
+        self.events.append(event)
+        self.bell.set()
+
+
+async def until(so: Callable[[], bool], bell: asyncio.Event | None = None) -> None:
+    """Look when the bell rings, and now and then for what rings none."""
+    bell = bell or asyncio.Event()
+    async with asyncio.timeout(PATIENCE):
+        while not so():
+            bell.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(bell.wait(), 0.05)
+
+
+@asynccontextmanager
+async def swarm(config: SwimConfig = QUICK) -> AsyncIterator[Swarm]:
+    group = Swarm(config)
+    try:
+        yield group
+    finally:
+        for place in group.places:
+            await place.crash()
+
+
+def member(name: str, **facts: object) -> Member:
+    return Member(f"id-{name}", name, incarnation=1, **facts)  # type: ignore[arg-type]

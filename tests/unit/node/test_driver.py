@@ -1,0 +1,774 @@
+"""The daemon's driver: how each step is answered. Two or three drivers share an in-memory switchboard."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pfl_node import predictions
+from pfl_node.errors import PeerError, PeerGone, Reason, Refused
+from pfl_node.learning.trainer import Trainer
+from pfl_node.model import Layout, Model
+from pfl_node.node.context import Desk
+from pfl_node.node.driver import Driver
+from pfl_node.node.notifier import Bell
+from pfl_node.node.work_count import Work
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.protocol.deadlines import ENOUGH, SILENT
+from pfl_node.protocol.guard.guard import Warden
+from pfl_node.protocol.mailbox import Limits, Mailbox
+from pfl_node.settings import Settings
+from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.steps import (
+    Ask,
+    Average,
+    Distill,
+    Fetch,
+    Fresh,
+    Gather,
+    Linger,
+    Peers,
+    Predict,
+    Publish,
+    Receive,
+    Record,
+    Report,
+    Score,
+    Send,
+    Sleep,
+    Step,
+    Train,
+)
+from pfl_node.types import Eval, Offer, Part, PeerId
+from tests.toy import ToyLearner, constant
+
+A, B, C, D = (PeerId(i) for i in "abcd")
+
+
+class Switchboard:
+    """Connects drivers as the network would: address = id."""
+
+    def __init__(self, *ids: PeerId) -> None:
+        self.boxes = {i: Mailbox() for i in ids}
+        self.bells = {i: Bell() for i in ids}
+        self.down: set[PeerId] = set()
+        self.alive = set(ids)
+        self.finished: list[PeerId] = []
+        self.rounds: dict[PeerId, int] = {}
+        self.done: set[PeerId] = set()
+        self.spoiled: set[PeerId] = set()  # whose answers cannot be used
+        self.busy = self.busiest = 0  # fetches under way
+        self.hidden: dict[PeerId, int] = {}  # rounds that are told to those who ask
+
+
+class Company:
+    """The others on a switchboard, seen by one of them."""
+
+    def __init__(self, board: Switchboard, me: PeerId) -> None:
+        self.board = board
+        self.me = me
+
+    def __call__(self) -> Mapping[PeerId, str]:
+        return {p: p for p in self.board.alive if p != self.me}
+
+    def rounds(self) -> Mapping[PeerId, int]:
+        return {p: self.board.rounds.get(p, 0) for p in self()}
+
+    def ask(self, peers: Iterable[PeerId]) -> None:
+        self.board.rounds |= {p: self.board.hidden[p] for p in peers if p in self.board.hidden}
+
+    def finished(self) -> list[PeerId]:
+        return self.board.finished
+
+    def at_work(self) -> dict[PeerId, int]:
+        return {p: self.board.rounds.get(p, 0) for p in sorted(self.board.alive - self.board.done - {self.me})}
+
+    def i_am_done(self) -> None:
+        self.board.done.add(self.me)
+
+
+class Line:
+    """One node's client on the switchboard."""
+
+    def __init__(self, board: Switchboard, me: PeerId) -> None:
+        self.board = board
+        self.me = me
+
+    async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+        if peer in self.board.down:
+            raise PeerGone(peer, "no answer")
+        offer = Offer(self.me, model, **said)
+        self.board.boxes[peer].admit(self.me, offer.round)
+        self.board.boxes[peer].put(offer)
+        self.board.bells[peer].ring()
+        return model.nbytes
+
+    async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
+        if peer in self.board.down:
+            raise PeerGone(peer, "no answer")
+        if peer in self.board.spoiled:
+            raise Refused(Reason.NOT_FINITE, "it holds a NaN", peer)
+        self.board.busy += 1
+        self.board.busiest = max(self.board.busiest, self.board.busy)
+        await asyncio.sleep(0.001)
+        self.board.busy -= 1
+        return Offer(peer, constant(5.0).of(part))
+
+    async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:
+        if peer in self.board.down:
+            raise PeerGone(peer, "no answer")
+        return Eval(1.0, 0.5, 10)
+
+
+class Notes:
+    """A diary that keeps everything."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.reports: list[Report] = []
+        self.publications: list[Publish] = []
+        self.failures: list[PeerError] = []
+        self.given_up: list[tuple[int, tuple[PeerId, ...]]] = []
+
+    def record(self, step: Record) -> None:
+        self.records.append(step)
+
+    def published(self, step: Publish) -> None:
+        self.publications.append(step)
+
+    async def report(self, step: Report) -> None:
+        self.reports.append(step)
+
+    def failed(self, call: str, error: PeerError) -> None:
+        self.failures.append(error)
+
+    def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None:
+        self.given_up.append((round, tuple(peers)))
+
+
+class Scripted(Policy):
+    """A policy whose main is handed in."""
+
+    script: Callable[[Policy], Awaitable[None]]
+
+    async def main(self) -> None:
+        await self.script(self)
+
+
+def driver(
+    board: Switchboard,
+    me: PeerId,
+    script: Callable[[Any], Awaitable[None]],
+    *,
+    kind: type[Scripted] = Scripted,
+    trainer: Trainer,
+    learner: ToyLearner | None = None,
+    aggregate: dict[str, Any] | None = None,
+    wire: dict[str, Any] | None = None,
+    warden: Warden | None = None,
+    linger: float = 600.0,
+    waiting: dict[str, Any] | None = None,
+) -> tuple[Driver, Notes]:
+    policy = kind(me=me, cfg=PolicyConfig(), model=constant(1.0), rounds=3, seed=1, rng=random.Random(0))
+    policy.script = script
+    notes = Notes()
+    line: Any = Line(board, me)
+    desk = Desk(
+        settings=Settings.model_validate(
+            {
+                "round": {"patience": 0.05, "linger": linger, **(waiting or {})},
+                "aggregate": aggregate or {},
+                "wire": wire or {},
+            }
+        ),
+        learner=learner or ToyLearner(),  # type: ignore[arg-type]
+        trainer=trainer,
+        client=line,
+        mailbox=board.boxes[me],
+        bell=board.bells[me],
+        company=Company(board, me),
+        diary=notes,
+        work=Work(),
+        warden=warden or Warden(GuardSettings(), certain=True),
+    )
+    return Driver(policy, desk), notes
+
+
+def run(
+    *scripts: Callable[[Any], Awaitable[None]], board: Switchboard | None = None, **options: Any
+) -> list[Notes]:
+    """Run one driver per script on one switchboard."""
+
+    async def go() -> list[Notes]:
+        trainer = Trainer()
+        ids = (A, B, C, D)[: len(scripts)]
+        network = board or Switchboard(*ids)
+        try:
+            made = [driver(network, i, s, trainer=trainer, **options) for i, s in zip(ids, scripts, strict=True)]
+            await asyncio.gather(*(d.run() for d, _ in made))
+            return [n for _, n in made]
+        finally:
+            await trainer.close()
+
+    return asyncio.run(go())
+
+
+async def nothing(_: Policy) -> None:
+    return
+
+
+def test_learning_steps_are_answered_by_the_learner() -> None:
+    answers: list[Any] = []
+    learner = ToyLearner(point=3.0)
+
+    async def script(me: Policy) -> None:
+        answers.append(await Train(me.model, only="head", steps=4, prox=0.1))
+        answers.append(await Score([constant(3.0), constant(4.0)]))
+        answers.append(await Average(constant(1.0), [constant(3.0)], weights=[1], own=3))
+        answers.append((await Fresh(seed=1), await Fresh(seed=1), await Fresh("head", seed=2)))
+
+    run(script, learner=learner)
+    trained, scores, mean, (one, same, head) = answers
+    assert trained == constant(2.0)
+    assert learner.trained[0] | {"seed": 0} == {
+        "seed": 0,
+        "only": "head",
+        "epochs": None,
+        "steps": 4,
+        "lr": None,
+        "prox": 0.1,
+        "anchor": None,
+    }
+    assert [s.loss for s in scores] == [0.0, 1.0]
+    assert mean == constant(1.5)
+    assert one == same
+    assert head.layout.part == "head"
+
+
+def test_an_average_follows_the_rule_of_the_settings() -> None:
+    answers: list[Model] = []
+
+    async def script(me: Policy) -> None:
+        answers.append(await Average(constant(1.0), [constant(2.0), constant(90.0)]))
+
+    run(script)
+    run(script, aggregate={"rule": "median"})
+    assert answers == [constant(31.0), constant(2.0)]
+
+
+def test_predictions_are_made_and_a_student_learns_from_them() -> None:
+    answers: list[Any] = []
+
+    async def script(me: Policy) -> None:
+        said = await Predict(constant(4.0), novelty=3, counts=True)
+        answers.extend((said, await Distill(constant(0.0), said, epochs=2)))
+
+    run(script)
+    said, student = answers
+    assert said.layout.part == "predictions"
+    assert predictions.counts(said).tolist() == [10, 0]
+    assert np.allclose(student.vector, 2.0, atol=1e-3)
+
+
+def test_what_fails_while_a_step_is_answered_fails_at_the_line_that_asked() -> None:
+    seen: list[str] = []
+
+    async def script(me: Policy) -> None:
+        try:
+            await Average(constant(1.0), [constant(2.0)], weights=[1.0, 2.0])
+        except ValueError as error:
+            seen.append(str(error))
+        await Average(constant(1.0), [constant(2.0)], weights=[-1.0])  # the line
+
+    with pytest.raises(ValueError, match="weight") as failed:
+        run(script)
+    assert len(seen) == 1
+    assert any(entry.name == "script" for entry in failed.traceback)
+
+
+def test_who_is_done_stays_until_all_are() -> None:
+    order: list[str] = []
+
+    async def quick(me: Policy) -> None:
+        assert await Linger(0.01) is False
+        assert await Linger()
+        order.append("quick")
+
+    async def slow(me: Policy) -> None:
+        await Sleep(0.1)
+        order.append("slow")
+        assert await Linger(3600.0)
+
+    run(quick, slow)
+    assert order == ["slow", "quick"]
+
+
+def test_what_is_published_is_told_to_the_diary() -> None:
+    async def script(me: Policy) -> None:
+        await Publish(me.model, round=4, tag=2, notes={"b": 0.5})
+
+    (notes,) = run(script)
+    assert [(p.round, p.tag, dict(p.notes)) for p in notes.publications] == [(4, 2, {"b": 0.5})]
+
+
+def test_every_training_gets_a_seed_of_its_own() -> None:
+    learner = ToyLearner()
+
+    async def script(me: Policy) -> None:
+        for _ in range(3):
+            await Train(me.model)
+
+    run(script, learner=learner)
+    assert len({t["seed"] for t in learner.trained}) == 3
+
+
+def test_a_round_gathers_what_its_peers_sent_in_the_order_asked() -> None:
+    got: list[tuple[Offer, ...]] = []
+
+    async def sender(me: Policy) -> None:
+        assert await Send([A], constant(7.0), round=0, tag=2, notes={"x": 1.0}) == (A,)
+
+    async def gatherer(me: Policy) -> None:
+        peers = await Peers()
+        assert peers == (B, C)
+        got.append(await Gather([C, B], round=0, patience=5.0))
+
+    run(gatherer, sender, sender)
+    assert [(o.sender, o.tag, o.samples, dict(o.notes)) for o in got[0]] == [
+        (C, 2, 10, {"x": 1.0}),
+        (B, 2, 10, {"x": 1.0}),
+    ]
+
+
+def test_a_gather_takes_what_others_sent_when_it_says_so() -> None:
+    got: list[tuple[Offer, ...]] = []
+
+    async def sender(me: Policy) -> None:
+        await Send([A], constant(7.0), round=0)
+        await Send([A], constant(8.0), round=1)
+
+    async def gatherer(me: Policy) -> None:
+        got.append(await Gather([B, C], round=0, patience=5.0))
+        got.append(await Gather([C], round=1, patience=5.0, others=True))
+
+    run(gatherer, sender, sender)
+    assert [[o.sender for o in offers] for offers in got] == [[B, C], [C, B]]
+
+
+def test_a_peer_that_never_sends_costs_the_patience_and_is_missing() -> None:
+    got: list[Any] = []
+
+    async def gatherer(me: Policy) -> None:
+        got.append(await Gather([B], round=0))
+
+    run(gatherer, nothing)
+    assert got == [()]
+
+
+def test_a_dead_peer_is_not_waited_for() -> None:
+    board = Switchboard(A, B)
+
+    async def gatherer(me: Policy) -> None:
+        await Gather([B], round=0, patience=3600.0)
+
+    async def dies(me: Policy) -> None:
+        board.alive.discard(B)
+        board.bells[A].ring()
+
+    run(gatherer, dies, board=board)
+
+
+def test_a_peer_in_a_later_round_is_not_waited_for() -> None:
+    async def late(me: Policy) -> None:
+        assert await Gather([B], round=0, patience=3600.0) == ()
+        assert [o.round for o in await Gather([B], round=1, patience=3600.0)] == [1]
+
+    async def early(me: Policy) -> None:
+        await Send([A], constant(1.0), round=1)
+
+    run(late, early)
+
+
+def test_who_calls_my_round_stale_is_not_waited_for() -> None:
+    board = Switchboard(A, B)
+    board.boxes[B].advance(5)
+
+    async def late(me: Policy) -> None:
+        assert await Send([B], me.model, round=0) == ()
+        assert await Gather([B], round=0, patience=3600.0) == ()
+
+    notes, _ = run(late, nothing, board=board)
+    assert "round 0 is over here" in str(notes.failures[0])
+
+
+class Locked(Scripted):
+    lockstep = True
+
+
+def test_one_that_the_swarm_passed_by_does_not_wait_for_others_that_it_passed_by() -> None:
+    board = Switchboard(A, B, C, D)
+    for ahead in (B, C):
+        board.boxes[ahead].advance(40)
+
+    async def behind(me: Policy) -> None:
+        await Send([B, C], me.model, round=0)
+        assert await Gather([B, C, D], round=0, patience=3600.0) == ()
+
+    run(behind, nothing, nothing, nothing, board=board, kind=Locked)
+
+
+def test_answers_are_partial_when_a_peer_is_down_or_unknown() -> None:
+    board = Switchboard(A, B, C)
+    board.down.add(B)
+    answers: list[Any] = []
+
+    async def script(me: Policy) -> None:
+        everybody = [B, C, PeerId("nobody")]
+        answers.append(await Send(everybody, me.model))
+        answers.append(await Fetch(everybody, part="head"))
+        answers.append(await Ask(everybody, me.model))
+
+    notes = run(script, nothing, nothing, board=board)[0]
+    sent, fetched, asked = answers
+    assert sent == (C,)
+    assert [(o.sender, o.model.layout.part) for o in fetched] == [(C, "head")]
+    assert asked == {C: Eval(1.0, 0.5, 10)}
+    assert [e.peer for e in notes.failures] == [B, B, B]
+
+
+def test_a_peer_that_the_membership_says_is_in_a_later_round_is_not_waited_for() -> None:
+    """It has sent to whom it knew of, and says nothing more."""
+    board = Switchboard(A, B)
+    board.rounds = {B: 4}
+
+    async def script(me: Policy) -> None:
+        assert await Gather([B], round=3, patience=3600.0) == ()
+
+    run(script, nothing, board=board)
+
+
+def test_while_a_node_waits_it_looks_how_far_the_others_are() -> None:
+    board = Switchboard(A, B)
+
+    async def waiter(me: Policy) -> None:
+        assert await Gather([B], round=0, patience=3600.0) == ()
+
+    async def goes_on(me: Policy) -> None:
+        await Sleep(0.01)
+        board.rounds[B] = 1  # no bell rings
+
+    run(waiter, goes_on, board=board)
+
+
+def test_those_who_are_waited_for_are_asked_in_which_rounds_they_are() -> None:
+    """One that caught up went past this round, and nobody else tells so for a while."""
+    board = Switchboard(A, B)
+    board.hidden = {B: 7}
+
+    async def script(me: Policy) -> None:
+        assert await Gather([B], round=3, patience=3600.0) == ()
+
+    run(script, nothing, board=board)
+
+
+def test_those_who_finished_stay_in_a_lockstep_policys_graph_but_are_not_waited_for() -> None:
+    board = Switchboard(A)
+    board.finished = [B]
+    answers: list[Any] = []
+
+    async def script(me: Policy) -> None:
+        answers.append(await Peers())
+        answers.append(await Send([B], me.model, round=0))
+        answers.append(await Gather([B], round=0, patience=3600.0))
+
+    run(script, board=board, kind=Locked)
+    run(script, board=board)
+    assert answers[:3] == [(B,), (), ()]
+    assert answers[3] == ()
+
+
+def test_receive_takes_n_models_or_what_is_there() -> None:
+    got: list[int] = []
+
+    async def receiver(me: Policy) -> None:
+        got.append(len(await Receive(2, patience=5.0)))
+        got.append(len(await Receive(2)))
+
+    async def sender(me: Policy) -> None:
+        await Send([A], me.model)
+
+    run(receiver, sender, sender)
+    assert got == [2, 0]
+
+
+class Pushed(Scripted):
+    """Counts what its handlers see."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.inside = 0
+        self.log: list[str] = []
+
+    async def on_model(self, offer: Offer) -> None:
+        self.inside += 1
+        assert self.inside == 1, "two handlers at once"
+        await Train(self.model)
+        await Sleep(0.0)
+        self.log.append(f"model {offer.sender}")
+        self.inside -= 1
+
+    async def on_quiet(self) -> None:
+        self.log.append("quiet")
+
+    @property
+    def quiet_after(self) -> float:
+        return 0.02
+
+
+def test_handlers_run_one_after_the_other_beside_main_and_hear_the_silence() -> None:
+    async def main(me: Pushed) -> None:
+        await Send(await Peers(), me.model)
+        while me.log.count("quiet") < 2 or len(me.log) < 4:
+            await Sleep(0.005)
+        await Record("log", {"log": me.log})
+
+    for notes in run(main, main, main, kind=Pushed):
+        log = notes.records[0].data["log"]
+        assert sorted(x for x in log if x != "quiet") == sorted(x for x in log if x.startswith("model"))
+        assert len([x for x in log if x.startswith("model")]) == 2
+
+
+def test_records_and_reports_reach_the_diary() -> None:
+    async def script(me: Policy) -> None:
+        await Record("found", {"who": "b"})
+        await Report(0, me.model, {"head": 1})
+
+    notes = run(script)[0]
+    assert notes.records[0].event == "found"
+    assert notes.reports[0].data == {"head": 1}
+
+
+def test_a_policy_that_fails_ends_the_driver_with_its_error() -> None:
+    async def script(me: Policy) -> None:
+        await Sleep(0.0)
+        raise ValueError("a mistake in the policy")
+
+    with pytest.raises(ValueError, match="a mistake in the policy"):
+        run(script)
+
+
+def test_a_step_nobody_knows_is_named() -> None:
+    async def script(me: Policy) -> None:
+        await Step()
+
+    with pytest.raises(TypeError, match="does not know"):
+        run(script)
+
+
+def test_a_stopped_driver_finishes_the_message_in_hand() -> None:
+    board = Switchboard(A, B)
+    sending, may_go = asyncio.Event(), asyncio.Event()
+
+    class SlowLine(Line):
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            sending.set()
+            await may_go.wait()
+            return await super().send(peer, address, model, **said)
+
+    async def script(me: Policy) -> None:
+        await Send([B], me.model)
+
+    async def go() -> None:
+        trainer = Trainer()
+        made, _ = driver(board, A, script, trainer=trainer)
+        object.__setattr__(made.desk, "client", SlowLine(board, A))
+        task = asyncio.create_task(made.run())
+        await sending.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await trainer.close()
+
+    asyncio.run(go())
+    assert len(board.boxes[B]) == 1
+
+
+def test_a_training_that_diverges_is_thrown_away_and_written_down() -> None:
+    got: list[Model] = []
+
+    async def script(me: Policy) -> None:
+        got.append(await Train(me.model))
+
+    notes = run(script, learner=ToyLearner(point=float("nan")))[0]
+    assert got == [constant(1.0)]
+    assert [r.event for r in notes.records] == ["diverged"]
+
+
+def test_a_policy_that_awaits_anything_but_a_step_is_told_where() -> None:
+    async def script(me: Policy) -> None:
+        await asyncio.sleep(1)
+
+    with pytest.raises(TypeError, match="a policy awaits steps only, not <Future") as caught:
+        run(script)
+    assert any("test_driver" in str(frame.path) for frame in caught.traceback[1:])
+
+
+def test_fetches_are_made_as_many_at_a_time_as_the_settings_allow() -> None:
+    others = [PeerId(f"p{i}") for i in range(9)]
+    board = Switchboard(A, *others)
+
+    async def script(me: Policy) -> None:
+        assert len(await Fetch(others)) == 9
+
+    run(script, board=board, wire={"concurrency": 2})
+    assert board.busiest == 2
+
+
+def test_one_whose_answers_are_bad_is_not_asked_any_more() -> None:
+    board = Switchboard(A, B, C)
+    board.spoiled.add(B)
+    told: list[str] = []
+    warden = Warden(GuardSettings(), certain=True, tell=lambda event, data: told.append(event))
+
+    async def script(me: Policy) -> None:
+        for _ in range(5):
+            assert [o.sender for o in await Fetch([B, C])] == [C]
+
+    notes = run(script, board=board, warden=warden)[0]
+    assert len(notes.failures) == 3  # then it is in quarantine
+    assert told == ["quarantined"]
+    assert warden.ever == {B: 1}
+
+
+def test_the_gate_scores_what_is_to_be_merged_and_leaves_out_what_is_much_worse() -> None:
+    warden = Warden(GuardSettings(gate=0.5), certain=True)
+    answers: list[Any] = []
+
+    async def script(me: Policy) -> None:
+        answers.append(await Average(constant(3.0), [constant(3.2), constant(-50.0)]))
+        answers.append(await Average(constant(3.0).core, [constant(-50.0).core]))
+
+    run(script, learner=ToyLearner(point=3.0), warden=warden)
+    assert answers[0].vector[0] == pytest.approx(3.1)
+    assert answers[1].vector[0] == 3.0
+    assert warden.refused == {"gate": 2}
+
+
+def test_one_that_is_done_does_not_stay_for_somebody_who_gets_no_further() -> None:
+    said: list[bool] = []
+
+    async def script(me: Policy) -> None:
+        said.append(await Linger())
+
+    run(script, board=Switchboard(A, B), linger=0.05)
+    assert said == [True]
+
+
+# -- deadlines -------------------------------------------------------------------------------------------------
+
+
+def test_what_came_late_is_gathered_in_the_next_round_and_who_was_given_up_is_noted() -> None:
+    board = Switchboard(A, B)
+    board.boxes[A] = Mailbox(Limits(late=1))
+    got: list[list[tuple[PeerId, int | None]]] = []
+
+    async def script(me: Policy) -> None:
+        for t in (0, 1, 2):
+            got.append([(o.sender, o.round) for o in await Gather([B], t)])
+            if t == 0:
+                await Line(board, B).send(A, A, constant(2.0), round=0)
+
+    (notes,) = run(script, board=board)
+    assert got == [[], [(B, 0)], []]
+    assert notes.given_up == [(0, (B,)), (1, (B,)), (2, (B,))]
+
+
+def test_with_a_quorum_a_round_ends_when_enough_are_there() -> None:
+    got: list[PeerId] = []
+
+    async def mine(me: Policy) -> None:
+        got.extend(o.sender for o in await Gather([B, C], 0))  # C never sends
+
+    async def theirs(me: Policy) -> None:
+        await Send([A], me.model, round=0)
+
+    notes, _, _ = run(mine, theirs, nothing, waiting={"patience": 3600, "quorum": 0.5})
+    assert got == [B]
+    assert notes.given_up == []
+
+
+def test_a_push_that_hangs_goes_on_beside_the_round_until_the_next_one() -> None:
+    board = Switchboard(A, B)
+    hangs, may_go = asyncio.Event(), asyncio.Event()
+    sent: list[int] = []
+    answers: list[tuple[PeerId, ...]] = []
+
+    class Hanging(Line):
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            if hangs.is_set():
+                await may_go.wait()
+            sent.append(said["round"])
+            return await super().send(peer, address, model, **said)
+
+    async def script(me: Policy) -> None:
+        for t in range(9):
+            if t == 4:
+                hangs.set()
+            if t == 7:
+                may_go.set()
+            answers.append(await Send([B], me.model, round=t))
+            await Sleep(0.01)
+
+    async def go() -> None:
+        trainer = Trainer()
+        made, _ = driver(board, A, script, trainer=trainer, waiting={"least": 0.01})
+        object.__setattr__(made.desk, "client", Hanging(board, A))
+        await made.run()
+        await trainer.close()
+
+    asyncio.run(go())
+    assert answers[:4] == [(B,)] * 4
+    assert answers[4:7] == [()] * 3
+    assert set(sent) >= {0, 1, 2, 3, 8}
+    assert not {4, 5} & set(sent)  # the model of a later round took their place
+
+
+def test_one_that_is_back_gets_a_model_though_rounds_are_shorter_than_a_push() -> None:
+    board = Switchboard(A, B)
+    arrives, sent = asyncio.Event(), list[int]()
+
+    class Slow(Line):
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            await arrives.wait()
+            sent.append(said["round"])
+            return model.nbytes
+
+    async def script(me: Policy) -> None:
+        for t in range(3):
+            assert await Send([B], me.model, round=t) == ()
+            await Sleep(0.01)
+        arrives.set()
+        while not sent:
+            await Sleep(0.01)
+
+    async def go() -> None:
+        trainer = Trainer()
+        made, _ = driver(board, A, script, trainer=trainer)
+        object.__setattr__(made.desk, "client", Slow(board, A))
+        receipts = made._pushes._receipts
+        for number in range(ENOUGH):
+            receipts.answered(B, number, 3600.0)
+        for number in range(SILENT):
+            receipts.given_up(B, ENOUGH + number, 1.0)
+        await made.run()
+        await trainer.close()
+
+    asyncio.run(go())
+    assert sent == [0]

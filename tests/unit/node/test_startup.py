@@ -1,0 +1,102 @@
+"""A policy is told what a node knows, and refused where the task lacks what it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pfl_node.errors import ConfigError, TaskError
+from pfl_node.node.startup import appoint, check_lab, check_reports, entry_round
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.settings import Settings
+from pfl_node.types import PeerId
+from tests.toy import ToyLearner, constant
+
+
+class Plain(Policy):
+    async def main(self) -> None: ...
+
+
+class Told(Plain):
+    oracular = True
+
+
+class Pupil(Plain):
+    takes = ("predictions",)
+
+
+def made(cls: type[Policy], learner: ToyLearner, **more: Any) -> Policy:
+    settings: dict[str, Any] = {"policy": {"name": "mine"}, "task": {"name": "ward"}, "rounds": 7, "seed": 3}
+    told = Settings.model_validate(settings | more)
+    return appoint(cls, PolicyConfig(), told, PeerId("me"), learner, constant(1.0))
+
+
+def test_a_policy_knows_its_run_and_how_many_samples_it_has() -> None:
+    policy = made(Plain, ToyLearner())
+    assert (policy.me, policy.rounds, policy.seed, policy.samples, policy.round) == ("me", 7, 3, 10, 0)
+
+
+def test_a_policy_knows_how_much_of_a_claim_is_believed() -> None:
+    assert made(Plain, ToyLearner()).claim == Settings().aggregate.claim == 10.0
+
+
+@pytest.mark.parametrize(
+    ("privacy", "discreet"), [({}, False), ({"oracle": True}, True), ({"dp": True}, True), ({"dp_clip": 2}, False)]
+)
+def test_a_policy_knows_whether_its_data_are_private(privacy: dict[str, Any], discreet: bool) -> None:
+    assert made(Plain, ToyLearner(), privacy=privacy).discreet is discreet
+
+
+def test_chance_is_the_same_for_the_same_node_and_seed() -> None:
+    assert made(Plain, ToyLearner()).rng.random() == made(Plain, ToyLearner()).rng.random()
+
+
+def test_only_an_oracle_is_told_the_truth() -> None:
+    learner = ToyLearner(cluster=4)
+    assert (made(Plain, learner).truth, made(Told, learner).truth) == (None, 4)
+
+
+def test_an_oracle_needs_a_task_that_knows_the_truth() -> None:
+    with pytest.raises(TaskError, match="policy mine learns with the true cluster, but task ward tells none"):
+        made(Told, ToyLearner())
+
+
+def test_who_learns_from_predictions_needs_auxiliary_samples() -> None:
+    learner = ToyLearner()
+    assert made(Pupil, learner)
+    learner.predictions = None  # type: ignore[assignment]
+    with pytest.raises(TaskError, match="policy mine needs auxiliary samples, and task ward gives none"):
+        made(Pupil, learner)
+
+
+class InStep(Plain):
+    lockstep = True
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "begins"),
+    [(0, [], 0), (0, [3, 3, 3], 0), (0, [5, 5, 6], 5), (0, [9], 7), (5, [2, 2], 5), (0, [0, 0, 6], 0)],
+)
+def test_a_late_node_begins_where_half_of_the_others_are(mine: int, others: list[int], begins: int) -> None:
+    policy = made(InStep, ToyLearner())
+    policy.round = mine
+    assert entry_round(policy, others) == begins
+
+
+def test_rounds_that_are_a_nodes_own_begin_where_it_was() -> None:
+    assert entry_round(made(Plain, ToyLearner()), [6, 6, 6]) == 0
+
+
+def test_a_main_that_reports_nothing_is_a_mistake_that_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"policy mine.py:M: its main\(\) returned and has reported no round"):
+        check_reports("mine.py:M", 0, had_rounds=True)
+    check_reports("mine.py:M", 1, had_rounds=True)
+    check_reports("mine.py:M", 0, had_rounds=False)
+
+
+def test_a_daemon_refuses_to_be_malicious_and_a_lab_does_not() -> None:
+    told = Settings.model_validate({"attack": {"kind": ["sign_flip"]}})
+    with pytest.raises(ConfigError, match=r"attack\.kind makes nodes malicious"):
+        check_lab(Plain, told, lab=False)
+    check_lab(Plain, told, lab=True)

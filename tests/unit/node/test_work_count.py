@@ -1,0 +1,26 @@
+"""The count of what a node has learnt."""
+
+from __future__ import annotations
+
+import pytest
+
+from pfl_node.node.work_count import Work
+
+
+def test_models_are_counted_by_kind_and_the_seconds_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([10.0, 12.5, 20.0, 21.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    work = Work()
+    with work.of("trained"):
+        pass
+    with work.of("scored", 4):
+        pass
+    assert work.models == {"trained": 1, "scored": 4}
+    assert work.seconds == 3.5
+
+
+def test_work_that_failed_or_was_stopped_is_not_counted() -> None:
+    work = Work()
+    with pytest.raises(ZeroDivisionError), work.of("trained"):
+        raise ZeroDivisionError
+    assert (dict(work.models), work.seconds) == ({}, 0.0)

@@ -1,0 +1,160 @@
+"""What nodes believe about each other, and when they begin to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pfl_node.sim.clock import Clock
+from pfl_node.sim.costs import Costs
+from pfl_node.sim.delay_detector import Views
+from pfl_node.types import PeerId
+from tests.unit.sim.toy_swarms import A, B, C, D
+
+
+class Town:
+    """A truth that a test changes, and the views on it."""
+
+    def __init__(self, *members: PeerId, seed: int = 0) -> None:
+        self.clock = Clock()
+        self.costs = Costs()
+        self.down: set[PeerId] = set()
+        self.walls: set[frozenset[PeerId]] = set()
+        self.noticed: list[tuple[float, PeerId, tuple[PeerId, ...]]] = []
+        self.views = Views(self.clock, self.costs, seed, self.reach, self.notice)
+        self.views.found(members)
+
+    def reach(self, a: PeerId, b: PeerId) -> bool:
+        return b not in self.down and frozenset((a, b)) not in self.walls
+
+    def notice(self, observer: PeerId, gone: Collection[PeerId]) -> None:
+        self.noticed.append((self.clock.now, observer, tuple(gone)))
+
+    def until(self, time: float) -> None:
+        self.clock.at(time, lambda: None)
+        while self.clock.now < time and self.clock.step():
+            pass
+
+
+def test_founders_know_each_other_and_not_themselves() -> None:
+    town = Town(C, A, B)
+    assert town.views.alive(B) == (A, C)
+    assert town.views.believes(A, C)
+    assert not town.views.believes(A, D)
+
+
+def test_a_crash_is_noticed_by_each_node_after_a_delay_of_its_own() -> None:
+    town = Town(A, B, C)
+    town.down.add(C)
+    town.views.crashed(C)
+    town.until(4.9)
+    assert town.views.alive(A) == (B, C)
+    town.until(10.1)
+    assert (town.views.alive(A), town.views.alive(B)) == ((B,), (A,))
+    times = {observer: time for time, observer, gone in town.noticed if gone == (C,)}
+    assert times[A] != times[B]
+    assert all(5.0 <= time <= 10.0 for time in times.values())
+
+
+def test_a_crash_that_was_over_before_it_could_be_noticed_is_not() -> None:
+    town = Town(A, B)
+    town.down.add(B)
+    town.views.crashed(B)
+    town.until(1.0)
+    town.down.clear()
+    town.views.arrived(B)
+    town.until(20.0)
+    assert town.views.alive(A) == (B,)
+    assert town.noticed == []
+
+
+def test_a_node_that_comes_back_is_seen_again_soon() -> None:
+    town = Town(A, B)
+    town.down.add(B)
+    town.views.crashed(B)
+    town.until(15.0)
+    assert town.views.alive(A) == ()
+    town.down.clear()
+    town.views.arrived(B)
+    town.until(15.0 + town.costs.news)
+    assert town.views.alive(A) == (B,)
+
+
+def test_a_leave_is_known_to_all_at_once() -> None:
+    town = Town(A, B, C)
+    town.views.left(B)
+    town.until(town.costs.news)
+    assert (town.views.alive(A), town.views.alive(C)) == ((C,), (A,))
+    assert {observer for _, observer, gone in town.noticed if gone == (B,)} == {A, C}
+
+
+def test_a_joiner_sees_the_others_now_and_they_see_it_in_a_moment() -> None:
+    town = Town(A, B)
+    town.views.arrived(C)
+    assert town.views.alive(C) == (A, B)
+    assert town.views.alive(A) == (B,)
+    town.until(town.costs.news)
+    assert town.views.alive(A) == (B, C)
+
+
+def test_a_joiner_does_not_see_who_is_down() -> None:
+    town = Town(A, B)
+    town.down.add(B)
+    town.views.arrived(C)
+    assert town.views.alive(C) == (A,)
+
+
+def test_a_partition_makes_the_other_side_look_dead_and_healing_brings_it_back() -> None:
+    town = Town(A, B, C)
+    town.walls = {frozenset((A, C)), frozenset((B, C))}
+    town.views.divided()
+    town.until(11.0)
+    assert (town.views.alive(A), town.views.alive(C)) == ((B,), ())
+    town.walls.clear()
+    town.views.healed()
+    town.until(17.0)
+    assert (town.views.alive(A), town.views.alive(C)) == ((B, C), (A, B))
+
+
+def test_a_short_partition_is_not_noticed() -> None:
+    town = Town(A, B)
+    town.walls = {frozenset((A, B))}
+    town.views.divided()
+    town.until(2.0)
+    town.walls.clear()
+    town.views.healed()
+    town.until(20.0)
+    assert town.views.alive(A) == (B,)
+    assert town.noticed == []
+
+
+def test_the_delays_follow_from_the_seed() -> None:
+    def noticed(seed: int) -> list[tuple[float, PeerId, tuple[PeerId, ...]]]:
+        town = Town(A, B, C, seed=seed)
+        town.down.add(C)
+        town.views.crashed(C)
+        town.until(20.0)
+        return town.noticed
+
+    assert noticed(1) == noticed(1)
+    assert noticed(1) != noticed(2)
+
+
+def test_a_joiner_learns_of_a_crash_in_the_moment_before_it_is_known() -> None:
+    town = Town(A, B)
+    town.views.arrived(C)
+    town.down.add(B)
+    town.views.crashed(B)
+    town.until(town.costs.news)
+    assert town.views.alive(C) == (A, B)
+    town.until(11.0)
+    assert town.views.alive(C) == (A,)
+
+
+def test_a_joiner_learns_that_a_partition_healed_in_the_moment_before_it_is_known() -> None:
+    town = Town(A, B)
+    town.walls = {frozenset((B, C))}
+    town.views.arrived(C)
+    town.walls.clear()
+    town.views.healed()
+    town.until(11.0)
+    assert town.views.alive(C) == (A, B)

@@ -1,0 +1,97 @@
+"""A run in segments that was broken off goes on where it was, and ends as one that was not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfl_node.policies import POLICIES
+from pfl_node.settings import Settings
+from pfl_node.sim.segments import simulate_in_segments
+from pfl_node.sim.simulation import Progress
+from pfl_node.sim.summary import Summary
+from tests.unit.sim.toy_swarms import toy
+
+NODES, ROUNDS, EVERY = 6, 7, 3
+KNOBS: dict[str, dict[str, Any]] = {
+    "gossip": {"n_peers": 2, "quiet": 2.0},
+    "pens": {"n_sampled": 3, "m": 1, "T": 2, "n_peers": 2, "quiet": 2.0},
+    "pens_pull": {"selection_rounds": 2},
+    "facade": {"warmup": 2},
+    "idca": {"warmup": 2},
+}
+
+
+class Cut(Exception):
+    """The plug is pulled."""
+
+
+def run(policy: str, out: Path, *, cut_after: int | None = None, rounds: int = ROUNDS, seed: int = 0) -> Summary:
+    knobs = KNOBS.get(policy, {})
+    told = {"policy": {"name": policy, **knobs}, "rounds": rounds, "seed": seed}
+
+    def progress(now: Progress) -> None:
+        if cut_after is not None and now.rounds_done > cut_after:
+            raise Cut
+
+    return simulate_in_segments(
+        Settings.model_validate(told), nodes=NODES, every=EVERY, out=out, progress=progress, load=toy
+    )
+
+
+def facts(out: Path) -> tuple[bytes, dict[str, Any]]:
+    summary = json.loads((out / "summary.json").read_text())
+    return (out / "journal.jsonl").read_bytes(), {k: v for k, v in summary.items() if not k.endswith("_seconds")}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_run_that_was_broken_off_ends_as_one_that_was_not(tmp_path: Path, policy: str) -> None:
+    run(policy, tmp_path / "whole")
+    for cut_after in (NODES * EVERY + 2, NODES * 2 * EVERY + 1):
+        with pytest.raises(Cut):
+            run(policy, tmp_path / "broken", cut_after=cut_after)
+    assert not (tmp_path / "broken" / "summary.json").exists()
+    run(policy, tmp_path / "broken")
+    assert facts(tmp_path / "broken") == facts(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_round_is_reported_once_by_every_node(tmp_path: Path, policy: str) -> None:
+    summary = run(policy, tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    for node in summary.nodes:
+        rounds = [r["round"] for r in rows if r["event"] == "round" and r["node"] == node.id]
+        assert rounds[:ROUNDS] == list(range(ROUNDS))
+        assert node.rounds == len(rounds)
+        assert (node.state, node.accuracy is None) == ("left", False)
+
+
+def test_what_is_left_of_other_settings_is_not_gone_on_from(tmp_path: Path) -> None:
+    with pytest.raises(Cut):
+        run("el", tmp_path / "one", cut_after=NODES * EVERY + 2)
+    run("el", tmp_path / "one", seed=5)
+    run("el", tmp_path / "other", seed=5)
+    assert facts(tmp_path / "one") == facts(tmp_path / "other")
+
+
+def test_the_journal_of_a_shorter_run_has_nothing_of_a_longer_one_before(tmp_path: Path) -> None:
+    with pytest.raises(Cut):
+        run("local", tmp_path, cut_after=NODES * 2 * EVERY + 1)
+    run("local", tmp_path, rounds=EVERY)
+    rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert {r["round"] for r in rows if r["event"] == "round"} == set(range(EVERY))
+
+
+def test_nothing_is_left_but_the_journal_and_the_summary(tmp_path: Path) -> None:
+    run("local", tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["journal.jsonl", "summary.json"]
+
+
+def test_time_goes_on_over_the_segments(tmp_path: Path) -> None:
+    run("el", tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    times = [r["time"] for r in rows]
+    assert times == sorted(times)

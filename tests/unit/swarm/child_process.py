@@ -1,0 +1,54 @@
+"""A child process for tests: does what its first line says. `python -m tests.unit.swarm.child_process`"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+from pfl_node.errors import PflError, TaskError
+from pfl_node.swarm.process_pipes import Parent, leave
+
+
+async def until_stopped(parent: Parent) -> None:
+    stop = asyncio.Event()
+    parent.on_stop(stop.set)
+    parent.tell("ready", {})
+    await stop.wait()
+    parent.tell("stopped", {})
+
+
+def main() -> int:
+    parent = Parent()
+    order = parent.order()
+    if order is None:
+        return 0
+    match json.loads(order):
+        case "answer":
+            print("printed by a task")
+            print("logged", file=sys.stderr)
+            parent.tell("answer", {"text": "ä\n", "number": 1})
+        case "wait":
+            asyncio.run(until_stopped(parent))
+        case "hang":
+            parent.tell("ready", {})
+            time.sleep(600)
+        case "mistake":
+            return parent.failed(TaskError("your task"))
+        case "failure":
+            return parent.failed(PflError("our failure"))
+        case "bug":
+            return parent.failed(ZeroDivisionError("a bug"))
+        case "their bug":
+            try:
+                print(1 / 0)
+            except ZeroDivisionError as error:
+                return parent.failed(error)
+        case "exit":
+            leave(3)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

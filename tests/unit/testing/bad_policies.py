@@ -1,0 +1,135 @@
+"""Policies that do not keep the contract, each in its own way."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from pfl_node.model import Model
+from pfl_node.steps import Fetch, Peers, Receive, Record, Report, Send, Sleep, Train
+from pfl_node.types import Eval, Offer
+from tests.unit.testing.good_policy import Good
+
+
+class NeedsOne(Good):
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        return await Fetch([(await Peers())[0]])
+
+
+class NeedsThree(Good):
+    """Waits for ever."""
+
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        got: tuple[Offer, ...] = ()
+        while len(got) < 3:
+            got += await Receive(3)
+        return got
+
+
+class Spins(Good):
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        while not (peers := await Peers()):
+            await Sleep(0.0)
+        return await Fetch(peers)
+
+
+class Leaves(Good):
+    async def main(self) -> None:
+        await Report(0, self.model)
+
+
+class Backwards(Good):
+    async def main(self) -> None:
+        for t in self.remaining():
+            await Report(7 - t, self.model)
+
+
+class Diverges(Good):
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        self.model = Model(self.model.layout, self.model.vector * np.float32(np.nan))
+        return ()
+
+
+class SendsParts(Good):
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        await Send(await Peers(), self.model.core, round=t)
+        return ()
+
+
+class Dices(Good):
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        await Record("diced", {"eyes": random.random()})
+        return await super().mix(t)
+
+
+class Vandal(Good):
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        for offer in (offers := await super().mix(t)):
+            offer.model.vector.flags.writeable = True
+            offer.model.vector[:] = 0
+        return offers
+
+
+class Trusts(Good):
+    """A number that peers tell is an index of mine."""
+
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        offers = await super().mix(t)
+        for offer in offers:
+            self.seen[offer.tag] += 1
+        return offers
+
+
+class Forgets(Good):
+    keeps = ()
+
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        self.model = Model(self.model.layout, self.model.vector + np.float32(len(self.seen)))
+        return await super().mix(t)
+
+
+class KeepsTooMuch(Good):
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        self.seen = [Eval(0.0, 0.0, 0)]  # type: ignore[list-item]
+        return await super().mix(t)
+
+
+class KeepsStrangeThings(Good):
+    keeps = ("counts",)
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.counts: defaultdict[str, int] = defaultdict(int)
+
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        for peer in await Peers():
+            self.counts[peer] += 1
+        return ()
+
+
+class Lives(Good):
+    def snapshot(self) -> dict[str, Any]:
+        return {**super().snapshot(), "kept": {"seen": self.seen}}
+
+
+class ForgetsOthers(Good):
+    """Whom it met decides how it learns; a node alone meets nobody."""
+
+    keeps = ()
+
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        self.model = Model(self.model.layout, self.model.vector + np.float32(sum(self.seen)))
+        return await super().mix(t)
+
+
+class Silent(Good):
+    """Learns, and reports no round."""
+
+    takes = ()
+
+    async def main(self) -> None:
+        for _ in self.remaining():
+            self.model = await Train(self.model)
