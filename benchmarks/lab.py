@@ -33,9 +33,9 @@ from pfl_node.lab.spec import Wishes, load
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.learning.train_options import BUILT_IN, resolve
-from pfl_node.sim.event_journal import Journal
+from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.process_pool import ONE_THREAD
-from pfl_node.sim.segments import Shelf, simulate_in_segments
+from pfl_node.sim.segments import SegmentStore, simulate_in_segments
 from pfl_node.types import PeerId
 
 REAL, EMBEDDED = "facade-settlement", "digits-clusters"
@@ -119,10 +119,10 @@ def trace(cell: Cell, parts: Parts) -> None:
         (Counted, "score", LEARNING),
         (Counted, "confusion", LEARNING),
         (aggregate, "combine", "averaging"),
-        (Journal, "write", "journal"),
-        (Shelf, "keep", "segments: written"),
-        (Shelf, "restore", "segments: read again"),
-        (Shelf, "finish", "segments: put together"),
+        (EventJournal, "write", "journal"),
+        (SegmentStore, "keep", "segments: written"),
+        (SegmentStore, "restore", "segments: read again"),
+        (SegmentStore, "finish", "segments: put together"),
     )
     with tempfile.TemporaryDirectory(prefix="pfl-bench-") as out, parts.around(*places), parts.of("the rest"):
         simulate_in_segments(cell.settings, nodes=cell.nodes, every=segment_of(cell), out=Path(out), load=learner)

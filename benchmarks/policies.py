@@ -15,7 +15,7 @@ from benchmarks.report import show
 from pfl_node.settings import Settings
 from pfl_node.settings.load import policies_in
 from pfl_node.sim import comparison_table
-from pfl_node.sim.policy_comparison import Comparison, Entrant, compare, enter
+from pfl_node.sim.policy_comparison import Entrant, PolicyComparison, compare, enter
 
 ROUNDS = 40
 FAIR = ("local", "el", "dpsgd", "deprl", "dac", "idca", "facade")
@@ -31,18 +31,18 @@ def entered(names: Sequence[str], nodes: int) -> list[Entrant]:
     return enter(names, {}, {}, nodes=nodes, rounds=ROUNDS)
 
 
-def everybody(seeds: int, names: Sequence[str] = ("all",)) -> Comparison:
+def everybody(seeds: int, names: Sequence[str] = ("all",)) -> PolicyComparison:
     """Onoszko et al. 2021, table 1: oracle, pens, random, local, in this order."""
     names = policies_in(",".join(names))
     return compare(settings(sizes=[10, 10]), entered(names, 20), nodes=20, seeds=seeds)
 
 
-def minority(seeds: int, names: Sequence[str] = FAIR) -> Comparison:
+def minority(seeds: int, names: Sequence[str] = FAIR) -> PolicyComparison:
     """Trinca 2024, table 4.2: facade's minority is better off than el's."""
     return compare(settings(sizes=[14, 6]), entered(names, 20), nodes=20, seeds=seeds)
 
 
-def skewed(seeds: int, names: Sequence[str] = SERVERLESS, weights: Sequence[str] = WEIGHTS) -> Comparison:
+def skewed(seeds: int, names: Sequence[str] = SERVERLESS, weights: Sequence[str] = WEIGHTS) -> PolicyComparison:
     """Eriksson 2022, table 4.1: at Dirichlet(0.1) it is better to weight by who knows a sample (w2) than by who
     has most of them (w0)."""
     (feded,) = entered(["feded"], 10)
@@ -51,7 +51,11 @@ def skewed(seeds: int, names: Sequence[str] = SERVERLESS, weights: Sequence[str]
     return compare(task, [*entered(names, 10), *variants], nodes=10, seeds=seeds)
 
 
-TABLES: dict[str, Callable[..., Comparison]] = {"everybody": everybody, "minority": minority, "skewed": skewed}
+TABLES: dict[str, Callable[..., PolicyComparison]] = {
+    "everybody": everybody,
+    "minority": minority,
+    "skewed": skewed,
+}
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from bootstrap.options import Options, parse
 from pfl_node.errors import PflError
 from pfl_node.membership.member import Member
 from pfl_node.ops.loop import run_loop
-from pfl_node.security.handshake_log import Overheard
+from pfl_node.security.handshake_log import HandshakeLog
 
 log = logging.getLogger("bootstrap")
 
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong we tell ourselves
-        ears = Overheard() if options.why_tls else None
+        ears = HandshakeLog() if options.why_tls else None
         configure_logs(options.log_level, options.log_format)
         if ears and not for_people(options.log_format, sys.stderr):
             ears.hand_on = lambda line: log.warning(line, extra={"source": "a library"})
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-async def serve(options: Options, ears: Overheard | None = None) -> int:
+async def serve(options: Options, ears: HandshakeLog | None = None) -> int:
     from bootstrap.seed import Seed  # loads gRPC, which reads now how much it is to say
 
     stopped = asyncio.Event()

@@ -11,13 +11,13 @@ from random import Random
 from typing import Any
 
 from bootstrap.options import Options
-from pfl_node.daemon.advertise import dialled
+from pfl_node.daemon.advertise import advertised_address
 from pfl_node.membership.member import Member
-from pfl_node.membership.member_events import Changed, Event
+from pfl_node.membership.member_events import Changed, MemberEvent
 from pfl_node.membership.service import Membership
 from pfl_node.membership.swim_config import SwimConfig
-from pfl_node.security.handshake_log import Overheard
-from pfl_node.store.data_dir import Home
+from pfl_node.security.handshake_log import HandshakeLog
+from pfl_node.store.data_dir import DataDir
 from pfl_node.wire.endpoint import Endpoint, join_address
 from pfl_node.wire.peer_pb2 import Status, StatusRequest
 from pfl_node.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server
@@ -33,7 +33,7 @@ class Seed(PeerServicer):
         self._options = options
         self.address = ""  # what others dial
         self._started = time.monotonic()
-        self._home = Home.open(options.data_dir) if options.data_dir else None
+        self._home = DataDir.open(options.data_dir) if options.data_dir else None
         self._tls = Tls(options.tls_files, name=options.name or "") if options.why_tls else None
         if self._home and self._tls:
             self._home.adopt(self._tls.id)
@@ -53,13 +53,15 @@ class Seed(PeerServicer):
         self.membership.attach(self.endpoint)
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
 
-    async def start(self, ears: Overheard | None = None) -> None:
+    async def start(self, ears: HandshakeLog | None = None) -> None:
         await self.endpoint.bind(self._options.listen, self.membership.bind)
         if self._tls and ears:
             self._tls.overhear(ears, self.endpoint.port)
         await self.endpoint.start()
         mine, bound = self._options, self.endpoint
-        self.address = join_address(*await dialled(mine.advertise, bound.host, bound.port, mine.peer_seed))
+        self.address = join_address(
+            *await advertised_address(mine.advertise, bound.host, bound.port, mine.peer_seed)
+        )
         await self.membership.start(self._options.peer_seed, advertise=self.address)
         await self.endpoint.serving(True)
 
@@ -84,7 +86,7 @@ class Seed(PeerServicer):
             json=json.dumps({"peers": len(nodes), "counters": dict(self.membership.counters)}),
         )
 
-    def _heard(self, event: Event) -> None:
+    def _heard(self, event: MemberEvent) -> None:
         member = event.member
         if not isinstance(event, Changed):
             facts = {"peer": member.id, "peer_name": member.name, "address": member.address, "run": member.run}

@@ -37,19 +37,19 @@ EVERYWHERE = frozenset({"off", "panic", "sleep", "pause"})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FailPoint:
     """Where it is, and what else than stopping can be done there."""
 
     about: str
     takes: frozenset[str] = EVERYWHERE
 
 
-def _disk(about: str) -> Place:
-    return Place(about, EVERYWHERE | {"error"})
+def _disk(about: str) -> FailPoint:
+    return FailPoint(about, EVERYWHERE | {"error"})
 
 
-def _lost(about: str, then: str) -> Place:
-    return Place(f"{about}; return: {then}", EVERYWHERE | {"return"})
+def _lost(about: str, then: str) -> FailPoint:
+    return FailPoint(f"{about}; return: {then}", EVERYWHERE | {"return"})
 
 
 FILES = {
@@ -65,13 +65,13 @@ STEPS = {
     "rename": "before it gets its name",
     "sync": "it has its name, before fsync of the directory",
 }
-PLACES: dict[str, Place] = {
+PLACES: dict[str, FailPoint] = {
     f"{file}.{step}": _disk(f"{what}: {when}") for file, what in FILES.items() for step, when in STEPS.items()
 } | {
     "checkpoint.prune": _disk("before a generation that is too old is removed"),
     "checkpoint.read": _disk("before a generation is read"),
     "checkpoint.aside": _disk("before a generation that cannot be used is put aside"),
-    "journal.write": Place(
+    "journal.write": FailPoint(
         "before a line is appended; return: the disk takes half of it", EVERYWHERE | {"error", "return"}
     ),
     "journal.fsync": _disk("before fsync, which comes before every checkpoint"),
@@ -82,7 +82,7 @@ PLACES: dict[str, Place] = {
     "receive": _lost("a model has come whole", "it is refused as `truncated`"),
     "merge": _lost("before models are put together", "the own one stays"),
     "train": _lost("before a training", "the model stays as it was"),
-    "join": Place("before the node becomes a member"),
+    "join": FailPoint("before the node becomes a member"),
     "leave": _lost("before the node says goodbye", "it goes without a word"),
 }
 

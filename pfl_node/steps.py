@@ -38,7 +38,7 @@ RESERVED = frozenset(
 Flow = Coroutine[Step[Any], Any, None]  # what `main()` and `on_model()` are, seen by a driver
 
 
-# -- time and company ------------------------------------------------------------------------------------------
+# -- time and peers ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ import typer
 from pfl_node.cli.output import as_json, as_table
 
 if TYPE_CHECKING:
-    from pfl_node.lab.audit.audit import Finding
+    from pfl_node.lab.audit.audit import AuditFinding
 
 HEAD = ("attack on", "control", "AUC ± chance", "TPR at 1 % FPR", "epsilon", "AUC at most", "answers", "accuracy")
 
 
-def show(findings: Iterable[Finding], *, json: bool) -> None:
+def show(findings: Iterable[AuditFinding], *, json: bool) -> None:
     """A line on stderr for each as it comes, as they take a while."""
     rows = []
     for found in findings:
@@ -29,7 +29,7 @@ def show(findings: Iterable[Finding], *, json: bool) -> None:
     as_table(HEAD, [_cells(row) for row in rows])
 
 
-def _cells(row: Finding) -> tuple[str, ...]:
+def _cells(row: AuditFinding) -> tuple[str, ...]:
     def number(value: float | None, form: str) -> str:
         return "" if value is None else format(value, form)
 

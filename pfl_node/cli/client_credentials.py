@@ -13,11 +13,11 @@ from pfl_node.cli.options import dressed
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pfl_node.security.credentials import Passport
+    from pfl_node.security.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ClientCredentials:
     """What was given; nothing: connections are plain."""
 
     data_dir: Path | None = None
@@ -30,9 +30,9 @@ class Shown:
         """A directory may be that of a plain node, too."""
         return not (self.ca or self.cert or self.key)
 
-    def passport(self) -> "Passport | None":
+    def passport(self) -> "Credentials | None":
         """None: nothing to show."""
-        from pfl_node.security.credentials import load_passport
+        from pfl_node.security.credentials import load_credentials
         from pfl_node.security.requirements import prepare
         from pfl_node.security.tls_files import KEY, TlsFiles
 
@@ -42,11 +42,11 @@ class Shown:
             raise ConfigError("--ca, --cert and --key belong together; or say --data-dir DIR, which has all three")
         files = TlsFiles.find(self.data_dir, ca=self.ca, cert=self.cert, key=self.key)
         prepare(files)
-        return load_passport(files)
+        return load_credentials(files)
 
 
-NOTHING = Shown()
-SHOWN: ContextVar[Shown] = ContextVar("shown", default=NOTHING)
+NOTHING = ClientCredentials()
+SHOWN: ContextVar[ClientCredentials] = ContextVar("shown", default=NOTHING)
 OPTIONS = {
     "data_dir": (
         "--data-dir",
@@ -64,7 +64,7 @@ def shows_who(verb: Callable[..., int]) -> Callable[..., int]:
     """The verb with these flags; `connected` finds what they say."""
 
     def run(**options: Any) -> int:
-        SHOWN.set(Shown(**{name: options.pop(name) for name in OPTIONS}))
+        SHOWN.set(ClientCredentials(**{name: options.pop(name) for name in OPTIONS}))
         return verb(**options)
 
     own = inspect.signature(verb).parameters.values()

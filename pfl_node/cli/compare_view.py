@@ -12,11 +12,11 @@ from pfl_node.errors import ConfigError, PflError, StoreError
 
 if TYPE_CHECKING:
     from pfl_node.settings import Settings
-    from pfl_node.sim.policy_comparison import Comparison, Heard
+    from pfl_node.sim.policy_comparison import Heard, PolicyComparison
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ComparisonSize:
     """How much is compared, and how."""
 
     nodes: int
@@ -29,7 +29,7 @@ def run_comparison(
     settings: "Settings",
     names: Sequence[str],
     own: Mapping[str, Mapping[str, Any]],
-    size: Size,
+    size: ComparisonSize,
     *,
     faults: Sequence[str],
     out: Path | None,
@@ -85,7 +85,7 @@ def _make(out: Path | None) -> None:
             raise StoreError(f"cannot make {out}: {error.strerror or error}") from error
 
 
-def show(found: "Comparison") -> None:
+def show(found: "PolicyComparison") -> None:
     """The comparison_table, who did not run, and what was run."""
     from pfl_node.sim import comparison_table
 

@@ -9,25 +9,25 @@ from pfl_node.cli.usage_errors import in_one_line
 from pfl_node.errors import ConfigError, PflError, TaskError
 
 
-class Verdict(NamedTuple):
+class ExitStatus(NamedTuple):
     line: str
     code: int  # 1: it failed, 2: the user's mistake
 
 
-def verdict(error: Exception) -> Verdict | None:
+def verdict(error: Exception) -> ExitStatus | None:
     """None: a bug of ours."""
     match error:
         case typer.TyperException():
-            return Verdict(in_one_line(error), 2)
+            return ExitStatus(in_one_line(error), 2)
         case ConfigError() | TaskError():
-            return Verdict(_one_line(error), 2)
+            return ExitStatus(_one_line(error), 2)
         case PflError():
-            return Verdict(_one_line(error), 1)
+            return ExitStatus(_one_line(error), 1)
     from pfl_node.plugin import in_a_line, line_of
 
     if not (where := line_of(error)):
         return None
-    return Verdict(f"your code failed{where}: {in_a_line(error)} (PFL_DEBUG=1 shows the way there)", 2)
+    return ExitStatus(f"your code failed{where}: {in_a_line(error)} (PFL_DEBUG=1 shows the way there)", 2)
 
 
 def debugging() -> bool:

@@ -33,7 +33,7 @@ def identity(data_dir: Where, request: Request = False, name: Name = "", format:
 
 def facts_of(directory: Path, name: str = "") -> dict[str, Any]:
     from pfl_node.security.certificate import read_pem
-    from pfl_node.security.credentials import load_passport
+    from pfl_node.security.credentials import load_credentials
     from pfl_node.security.requirements import prepare
     from pfl_node.security.tls_files import TlsFiles
     from pfl_node.security.x509_builder import key_id, load_key
@@ -57,5 +57,5 @@ def facts_of(directory: Path, name: str = "") -> dict[str, Any]:
         "serial": f"{shown.serial:x}",
         "fingerprint": shown.fingerprint,
     }
-    load_passport(files)  # says what is wrong with it, if something is
+    load_credentials(files)  # says what is wrong with it, if something is
     return facts

@@ -72,7 +72,7 @@ def _milliseconds(call: Callable[[], Any]) -> float:
 def wait(
     address: Address, peers: Peers = None, round: Round = None, state: Reached = None, timeout: Patience = 30.0
 ) -> int:
-    """Wait until a node serves, has company, or got somewhere."""
+    """Wait until a node serves, has peers, or got somewhere."""
     with connected(address, min(2.0, max(timeout, 1.0))) as node:
         ask = patiently(lambda: missing(node, peers=peers, round=round, state=state), ending=state in THE_END)
         still = wait_until(ask, timeout)

@@ -120,9 +120,9 @@ def run(
     from pfl_node.cli.lab_view import show as show_result
     from pfl_node.cli.lab_view import stopping, watching
     from pfl_node.lab import results, runner
-    from pfl_node.lab.report.result import Record
+    from pfl_node.lab.report.result import Result
     from pfl_node.lab.report.write import write
-    from pfl_node.lab.results_dir import Folder
+    from pfl_node.lab.results_dir import ResultsDir
     from pfl_node.lab.spec import Wishes, load
 
     data = _data(data_root, download)
@@ -133,7 +133,7 @@ def run(
             raise ConfigError(f"{name} reads no data set: leave out --data-root and --download") from error
         raise
     place = f"{experiment.name}-{scale}" + ("" if backend == "sim" else f"-{backend}")
-    folder = Folder(out or Path("lab") / place)
+    folder = ResultsDir(out or Path("lab") / place)
     with watching(experiment) as watch:
         failures = runner.run(experiment, folder, workers=workers, watch=stopping(watch))
     found = results.read(experiment, folder)
@@ -141,7 +141,7 @@ def run(
         raise PflError(f"no run succeeded: {failures[0].why}")
     for failure in failures:
         typer.echo(f"{failure.cell.folder} failed: {failure.why}", err=True)
-    record = Record(folder, found)
+    record = Result(folder, found)
     _say(write(record))
     show_result(record, json=format == "json")
     return 1 if failures else 0

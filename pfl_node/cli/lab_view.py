@@ -10,8 +10,8 @@ from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
     from pfl_node.lab.experiment import Cell, Experiment
-    from pfl_node.lab.report.result import Record
-    from pfl_node.lab.result_comparison import Comparison
+    from pfl_node.lab.report.result import Result
+    from pfl_node.lab.result_comparison import ResultComparison
     from pfl_node.lab.runner import Watch
 
 
@@ -97,7 +97,7 @@ def _lines(runs: int) -> "Watch":
     return watch
 
 
-def show(record: "Record", *, json: bool) -> None:
+def show(record: "Result", *, json: bool) -> None:
     """Our figure, its confidence interval, and the paper's in brackets; then the claims, and where the page is."""
     from pfl_node.lab.report import phrases, result_table
     from pfl_node.lab.report.write import PAGE
@@ -121,7 +121,7 @@ def show(record: "Record", *, json: bool) -> None:
     print(f"\n{record.folder.path / PAGE}")
 
 
-def show_comparison(found: "Comparison", *, json: bool) -> None:
+def show_comparison(found: "ResultComparison", *, json: bool) -> None:
     """The figures side by side, then what else differs."""
     from pfl_node.lab import result_comparison
 

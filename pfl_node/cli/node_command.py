@@ -30,9 +30,9 @@ Version = Annotated[
 @takes_settings()
 def _daemon(settings: "Settings") -> int:
     from pfl_node.daemon.tls_setup import why_tls
-    from pfl_node.security.handshake_log import Overheard
+    from pfl_node.security.handshake_log import HandshakeLog
 
-    ears = Overheard() if why_tls(settings) else None  # before gRPC is loaded
+    ears = HandshakeLog() if why_tls(settings) else None  # before gRPC is loaded
     from pfl_node.daemon.process import run_daemon
     from pfl_node.ops.logs import for_people
 

@@ -62,7 +62,7 @@ ABOUT_ONE_NODE = frozenset({"--peer-seed", "--listen", "--advertise", "--data-di
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FlagValue:
     """What the command line says of the settings, not yet read."""
 
     config: Path | None
@@ -71,7 +71,7 @@ class Given:
 
 
 def takes_settings(
-    *, leave_out: Collection[str] = (), read: Callable[[Given], Any] | None = None
+    *, leave_out: Collection[str] = (), read: Callable[[FlagValue], Any] | None = None
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Gives a verb all settings flags before its own options; the verb is called with the effective settings, or
     with what `read` makes of what was given."""
@@ -80,7 +80,7 @@ def takes_settings(
     def dress(verb: Callable[..., int]) -> Callable[..., int]:
         def run(**options: Any) -> int:
             overrides = {f.key: options.pop(f.parameter) for f in flags}
-            given = Given(options.pop("config"), overrides, options.pop("sets"))
+            given = FlagValue(options.pop("config"), overrides, options.pop("sets"))
             return verb((read or load)(given), **options)
 
         _, *own = inspect.signature(verb).parameters.values()
@@ -89,7 +89,7 @@ def takes_settings(
     return dress
 
 
-def load(given: Given) -> "Settings":
+def load(given: FlagValue) -> "Settings":
     """The effective settings, checked before anything heavy is imported."""
     from pfl_node.settings.load import check
 
@@ -98,7 +98,7 @@ def load(given: Given) -> "Settings":
     return settings
 
 
-def unchecked(given: Given) -> "Settings":
+def unchecked(given: FlagValue) -> "Settings":
     """The effective settings; whether there are such a policy and such a task is not asked."""
     from pfl_node.settings.load import load_settings
 

@@ -15,7 +15,7 @@ from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 if TYPE_CHECKING:
     import grpc
 
-    from pfl_node.security.credentials import Passport
+    from pfl_node.security.credentials import Credentials
 
 A = TypeVar("A")
 NOBODY = "nothing listens there (connection refused)"
@@ -31,7 +31,7 @@ def connected(address: str, timeout: float) -> Iterator[Remote]:
         yield Remote(address, lambda: stack.enter_context(_dial(address, passport, timeout)), timeout)
 
 
-def _dial(address: str, passport: Passport | None, timeout: float) -> grpc.Channel:
+def _dial(address: str, passport: Credentials | None, timeout: float) -> grpc.Channel:
     """With something to show it is TLS; only on loopback a node's directory may be that of a plain one."""
     import grpc
 
@@ -40,10 +40,10 @@ def _dial(address: str, passport: Passport | None, timeout: float) -> grpc.Chann
         return grpc.insecure_channel(address, options=options)
     import asyncio
 
-    from pfl_node.security.handshake import knock
+    from pfl_node.security.handshake import read_certificate
 
     try:
-        shown = asyncio.run(knock(address, passport, timeout))
+        shown = asyncio.run(read_certificate(address, passport, timeout))
     except Refused as refused:
         if refused.reason is Reason.NO_TLS and SHOWN.get().by_directory and is_loopback(parse_address(address)[0]):
             return grpc.insecure_channel(address, options=options)
@@ -154,9 +154,9 @@ class Remote:
     def _speaks_tls(self) -> bool:
         import asyncio
 
-        from pfl_node.security.handshake import stranger
+        from pfl_node.security.handshake import speaks_tls
 
-        return asyncio.run(stranger(self.address, min(self.timeout, 1.0))) is not None
+        return asyncio.run(speaks_tls(self.address, min(self.timeout, 1.0))) is not None
 
 
 def why(code: str, details: str, timeout: float) -> str:

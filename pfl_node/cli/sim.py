@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfl_node.cli.compare_view import Size, run_comparison
-from pfl_node.cli.options import ABOUT_ONE_NODE, Format, Given, takes_settings, unchecked
+from pfl_node.cli.compare_view import ComparisonSize, run_comparison
+from pfl_node.cli.options import ABOUT_ONE_NODE, FlagValue, Format, takes_settings, unchecked
 from pfl_node.cli.output import as_facts, as_json
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ Faults = Annotated[
 
 @takes_settings(leave_out=ABOUT_ONE_NODE | {"--policy"}, read=lambda given: given)
 def sim(
-    given: Given,
+    given: FlagValue,
     policy: Policies = None,
     nodes: Nodes = 20,
     seeds: Seeds = 1,
@@ -64,7 +64,7 @@ def sim(
     settings = settings.model_copy(update={"rounds": settings.rounds or ROUNDS})
     names = policies_in(settings.policy.name)
     if len(names) != 1 or seeds > 1:
-        size = Size(nodes, seeds, workers, fit)
+        size = ComparisonSize(nodes, seeds, workers, fit)
         return run_comparison(settings, names, own, size, faults=fault or (), out=out, json=format == "json")
 
     from pfl_node.sim import simulate

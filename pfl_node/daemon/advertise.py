@@ -13,7 +13,7 @@ PATIENCE = 30.0  # seconds until a seed's name must be known: in a fresh network
 PAUSE = 0.5
 
 
-async def dialled(
+async def advertised_address(
     advertise: str | None, host: str, port: int, seeds: Sequence[str], *, patience: float = PATIENCE
 ) -> tuple[str, int]:
     """Host and port. `host` and `port` are the bound ones; for a host of 0.0.0.0 or :: the answer is the address

@@ -20,16 +20,16 @@ from pfl_node.node.startup import check_lab
 from pfl_node.ops.logs import as_line, configure_logs, for_people
 from pfl_node.ops.loop import run_loop
 from pfl_node.policies import load_policy
-from pfl_node.security.handshake_log import Overheard
+from pfl_node.security.handshake_log import HandshakeLog
 from pfl_node.settings import Settings
 from pfl_node.settings.redact import shown
 from pfl_node.settings.toml import toml
-from pfl_node.store.data_dir import Home
+from pfl_node.store.data_dir import DataDir
 
 log = structlog.get_logger(__name__)
 
 
-def run_daemon(settings: Settings, ears: Overheard | None = None) -> int:
+def run_daemon(settings: Settings, ears: HandshakeLog | None = None) -> int:
     """The exit code. A user's mistake is raised as a PflError."""
     configure_logs(settings.log)
     if not for_people(settings.log, sys.stderr):
@@ -81,9 +81,9 @@ def as_set(value: Any) -> str:
     return toml(value)
 
 
-async def _run(settings: Settings, ears: Overheard | None = None) -> int:
+async def _run(settings: Settings, ears: HandshakeLog | None = None) -> int:
     trainer = Trainer()
-    node = Node(settings, Home.open(settings.data_dir), trainer)
+    node = Node(settings, DataDir.open(settings.data_dir), trainer)
     try:
         await node.start()
         if node.tls and ears:
@@ -99,18 +99,18 @@ async def _run(settings: Settings, ears: Overheard | None = None) -> int:
 
 def _ended(how: str, node: Node) -> int:
     """What is left of it, and the exit code: 1 if the disk did not take it."""
-    if node.chronicle and node.chronicle.unwritten:
-        what = " and ".join(node.chronicle.unwritten)
+    if node.recorder and node.recorder.unwritten:
+        what = " and ".join(node.recorder.unwritten)
         hint = "make room, or see who may write there, and start it again: it goes on from the checkpoint it has"
         log.error(f"finished, but {what} could not be written in {node.home.path}: {hint}", how=how)
         return 1
-    log.info("finished", how=how, model=str(node.home.model) if node.chronicle else None)
+    log.info("finished", how=how, model=str(node.home.model) if node.recorder else None)
     return 0
 
 
 def _announce(settings: Settings, node: Node) -> None:
     """Where it is and how to join it: on stdout, in the form that the logs have."""
-    join, page = join_line(settings, node.address), node.lookout.page
+    join, page = join_line(settings, node.address), node.observer.page
     if not for_people(settings.log, sys.stdout, sys.stderr):
         facts = {"name": node.name, "id": node.id, "address": node.address, "data_dir": str(node.home.path)}
         _say(as_line("listening", **facts, join=join, page=page and page.url))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pfl_node.errors import ConfigError
 from pfl_node.security.requirements import check_files, reason_for_tls
 from pfl_node.security.tls_files import CERT, TlsFiles
-from pfl_node.store.data_dir import DEFAULT_ROOT, Home
+from pfl_node.store.data_dir import DEFAULT_ROOT, DataDir
 
 if TYPE_CHECKING:
     from pfl_node.settings import Settings
@@ -42,7 +42,7 @@ def tls_files(settings: Settings, directory: Path | None) -> TlsFiles:
     return TlsFiles.find(directory, ca=tls.ca, cert=tls.cert, key=tls.key, allow=tls.allow, revoked=tls.revoked)
 
 
-def tls_of(settings: Settings, home: Home) -> Tls | None:
+def tls_of(settings: Settings, home: DataDir) -> Tls | None:
     """None: plain. Otherwise the node is from now on whom its key says."""
     why = why_tls(settings)
     if not why:

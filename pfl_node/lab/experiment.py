@@ -29,7 +29,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PaperFigure:
     """What the paper says."""
 
     run: str
@@ -63,7 +63,7 @@ class Experiment:
     metrics: tuple[str, ...]  # the columns of its table, in order
     target: float | None = None  # an accuracy, for rounds_to_target
     plots: tuple[str, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[PaperFigure, ...] = ()
     claims: tuple[Claim, ...] = ()
     clusters: Mapping[int, str] = field(default_factory=dict)  # words for them: {0: "majority", 1: "minority"}
     text: str = ""  # the TOML it came from, which is kept beside the results

@@ -12,7 +12,7 @@ from pfl_node.errors import ConfigError, nearest
 from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES
 from pfl_node.lab.report import phrases
-from pfl_node.lab.report.result import Record, reopen
+from pfl_node.lab.report.result import Result, reopen
 from pfl_node.lab.results import Estimate
 from pfl_node.lab.results_dir import SPEC
 
@@ -25,7 +25,7 @@ class Side:
     """A result, or one run of it."""
 
     name: str
-    record: Record
+    record: Result
     run: str | None = None
 
     def cells(self, run: str) -> dict[tuple[str, int], Cell]:
@@ -34,7 +34,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ComparisonRow:
     """One measure of the same cells in both."""
 
     run: str
@@ -46,10 +46,10 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ResultComparison:
     a: Side
     b: Side
-    lines: tuple[Line, ...]
+    lines: tuple[ComparisonRow, ...]
     unlike: tuple[Unlike, ...]
 
 
@@ -66,7 +66,7 @@ def side(path: Path) -> Side:
     return Side(str(path), record, labels[path.name])
 
 
-def compare(a: Side, b: Side) -> Comparison:
+def compare(a: Side, b: Side) -> ResultComparison:
     pairs = list(_pairs(a, b))
     lines = tuple(line for one, other in pairs for line in _lines(a, b, one, other))
     if not lines:
@@ -76,7 +76,7 @@ def compare(a: Side, b: Side) -> Comparison:
             else f"the one has {_runs(a)}, the other {_runs(b)}"
         )
         raise ConfigError(f"{a.name} and {b.name} have nothing in common: {why}")
-    return Comparison(a, b, lines, (*_circumstances(a, b), *_settings(a, b, pairs)))
+    return ResultComparison(a, b, lines, (*_circumstances(a, b), *_settings(a, b, pairs)))
 
 
 def _pairs(a: Side, b: Side) -> Iterator[tuple[str, str]]:
@@ -92,7 +92,7 @@ def _runs(side: Side) -> str:
     return side.run or ", ".join(side.record.experiment.runs)
 
 
-def _lines(a: Side, b: Side, one: str, other: str) -> Iterator[Line]:
+def _lines(a: Side, b: Side, one: str, other: str) -> Iterator[ComparisonRow]:
     mine, theirs = a.cells(one), b.cells(other)
     shared = [place for place in mine if place in theirs]
     metrics = dict.fromkeys((*a.record.experiment.metrics, *b.record.experiment.metrics))
@@ -104,7 +104,7 @@ def _lines(a: Side, b: Side, one: str, other: str) -> Iterator[Line]:
             known = [(x, y) for x, y in found if x is not None and y is not None]
             if known:
                 left, right = (Estimate(tuple(values)) for values in zip(*known, strict=True))
-                yield Line(label, point, metric, left, right, Estimate(tuple(y - x for x, y in known)))
+                yield ComparisonRow(label, point, metric, left, right, Estimate(tuple(y - x for x, y in known)))
 
 
 def _value(side: Side, metric: str, cell: Cell) -> float | None:
@@ -119,7 +119,7 @@ def _circumstances(a: Side, b: Side) -> Iterator[Unlike]:
     yield from _differing(left, right)
 
 
-def _facts(record: Record) -> dict[str, Any]:
+def _facts(record: Result) -> dict[str, Any]:
     made = record.environments
     own: dict[str, Any] = {"experiment": record.experiment.name, "scale": record.experiment.scale}
     own |= {"backend": record.experiment.backend}
@@ -152,7 +152,7 @@ def _settings(a: Side, b: Side, pairs: Sequence[tuple[str, str]]) -> Iterator[Un
         yield from ((f"{run}: {what}", x, y) for what, x, y in rows if (what, x, y) not in everywhere)
 
 
-def _told(record: Record, cell: Cell) -> dict[str, Any]:
+def _told(record: Result, cell: Cell) -> dict[str, Any]:
     return {"nodes": cell.nodes, **record.told(cell)}
 
 
@@ -169,12 +169,12 @@ def _text(value: Any) -> str:
 # -- as it is shown --------------------------------------------------------------------------------------------
 
 
-def columns(found: Comparison) -> list[str]:
+def columns(found: ResultComparison) -> list[str]:
     at = ["at"] if any(line.point for line in found.lines) else []
     return ["run", *at, "measure", "seeds", "A", "B", "B - A"]
 
 
-def texts(found: Comparison) -> list[list[str]]:
+def texts(found: ResultComparison) -> list[list[str]]:
     return [
         [
             line.run,
@@ -189,7 +189,7 @@ def texts(found: Comparison) -> list[list[str]]:
     ]
 
 
-def as_dict(found: Comparison) -> dict[str, Any]:
+def as_dict(found: ResultComparison) -> dict[str, Any]:
     return {
         "a": found.a.name,
         "b": found.b.name,

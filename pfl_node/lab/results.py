@@ -12,7 +12,7 @@ from typing import Any
 from pfl_node.errors import StoreError
 from pfl_node.lab.experiment import Cell, Claim, Experiment
 from pfl_node.lab.measures import MEASURES, Found
-from pfl_node.lab.results_dir import Folder
+from pfl_node.lab.results_dir import ResultsDir
 
 # Student's t for 95 % and 1, 2, … degrees of freedom; beyond, t95 comes near enough.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -46,7 +46,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ClaimVerdict:
     """A claim of the paper beside what was found: it holds when the mean over the seeds does."""
 
     claim: Claim
@@ -92,18 +92,18 @@ class Results:
         wanted = (run, point, metric)
         return next((f.value for f in self.experiment.figures if (f.run, f.point, f.metric) == wanted), None)
 
-    def verdicts(self) -> Iterator[Verdict]:
+    def verdicts(self) -> Iterator[ClaimVerdict]:
         for claim in self.experiment.claims:
             for point in self.experiment.points:
                 if claim.point in (None, point):
                     yield self._verdict(claim, point)
 
-    def _verdict(self, claim: Claim, point: str) -> Verdict:
+    def _verdict(self, claim: Claim, point: str) -> ClaimVerdict:
         low = self.by_seed(claim.lower, point, claim.metric)
         beyond = {s: n for s, n in self._beyond(claim.higher, point, claim.metric).items() if s in low}
         high = self.by_seed(claim.higher, point, claim.metric) | beyond
         gaps = tuple(value - low[seed] for seed, value in sorted(high.items()) if seed in low)
-        return Verdict(claim, point, Estimate(gaps) if gaps else None, bool(beyond))
+        return ClaimVerdict(claim, point, Estimate(gaps) if gaps else None, bool(beyond))
 
     def _beyond(self, run: str, point: str, metric: str) -> dict[int, float]:
         """The rounds of seeds that never came to the target: it would have taken more."""
@@ -113,12 +113,12 @@ class Results:
         return {c.seed: float(c.settings.rounds or 0) for c in self.cells(run, point) if c.seed not in there}
 
 
-def read(experiment: Experiment, folder: Folder) -> Results:
+def read(experiment: Experiment, folder: ResultsDir) -> Results:
     done = [cell for cell in experiment.cells if folder.is_done(cell)]
     return Results(experiment, {cell: _found(experiment, folder, cell) for cell in done})
 
 
-def _found(experiment: Experiment, folder: Folder, cell: Cell) -> Found:
+def _found(experiment: Experiment, folder: ResultsDir, cell: Cell) -> Found:
     try:
         return Found(folder.summary(cell), series(folder, cell), experiment.target)
     except (OSError, ValueError, KeyError) as error:
@@ -126,7 +126,7 @@ def _found(experiment: Experiment, folder: Folder, cell: Cell) -> Found:
         raise StoreError(f"{folder.place(cell)} is damaged ({why}): delete it and run the lab again") from error
 
 
-def series(folder: Folder, cell: Cell) -> dict[int, dict[str, dict[str, Any]]]:
+def series(folder: ResultsDir, cell: Cell) -> dict[int, dict[str, dict[str, Any]]]:
     """Round -> node -> what it told of the round."""
     rounds: dict[int, dict[str, dict[str, Any]]] = {}
     for row in folder.rows(cell):

@@ -21,7 +21,7 @@ SPEC, TOLD, SUMMARY, JOURNAL = "spec.toml", "settings.json", "summary.json", "jo
 ENVIRONMENT, MADE_WITH = "environment.json", "made_with.json"
 
 
-class Folder:
+class ResultsDir:
     """The results of one experiment at one scale."""
 
     def __init__(self, path: Path) -> None:

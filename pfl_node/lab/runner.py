@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pfl_node.lab.experiment import Cell, Experiment
-from pfl_node.lab.results_dir import Folder
+from pfl_node.lab.results_dir import ResultsDir
 from pfl_node.lab.swarms import swarm_runner as swarms
 from pfl_node.sim import process_pool as simulations
 from pfl_node.sim.process_pool import Heard, Said, cores
-from pfl_node.sim.sim_worker import Order
+from pfl_node.sim.sim_worker import WorkerOrder
 from pfl_node.swarm.format import quiet
 
 SEGMENTS = 20  # a cell is written down about so often
@@ -32,7 +32,7 @@ class Failure:
 Watch = Callable[[Cell, Said], None]  # progress (done, total), done (summary), failed (why) or kept
 
 
-def run(experiment: Experiment, folder: Folder, *, workers: int | None, watch: Watch) -> list[Failure]:
+def run(experiment: Experiment, folder: ResultsDir, *, workers: int | None, watch: Watch) -> list[Failure]:
     """Everything that is left to do. The longest cells come first, so that no core idles at the end."""
     folder.prepare(experiment)
     todo = []
@@ -50,17 +50,17 @@ def run(experiment: Experiment, folder: Folder, *, workers: int | None, watch: W
     return [Failure(cell, word["why"]) for cell, word in said if word["event"] == "failed"]
 
 
-def _in_simulations(cells: Sequence[Cell], folder: Folder, workers: int | None, heard: Heard) -> list[Said]:
+def _in_simulations(cells: Sequence[Cell], folder: ResultsDir, workers: int | None, heard: Heard) -> list[Said]:
     """So many at a time."""
-    orders = [Order(c.settings, c.nodes, out=folder.place(c), segment=segment_of(c)) for c in cells]
+    orders = [WorkerOrder(c.settings, c.nodes, out=folder.place(c), segment=segment_of(c)) for c in cells]
     return simulations.run_all(orders, workers or cores(), heard)
 
 
-def _in_swarms(cells: Sequence[Cell], folder: Folder, workers: int | None, heard: Heard) -> list[Said]:
+def _in_swarms(cells: Sequence[Cell], folder: ResultsDir, workers: int | None, heard: Heard) -> list[Said]:
     """One at a time, in so many processes."""
     told = [cell.settings.model_copy(update={"log": quiet(cell.settings)}) for cell in cells]
     orders = [
-        swarms.Order(settings, cell.nodes, workers, folder.place(cell), segment_of(cell))
+        swarms.SwarmOrder(settings, cell.nodes, workers, folder.place(cell), segment_of(cell))
         for cell, settings in zip(cells, told, strict=True)
     ]
     return swarms.run_all(orders, heard)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from pfl_node.errors import ConfigError, PflError, nearest
-from pfl_node.lab.experiment import Cell, Claim, Experiment, Figure, Scale
+from pfl_node.lab.experiment import Cell, Claim, Experiment, PaperFigure, Scale
 from pfl_node.lab.measures import from_paper
-from pfl_node.lab.spec_schema import UNKNOWN, Point, Row, Spec, given, slug
+from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, given, slug
 from pfl_node.lab.spec_schema import parse as parse
 from pfl_node.settings import Settings
 from pfl_node.settings.load import check_names, flag, load_settings
@@ -84,11 +84,11 @@ def load(
 # -- what it means at a scale ----------------------------------------------------------------------------------
 
 
-def _rows(spec: Spec, scale: Scale) -> list[Row]:
+def _rows(spec: Spec, scale: Scale) -> list[SpecRow]:
     return [row for row in spec.run if row.only in (None, scale)]
 
 
-def _points(spec: Spec, scale: Scale) -> list[Point]:
+def _points(spec: Spec, scale: Scale) -> list[SweepPoint]:
     return [point for point in spec.points() if point.only in (None, scale)]
 
 
@@ -103,7 +103,7 @@ def _cells(spec: Spec, scale: Scale, seeds: Sequence[int], wishes: Wishes) -> It
                 yield Cell(row.label, point.label, seed, nodes, settings, place)
 
 
-def _merged(spec: Spec, scale: Scale, row: Row, point: Point) -> dict[str, Any]:
+def _merged(spec: Spec, scale: Scale, row: SpecRow, point: SweepPoint) -> dict[str, Any]:
     """By dotted key; the special wins over the general, what is said of one scale over what is said of both."""
     size = spec.size(scale)
     flat: dict[str, Any] = {"nodes": size.nodes, "rounds": size.rounds}
@@ -137,7 +137,7 @@ def _settings(run: str, flat: Mapping[str, Any], sets: Sequence[str]) -> Setting
     return settings
 
 
-def _figures(spec: Spec, scale: Scale) -> Iterator[Figure]:
+def _figures(spec: Spec, scale: Scale) -> Iterator[PaperFigure]:
     """Those of the points that are run."""
     run = {point.label for point in _points(spec, scale)}
     points = _points(spec, "paper")
@@ -145,7 +145,7 @@ def _figures(spec: Spec, scale: Scale) -> Iterator[Figure]:
         for metric, values in row.figures.items():
             for point, value in zip(points, given(values), strict=True):
                 if value != UNKNOWN and point.label in run:
-                    yield Figure(row.label, point.label, metric, from_paper(metric, value))
+                    yield PaperFigure(row.label, point.label, metric, from_paper(metric, value))
 
 
 def _claims(spec: Spec, scale: Scale) -> Iterator[Claim]:

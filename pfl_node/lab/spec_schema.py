@@ -21,7 +21,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Size(Strict):
+class ScaleSize(Strict):
     """How much is run at a scale."""
 
     nodes: PositiveInt
@@ -45,11 +45,11 @@ class Varied(Strict):
         return self.paper if scale == "paper" else self.quick
 
 
-class Point(Varied):
+class SweepPoint(Varied):
     """Where all runs are done once more, with something changed."""
 
 
-class Row(Varied):
+class SpecRow(Varied):
     """One run of the experiment: a row of its table. A figure is a number, or one for each point of the paper."""
 
     figures: dict[str, float | list[float | Literal["-"]]] = Field(default_factory=dict)
@@ -64,7 +64,7 @@ class Sweep(Strict):
     quick: list[Any] | None = None  # which of them at the quick scale; None: all
 
 
-class Order(Strict):
+class PolicyOrder(Strict):
     """A claim; `by` is in the unit that the paper prints, such as points of per cent."""
 
     metric: str
@@ -86,24 +86,24 @@ class Spec(Strict):
     plots: list[str] = Field(default_factory=list)
     target: float | None = Field(None, gt=0, lt=1)
     settings: Tree = Field(default_factory=dict)
-    paper_scale: Size
-    quick_scale: Size
+    paper_scale: ScaleSize
+    quick_scale: ScaleSize
     sweep: Sweep | None = None
-    point: list[Point] = Field(default_factory=list)
-    run: list[Row] = Field(min_length=1)
-    claim: list[Order] = Field(default_factory=list)
+    point: list[SweepPoint] = Field(default_factory=list)
+    run: list[SpecRow] = Field(min_length=1)
+    claim: list[PolicyOrder] = Field(default_factory=list)
 
-    def size(self, scale: Scale) -> Size:
+    def size(self, scale: Scale) -> ScaleSize:
         return self.paper_scale if scale == "paper" else self.quick_scale
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[SweepPoint]:
         """Of both scales; one without a label where nothing is varied."""
         if self.sweep is None:
-            return list(self.point) or [Point(label="")]
+            return list(self.point) or [SweepPoint(label="")]
         sweep = self.sweep
         quick = sweep.values if sweep.quick is None else sweep.quick
         return [
-            Point(
+            SweepPoint(
                 label=sweep.label.format(value),
                 settings={sweep.setting: value},
                 only=None if value in quick else "paper",
@@ -210,12 +210,12 @@ def _complaint(error: ValidationError) -> str:
 def _siblings(at: list[Any]) -> list[str]:
     """The keys of the table in which that one stands."""
     tables: Mapping[str, type[Strict]] = {
-        "paper_scale": Size,
-        "quick_scale": Size,
+        "paper_scale": ScaleSize,
+        "quick_scale": ScaleSize,
         "sweep": Sweep,
-        "point": Point,
-        "run": Row,
-        "claim": Order,
+        "point": SweepPoint,
+        "run": SpecRow,
+        "claim": PolicyOrder,
     }
     table = tables.get(str(at[0]), Spec) if len(at) > 1 else Spec
     return list(table.model_fields)

@@ -12,7 +12,7 @@ from pfl_node.errors import StoreError
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.measures import MEASURES, Found, mean_series, to_paper
 from pfl_node.lab.report.phrases import file_name
-from pfl_node.lab.report.result import Record
+from pfl_node.lab.report.result import Result
 from pfl_node.store.atomic import write_atomic
 
 FILE = "events.out.tfevents.0.pfl-node"  # always the same: a second export takes the place of the first
@@ -20,7 +20,7 @@ CURVES = ("test_accuracy", "test_loss", "val_accuracy", "val_loss", "bytes_sent"
 Scalar = tuple[str, int, float]  # tag, round, value
 
 
-def export(record: Record, place: Path) -> int:
+def export(record: Result, place: Path) -> int:
     """A TensorBoard run for every cell that is done, in the same folders as in the result; how many."""
     for cell, found in record.results.found.items():
         run = place / cell.folder

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from opacus.accountants import RDPAccountant
 from opacus.accountants.analysis import rdp
 
-from pfl_node.protocol.privacy.dp_account import Step
+from pfl_node.protocol.privacy.dp_account import DpStep
 
 ORDERS = RDPAccountant.DEFAULT_ALPHAS
 
 
-def epsilon(steps: Mapping[Step, int], delta: float) -> float:
+def epsilon(steps: Mapping[DpStep, int], delta: float) -> float:
     """Of all of them together; for another sample in addition, or one less."""
     if not steps:
         return 0.0
@@ -28,6 +28,6 @@ def epsilon(steps: Mapping[Step, int], delta: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _one(step: Step) -> npt.NDArray[np.float64]:
+def _one(step: DpStep) -> npt.NDArray[np.float64]:
     found = rdp.compute_rdp(q=step.rate, noise_multiplier=step.noise, steps=1, orders=ORDERS)
     return np.asarray(found, np.float64)

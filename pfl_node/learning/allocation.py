@@ -32,7 +32,7 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class AllocationPlan:
     """How a training set is given out: the same at every node of a run."""
 
     counts: tuple[int, ...]  # nodes of each cluster; weights where the places are unknown
@@ -57,7 +57,7 @@ class Plan:
         return max(1, (self.samples or 0) // VAL_SHARE) if self.val is None else self.val
 
 
-Split = Callable[[Indices, int, Plan, int], list[Indices]]  # of (labels, nodes, plan, cluster)
+Split = Callable[[Indices, int, AllocationPlan, int], list[Indices]]  # of (labels, nodes, plan, cluster)
 
 PARTITIONS: dict[str, Split] = {
     "iid": lambda y, nodes, plan, c: partition.iid(y, nodes, (plan.seed, c)),
@@ -78,9 +78,9 @@ def planned(
     samples: Any = None,
     val: Any = None,
     auxiliary: Any = 0,
-) -> Plan:
+) -> AllocationPlan:
     """The plan that a user wrote down."""
-    return Plan(
+    return AllocationPlan(
         counts=counts,
         seed=seed,
         partition=option_types.word("partition", partition, PARTITIONS),
@@ -102,7 +102,7 @@ def places(index: int | None, nodes: int | None, pooled: Any = 1) -> int | None:
 
 
 def of_place(
-    data: Dataset, plan: Plan, index: int | None, nodes: int | None, node_id: str, pooled: int = 1
+    data: Dataset, plan: AllocationPlan, index: int | None, nodes: int | None, node_id: str, pooled: int = 1
 ) -> list[Share]:
     """What a node has: one share, or those of `pooled` places of a larger swarm."""
     if index is None or nodes is None:
@@ -110,7 +110,7 @@ def of_place(
     return [indexed(data, plan, place) for place in range(index * pooled, (index + 1) * pooled)]
 
 
-def indexed(data: Dataset, plan: Plan, index: int) -> Share:
+def indexed(data: Dataset, plan: AllocationPlan, index: int) -> Share:
     """The share of place `index`. No image is at two places."""
     cluster, place = seat(plan.counts, index)
     shares = _shares(data, plan, cluster)
@@ -122,7 +122,7 @@ def indexed(data: Dataset, plan: Plan, index: int) -> Share:
     return _held_out(data, plan, cluster, shares[place])
 
 
-def drawn(data: Dataset, plan: Plan, node_id: str, nodes: int | None, index: int | None = None) -> Share:
+def drawn(data: Dataset, plan: AllocationPlan, node_id: str, nodes: int | None, index: int | None = None) -> Share:
     """The share of a node that has only its id: its images are drawn with it, and others may have some of them,
     too. So is its cluster, unless it has a place among nobody knows how many: clusters have those in turn."""
     if plan.partition != "iid":
@@ -146,7 +146,7 @@ def drawn(data: Dataset, plan: Plan, node_id: str, nodes: int | None, index: int
     return _held_out(data, plan, cluster, chance.choice(pool, n, replace=False))
 
 
-def _held_out(data: Dataset, plan: Plan, cluster: int, mine: Indices) -> Share:
+def _held_out(data: Dataset, plan: AllocationPlan, cluster: int, mine: Indices) -> Share:
     """Train and val of a node's images."""
     if plan.samples is not None:
         held, mine = plan.held, mine[: plan.held + plan.samples]
@@ -162,7 +162,7 @@ def _held_out(data: Dataset, plan: Plan, cluster: int, mine: Indices) -> Share:
 
 
 @lru_cache(maxsize=16)
-def _shares(data: Dataset, plan: Plan, cluster: int) -> list[Indices]:
+def _shares(data: Dataset, plan: AllocationPlan, cluster: int) -> list[Indices]:
     """Of all nodes of a cluster."""
     pool = pools(data, plan)[cluster]
     split = PARTITIONS[plan.partition](data.train.y[pool], plan.counts[cluster], plan, cluster)
@@ -170,18 +170,18 @@ def _shares(data: Dataset, plan: Plan, cluster: int) -> list[Indices]:
 
 
 @lru_cache(maxsize=4)
-def pools(data: Dataset, plan: Plan) -> list[Indices]:
+def pools(data: Dataset, plan: AllocationPlan) -> list[Indices]:
     """The training images of each cluster: as large a part as it has nodes."""
     kept = _order(data, plan)[: len(data.train.y) - plan.aside]
     return [kept[part] for part in partition.clusters(len(kept), plan.counts, plan.seed)]
 
 
-def set_aside(data: Dataset, plan: Plan) -> Indices:
+def set_aside(data: Dataset, plan: AllocationPlan) -> Indices:
     """The images that no node trains on, in an order that is the same at all of them."""
     return _order(data, plan)[len(data.train.y) - plan.aside :]
 
 
-def _order(data: Dataset, plan: Plan) -> Indices:
+def _order(data: Dataset, plan: AllocationPlan) -> Indices:
     return np.random.default_rng((plan.seed, len(data.train.y))).permutation(len(data.train.y))
 
 

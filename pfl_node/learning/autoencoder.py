@@ -17,9 +17,9 @@ from pfl_node.learning.auxiliary import Auxiliary
 from pfl_node.learning.batches import batches
 from pfl_node.learning.seeding import seed_layers, seeded
 from pfl_node.learning.train_options import Options
-from pfl_node.learning.training_loop import Between, Descent
+from pfl_node.learning.training_loop import Between, TrainingRun
 from pfl_node.learning.workspace import Workspace
-from pfl_node.learning.workspace_pool import Pool, pool_for
+from pfl_node.learning.workspace_pool import WorkspacePool, pool_for
 from pfl_node.model import Model
 from pfl_node.seeds import seed_from
 
@@ -70,7 +70,7 @@ class Novelty:
     def _fit(self, space: Workspace, epochs: int, between: Between) -> None:
         n, module = len(self._own), space.module
         options = Options("adam", LR, 0.0, WEIGHT_DECAY, self._batch, epochs, None)
-        descent = Descent(space, options, lone_samples=min(self._batch, n) == 1)
+        descent = TrainingRun(space, options, lone_samples=min(self._batch, n) == 1)
         seed_layers(self._seed, space.flat.device)
         chosen = batches(n, options, self._seed, single=not space.batch_norms)
         descent.run(chosen, lambda index: self._error(module, self._own[index]).mean(), between)
@@ -104,7 +104,7 @@ class Novelty:
         return seed_from("autoencoder", self._about.digest)
 
     @cached_property
-    def _pool(self) -> Pool:
+    def _pool(self) -> WorkspacePool:
         module = self._build()
         return pool_for(module, layouts.layout_of(module), self._about.x.device)
 

@@ -30,7 +30,7 @@ TRAIN_PER_VAL = 4
 TRAIN = {"optimizer": "sgd", "lr": 0.1, "batch": 8, "epochs": 2.0}
 
 
-class Share(NamedTuple):
+class DigitsShare(NamedTuple):
     """One node's samples, as numbers of images."""
 
     cluster: int
@@ -94,7 +94,7 @@ def _share(
     nodes: int | None,
     node_id: str,
     aside: int,
-) -> Share:
+) -> DigitsShare:
     """In the way that fits what is known of the place."""
     if samples is not None:
         option_types.whole("samples", samples)
@@ -105,7 +105,9 @@ def _share(
     return indexed_share(counts, samples, seed, index, aside)
 
 
-def indexed_share(counts: tuple[int, ...], samples: int | None, seed: int, index: int, aside: int = 0) -> Share:
+def indexed_share(
+    counts: tuple[int, ...], samples: int | None, seed: int, index: int, aside: int = 0
+) -> DigitsShare:
     """The share of node `index`, when cluster c has `counts[c]` nodes."""
     cluster, place = seat(counts, index)
     pool, test = pools(seed, counts, aside)[cluster]
@@ -115,7 +117,7 @@ def indexed_share(counts: tuple[int, ...], samples: int | None, seed: int, index
         mine = pool[start : start + n + _val(n)]
     else:
         mine = np.random.default_rng((seed, index)).choice(pool, n + _val(n), replace=False)
-    return Share(cluster, mine[:n], mine[n:], test)
+    return DigitsShare(cluster, mine[:n], mine[n:], test)
 
 
 def drawn_share(
@@ -125,7 +127,7 @@ def drawn_share(
     node_id: str,
     aside: int = 0,
     index: int | None = None,
-) -> Share:
+) -> DigitsShare:
     """The share of a node that has only its id, or its place among nobody knows how many; `counts` are the weights
     of the clusters."""
     chance = np.random.default_rng((seed, number(node_id, 0)))
@@ -134,10 +136,12 @@ def drawn_share(
     pool, test = pools(seed, counts, aside)[cluster]
     n, _ = _samples(0, len(pool), samples or SAMPLES)
     mine = chance.choice(pool, n + _val(n), replace=False)
-    return Share(cluster, mine[:n], mine[n:], test)
+    return DigitsShare(cluster, mine[:n], mine[n:], test)
 
 
-def skewed_share(counts: tuple[int, ...], alpha: float, seed: int, index: int | None, aside: int = 0) -> Share:
+def skewed_share(
+    counts: tuple[int, ...], alpha: float, seed: int, index: int | None, aside: int = 0
+) -> DigitsShare:
     """The share of node `index`, when its cluster's images are split by Dirichlet(alpha)."""
     if index is None:
         raise ConfigError(
@@ -148,7 +152,7 @@ def skewed_share(counts: tuple[int, ...], alpha: float, seed: int, index: int | 
     mine = _skewed(counts, alpha, seed, cluster, aside)[place]
     held = len(mine) // (TRAIN_PER_VAL + 1)
     val = mine[:held] if held else mine
-    return Share(cluster, mine[held:], val, pools(seed, counts, aside)[cluster][1])
+    return DigitsShare(cluster, mine[held:], val, pools(seed, counts, aside)[cluster][1])
 
 
 @lru_cache(maxsize=16)

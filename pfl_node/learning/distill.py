@@ -17,7 +17,7 @@ from pfl_node.learning.auxiliary import Auxiliary
 from pfl_node.learning.batches import batches
 from pfl_node.learning.seeding import generator, seed_layers
 from pfl_node.learning.train_options import Options
-from pfl_node.learning.training_loop import Between, Descent
+from pfl_node.learning.training_loop import Between, TrainingRun
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Vector
 from pfl_node.seeds import seed_from
@@ -84,7 +84,7 @@ def distill(
     module, loss = space.module, LOSSES[recipe.loss]
     train, held = recipe.split(about.n, seed)
     options = Options("adam", recipe.lr, 0.0, 0.0, recipe.batch, 1.0, None)
-    descent = Descent(space, options, lone_samples=min(recipe.batch, len(train)) == 1)
+    descent = TrainingRun(space, options, lone_samples=min(recipe.batch, len(train)) == 1)
 
     def loss_of(index: Tensor) -> Tensor:
         return loss(module(about.take(index)), teacher[index], recipe.temperature)

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from pfl_node.errors import ConfigError, StoreError, TaskError
 from pfl_node.learning.seeding import noise_of
 from pfl_node.learning.train_options import Options
-from pfl_node.learning.training_loop import Between, Descent
+from pfl_node.learning.training_loop import Between, TrainingRun
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Model, Vector
-from pfl_node.protocol.privacy.dp_account import Account, Step
+from pfl_node.protocol.privacy.dp_account import DpAccount, DpStep
 from pfl_node.settings.privacy_section import PrivacySettings
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ Loss = Callable[[Tensor], Tensor]  # the mean loss of the samples of an index
 
 
 def private_training(
-    task: str, module: nn.Module, settings: PrivacySettings | None, account: Account
-) -> Private | None:
+    task: str, module: nn.Module, settings: PrivacySettings | None, account: DpAccount
+) -> DpSgd | None:
     """None: privacy.dp is off. Raises where Opacus is missing, or the model mixes samples."""
     if settings is None or not settings.dp:
         return None
@@ -51,13 +51,13 @@ def private_training(
             f"task {task}: privacy.dp cannot train {', '.join(kinds)}, which mixes samples or hides gradients: "
             "use GroupNorm or LayerNorm instead of batch normalisation, opacus.layers instead of recurrent ones"
         )
-    return Private(settings, account)
+    return DpSgd(settings, account)
 
 
-class Private:
+class DpSgd:
     """How one learner trains privately."""
 
-    def __init__(self, settings: PrivacySettings, account: Account) -> None:
+    def __init__(self, settings: PrivacySettings, account: DpAccount) -> None:
         from pfl_node.learning.accountant import epsilon
 
         self._settings = settings
@@ -88,7 +88,7 @@ class Private:
 
     def run(
         self,
-        descent: Descent,
+        descent: TrainingRun,
         space: Workspace,
         options: Options,
         samples: int,
@@ -104,10 +104,10 @@ class Private:
         with _gradients_of_samples(space.module) as params:
             descent.follow(batches, lambda index: self._noisy(params, index, expected, loss, chance), between)
 
-    def _plan(self, options: Options, samples: int) -> tuple[Step, int]:
+    def _plan(self, options: Options, samples: int) -> tuple[DpStep, int]:
         batch = min(options.batch, samples)
         times = options.steps if options.steps is not None else max(1, round(options.epochs * samples / batch))
-        return Step(self._settings.dp_noise, batch / samples), times
+        return DpStep(self._settings.dp_noise, batch / samples), times
 
     def _noisy(
         self, params: list[nn.Parameter], index: Tensor, expected: float, loss: Loss, chance: np.random.Generator

@@ -32,7 +32,7 @@ class Key(NamedTuple):
     loss: int
 
 
-class Memory:
+class EvalCache:
     """The last figures. It keeps the data that they are of, so that no other data can lie at the same place."""
 
     def __init__(self, kept: int = KEPT) -> None:

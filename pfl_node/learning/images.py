@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from pfl_node.errors import ConfigError
 from pfl_node.learning import allocation, models, option_types
-from pfl_node.learning.allocation import Plan, Share, Tests
+from pfl_node.learning.allocation import AllocationPlan, Share, Tests
 from pfl_node.learning.datasets import Dataset, Images, load
 from pfl_node.learning.partition import Indices
 from pfl_node.learning.rotation import turned
@@ -113,7 +113,7 @@ def _tests(wanted: Any) -> Tests:
     return wanted
 
 
-def _used(plan: Plan, wanted: Any) -> int:
+def _used(plan: AllocationPlan, wanted: Any) -> int:
     """How many of the images that are set aside are samples."""
     if wanted is None:
         return plan.aside
@@ -166,7 +166,7 @@ def _test(data: Dataset, clusters: int, cluster: int, angle: float, wanted: Test
 
 
 @lru_cache(maxsize=2)
-def _auxiliary(data: Dataset, plan: Plan, turns: tuple[float, ...], used: int) -> torch.Tensor | None:
+def _auxiliary(data: Dataset, plan: AllocationPlan, turns: tuple[float, ...], used: int) -> torch.Tensor | None:
     """One copy for all nodes of a process."""
     if not used:
         return None

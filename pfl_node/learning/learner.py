@@ -25,11 +25,11 @@ from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, me
 from pfl_node.learning.seeding import generator, seed_layers, seeded
 from pfl_node.learning.task import Task
 from pfl_node.learning.train_options import BUILT_IN, Options, check_defaults, resolve
-from pfl_node.learning.training_loop import Between, Descent, nothing
+from pfl_node.learning.training_loop import Between, TrainingRun, nothing
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.learning.workspace_pool import pool_for
 from pfl_node.model import Layout, Model
-from pfl_node.protocol.privacy.dp_account import Account
+from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import TrainSettings
 from pfl_node.settings.privacy_section import PrivacySettings
 from pfl_node.types import Eval, Part, Split
@@ -56,10 +56,10 @@ class Learner:
         settings: TrainSettings,
         device: str = "auto",
         privacy: PrivacySettings | None = None,
-        account: Account | None = None,
+        account: DpAccount | None = None,
     ) -> None:
         self._device = pick(device)
-        self.account = account or Account()  # of what privacy.dp spends
+        self.account = account or DpAccount()  # of what privacy.dp spends
         self._levels = (
             settings.model_dump(exclude_none=True, exclude={"init"}),
             check_defaults(task.name, task.train_defaults),
@@ -239,7 +239,7 @@ class Learner:
         self, space: Workspace, options: Options, only: Only, seed: int, anchor: Model, between: Between
     ) -> None:
         lone = min(options.batch, self.samples) == 1
-        descent = Descent(space, options, only=only, lone_samples=lone, anchor=anchor)
+        descent = TrainingRun(space, options, only=only, lone_samples=lone, anchor=anchor)
         module, loss, (x, y) = space.module, self._loss, self._splits["train"]
         seed_layers(seed, self._device)
         if self._private:

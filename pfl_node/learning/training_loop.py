@@ -19,7 +19,7 @@ def nothing() -> None:
     pass
 
 
-class Descent:
+class TrainingRun:
     """Has an optimiser of its own, which remembers from one `run` to the next."""
 
     def __init__(

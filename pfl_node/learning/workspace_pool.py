@@ -13,21 +13,21 @@ from weakref import ReferenceType, WeakSet
 import torch
 from torch import nn
 
-from pfl_node.learning.eval_cache import Memory
+from pfl_node.learning.eval_cache import EvalCache
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Layout
 
 PLAIN = (int, float, str, bytes, set, frozenset, FunctionType, BuiltinFunctionType, torch.dtype, torch.device)
 
 
-class Pool:
+class WorkspacePool:
     """The workspaces for one kind of module. A job borrows one; work that comes in between gets another."""
 
     def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
         self.module = module  # as the factory made it, never run
         self.layout = layout
         self.device = device
-        self.memory = Memory()
+        self.memory = EvalCache()
         self._free: list[Workspace] = []
 
     @contextmanager
@@ -42,18 +42,18 @@ class Pool:
             self._free.append(workspace)
 
 
-_pools: dict[tuple[str, torch.device], WeakSet[Pool]] = {}  # alive as long as a learner uses them
+_pools: dict[tuple[str, torch.device], WeakSet[WorkspacePool]] = {}  # alive as long as a learner uses them
 _lock = threading.Lock()
 
 
-def pool_for(module: nn.Module, layout: Layout, device: torch.device) -> Pool:
+def pool_for(module: nn.Module, layout: Layout, device: torch.device) -> WorkspacePool:
     """The process's pool for modules like this one."""
     with _lock:
         pools = _pools.setdefault((layout.digest, device), WeakSet())
         for pool in pools:
             if alike(pool.module, module):
                 return pool
-        pool = Pool(module, layout, device)
+        pool = WorkspacePool(module, layout, device)
         pools.add(pool)
         return pool
 

@@ -9,35 +9,35 @@ from pfl_node.membership.packet import Packet
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class MemberEvent:
     member: Member
 
 
-class Joined(Event):
+class Joined(MemberEvent):
     """Somebody new, or somebody back from the dead."""
 
     __slots__ = ()
 
 
-class Suspected(Event):
+class Suspected(MemberEvent):
     """Did not answer; may still refute."""
 
     __slots__ = ()
 
 
-class Died(Event):
+class Died(MemberEvent):
     """Did not answer for good."""
 
     __slots__ = ()
 
 
-class Left(Event):
+class Left(MemberEvent):
     """Said goodbye."""
 
     __slots__ = ()
 
 
-class Changed(Event):
+class Changed(MemberEvent):
     """Another address, name, role or run; a refuted suspicion; or my own incarnation, which my owner may keep.
 
     A round that goes on is no event.
@@ -46,14 +46,14 @@ class Changed(Event):
     __slots__ = ()
 
 
-class Clashed(Event):
+class Clashed(MemberEvent):
     """Somebody else uses my id, at the address told."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class JoinRefused(Event):
+class JoinRefused(MemberEvent):
     """I may not join; the reason is fit to be shown to a user."""
 
     reason: str

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pfl_node.membership.member import Member
 from pfl_node.membership.packet import HEAD_BYTES, Kind, Packet, member_bytes, rumor_bytes, width
-from pfl_node.membership.suspendable_clock import OwnTime
+from pfl_node.membership.suspendable_clock import SuspendableClock
 from pfl_node.membership.view import View
 
 
 class Outbox:
-    def __init__(self, view: View, time: OwnTime, packet_bytes: int) -> None:
+    def __init__(self, view: View, time: SuspendableClock, packet_bytes: int) -> None:
         self._view = view
         self._time = time
         self._bytes = packet_bytes

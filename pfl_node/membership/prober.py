@@ -10,7 +10,7 @@ from pfl_node.membership.member import Member
 from pfl_node.membership.member_events import Dial
 from pfl_node.membership.outbox import Outbox
 from pfl_node.membership.packet import Kind, Packet
-from pfl_node.membership.suspendable_clock import OwnTime
+from pfl_node.membership.suspendable_clock import SuspendableClock
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 from pfl_node.membership.view import View
@@ -44,7 +44,7 @@ class Prober:
         view: View,
         config: SwimConfig,
         timers: Timers,
-        time: OwnTime,
+        time: SuspendableClock,
         outbox: Outbox,
         wish: Callable[[Dial], None],
     ) -> None:

@@ -16,13 +16,13 @@ from pfl_node.errors import PeerGone, Refused
 from pfl_node.membership import packet_codec
 from pfl_node.membership.admission import Admission
 from pfl_node.membership.member import Member
-from pfl_node.membership.member_events import Clashed, Dial, Died, Event, Suspected, Wish
+from pfl_node.membership.member_events import Clashed, Dial, Died, MemberEvent, Suspected, Wish
 from pfl_node.membership.packet import Kind, Packet
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.udp import Udp
 from pfl_node.wire.dialer import Dialer
-from pfl_node.wire.membership_client import Calls
+from pfl_node.wire.membership_client import MembershipClient
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ TICKET = "/call/"
 CALLS_LIMIT = 128  # under way at the same time, in each direction
 
 
-class Engine:
+class SwimRuntime:
     """`start`, then inputs from the network and from one timer, until `leave` or `close`."""
 
     def __init__(
@@ -39,12 +39,12 @@ class Engine:
         config: SwimConfig,
         rng: Random,
         clock: Callable[[], float],
-        on_event: Callable[[Event], None] | None,
+        on_event: Callable[[MemberEvent], None] | None,
         dialer: Dialer | None = None,
     ) -> None:
         self.swim = Swim(me, config, rng)
         self.udp = Udp(self._datagram, clock)
-        self.calls = Calls(dialer)
+        self.calls = MembershipClient(dialer)
         self.counters: Counter[str] = Counter()
         self.running = False
         self._config = config
@@ -95,7 +95,7 @@ class Engine:
         task.add_done_callback(self._ended)
         return task
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: MemberEvent) -> None:
         self.counters[type(event).__name__.lower()] += 1
         if isinstance(event, Suspected | Died):
             self.udp.doubt(event.member.address)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError, PeerGone, Refused
 from pfl_node.membership.member import Member, Role
-from pfl_node.membership.member_events import Event, JoinRefused
-from pfl_node.membership.runtime import Engine
+from pfl_node.membership.member_events import JoinRefused, MemberEvent
+from pfl_node.membership.runtime import SwimRuntime
 from pfl_node.membership.swim_config import SwimConfig
-from pfl_node.wire.membership_service import Servicer
+from pfl_node.wire.membership_service import MembershipService
 
 if TYPE_CHECKING:
     from pfl_node.settings import MembershipSettings
@@ -43,14 +43,14 @@ class Membership:
         config: SwimConfig | MembershipSettings,
         *,
         rng: Random,
-        on_event: Callable[[Event], None] | None = None,
+        on_event: Callable[[MemberEvent], None] | None = None,
         clock: Callable[[], float] = uptime,
         dialer: Dialer | None = None,
     ) -> None:
         self.joined = False
         self.refused = ""  # why I may not join
         self._config = SwimConfig.of(config, secure=dialer is not None and dialer.secure)
-        self._engine = Engine(me, self._config, rng, clock, on_event, dialer)
+        self._engine = SwimRuntime(me, self._config, rng, clock, on_event, dialer)
         self._complaints: dict[str, str] = {}  # by seed, what was said last
         self._endpoint: Endpoint | None = None
         self._tried = asyncio.Event()
@@ -58,7 +58,7 @@ class Membership:
     def attach(self, endpoint: Endpoint) -> None:
         """Before the endpoint is bound."""
         self._endpoint = endpoint
-        endpoint.add("pfl.v1.Membership", Servicer(self._engine).register)
+        endpoint.add("pfl.v1.Membership", MembershipService(self._engine).register)
 
     def bind(self, host: str, port: int) -> None:
         """Take the port's number for UDP, too; raises OSError when it is taken."""

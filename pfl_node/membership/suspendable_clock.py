@@ -5,7 +5,7 @@ from __future__ import annotations
 ROUNDING = 1e-6  # own time is a difference: a wake-up at the right moment must not come a bit too early
 
 
-class OwnTime:
+class SuspendableClock:
     """Nobody is judged for silence that I slept through, and after a long sleep nobody is judged for a while."""
 
     def __init__(self, *, slack: float, pause: float) -> None:

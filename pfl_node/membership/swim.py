@@ -11,11 +11,11 @@ from random import Random
 
 from pfl_node.membership.admission import Admission, Admissions
 from pfl_node.membership.member import Member, State, news
-from pfl_node.membership.member_events import Event, Sync, Wish
+from pfl_node.membership.member_events import MemberEvent, Sync, Wish
 from pfl_node.membership.outbox import Outbox
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.prober import Prober
-from pfl_node.membership.suspendable_clock import OwnTime
+from pfl_node.membership.suspendable_clock import SuspendableClock
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 from pfl_node.membership.view import View
@@ -36,7 +36,7 @@ class Swim:
         self._wishes: list[Wish] = []
         self._gossiped_at = float("-inf")
         self._timers = Timers()
-        self._time = OwnTime(slack=config.probe_timeout / 2, pause=config.pause)
+        self._time = SuspendableClock(slack=config.probe_timeout / 2, pause=config.pause)
         self._view = View(me, config, self._timers, rng)
         self._outbox = Outbox(self._view, self._time, config.packet_bytes)
         self._admissions = Admissions(self._view, config)
@@ -68,7 +68,7 @@ class Swim:
     def take_packets(self) -> list[tuple[str, Packet]]:
         return self._outbox.take()
 
-    def take_events(self) -> list[Event]:
+    def take_events(self) -> list[MemberEvent]:
         taken, self._view.events = self._view.events, []
         return taken
 

@@ -13,7 +13,7 @@ from pfl_node.membership.formulas import (
     suspicion_timeout,
 )
 from pfl_node.membership.member import INCARNATION_LIMIT, Member, State, merge, supersedes
-from pfl_node.membership.member_events import Changed, Clashed, Died, Event, Joined, Left, Suspected
+from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, MemberEvent, Suspected
 from pfl_node.membership.packet import Rumor
 from pfl_node.membership.roster import Roster
 from pfl_node.membership.swim_config import SwimConfig
@@ -62,7 +62,7 @@ class View:
         self.me = me
         self.news = Broadcasts()
         self.health = Health(config.health_limit)
-        self.events: list[Event] = []
+        self.events: list[MemberEvent] = []
         self.roster = Roster(me.id, rng, limit=config.members_limit, neighbours=config.neighbours)
         self._config = config
         self._timers = timers

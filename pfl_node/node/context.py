@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from pfl_node.errors import PeerError
-from pfl_node.node.notifier import Bell
-from pfl_node.node.work_count import Work
-from pfl_node.protocol.guard.guard import Warden
+from pfl_node.node.notifier import Notifier
+from pfl_node.node.work_count import WorkCount
+from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.settings import Settings
 from pfl_node.settings.guard_section import GuardSettings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pfl_node.wire.client import PeerClient
 
 
-class Diary(Protocol):
+class RecorderPort(Protocol):
     """Who listens to what the policy tells."""
 
     def record(self, step: Record) -> None: ...
@@ -32,7 +32,7 @@ class Diary(Protocol):
     def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None: ...
 
 
-class Others(Protocol):
+class PeersPort(Protocol):
     """The other nodes of the run (`node/peers.py`)."""
 
     def __call__(self) -> Mapping[PeerId, str]: ...
@@ -44,7 +44,7 @@ class Others(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class NodeContext:
     """What a driver works with."""
 
     settings: Settings
@@ -52,8 +52,8 @@ class Desk:
     trainer: Trainer
     client: PeerClient
     mailbox: Mailbox
-    bell: Bell  # rings when a model came or the company changed
-    company: Others
-    diary: Diary
-    work: Work
-    warden: Warden = field(default_factory=lambda: Warden(GuardSettings(), certain=False))
+    notifier: Notifier  # rings when a model came or the peers changed
+    peers: PeersPort
+    diary: RecorderPort
+    work: WorkCount
+    guard: Guard = field(default_factory=lambda: Guard(GuardSettings(), certain=False))

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from pfl_node.errors import ConfigError, PeerError, Reason, Refused
 from pfl_node.fault import users_fault
 from pfl_node.model import Layout
-from pfl_node.node.context import Desk
-from pfl_node.node.gather import LOOK, Rounds
-from pfl_node.node.learn import Study
-from pfl_node.node.linger import Lingering
-from pfl_node.node.push import Call, Pushes
-from pfl_node.node.waiting import Waits
+from pfl_node.node.context import NodeContext
+from pfl_node.node.gather import LOOK, Gatherer
+from pfl_node.node.learn import LearningSteps
+from pfl_node.node.linger import LingerTimer
+from pfl_node.node.push import Call, Pusher
+from pfl_node.node.waiting import PendingWaits
 from pfl_node.policies.base import Policy
-from pfl_node.protocol.deadlines import Patience
+from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.steps import (
     Ask,
     Fetch,
@@ -47,16 +47,16 @@ SPOILED = frozenset({Reason.NOT_FINITE, Reason.CHECKSUM, Reason.BOMB, Reason.TOO
 class Driver:
     """One policy, one node."""
 
-    def __init__(self, policy: Policy, desk: Desk) -> None:
+    def __init__(self, policy: Policy, context: NodeContext) -> None:
         self.policy = policy
-        self.desk = desk
-        self.waits = Waits()
-        patience = Patience(desk.settings.round, time.monotonic())
-        self._rounds = Rounds(desk, self.waits, patience, lockstep=policy.lockstep)
-        self._study = Study(policy, desk)
-        self._lingering = Lingering(desk.settings.round.linger)
-        self._pushes = Pushes(desk, self.waits, self._reach, patience)
-        self._pulls = asyncio.Semaphore(desk.settings.wire.concurrency)  # of what I ask for
+        self.context = context
+        self.waits = PendingWaits()
+        patience = Deadlines(context.settings.round, time.monotonic())
+        self._rounds = Gatherer(context, self.waits, patience, lockstep=policy.lockstep)
+        self._study = LearningSteps(policy, context)
+        self._lingering = LingerTimer(context.settings.round.linger)
+        self._pushes = Pusher(context, self.waits, self._reach, patience)
+        self._pulls = asyncio.Semaphore(context.settings.wire.concurrency)  # of what I ask for
 
     async def run(self) -> None:
         """Until `main` returns. A policy that fails takes the node with it."""
@@ -97,13 +97,13 @@ class Driver:
         except StopIteration:
             return None
         except Exception as error:
-            if fault := users_fault("policy", self.desk.settings.policy.name, error, ConfigError):
+            if fault := users_fault("policy", self.context.settings.policy.name, error, ConfigError):
                 raise fault from error
             raise
 
     async def _lane(self) -> None:
         """The handlers, one after the other: every model of the inbox, and the silence between them."""
-        box, bell = self.desk.mailbox, self.desk.bell
+        box, notifier = self.context.mailbox, self.context.notifier
         loop = asyncio.get_running_loop()
         heard = loop.time()
         while True:
@@ -117,7 +117,7 @@ class Driver:
                 await self._drive(self.policy.on_quiet())
                 heard = loop.time()
                 continue
-            await bell.wait(left)
+            await notifier.wait(left)
 
     async def _answer(self, step: Step[Any]) -> Any:
         match step:
@@ -138,11 +138,11 @@ class Driver:
             case Linger():
                 return await self._linger(step)
             case Publish():
-                return self.desk.diary.published(step)
+                return self.context.diary.published(step)
             case Record():
-                return self.desk.diary.record(step)
+                return self.context.diary.record(step)
             case Report():
-                return await self.desk.diary.report(step)
+                return await self.context.diary.report(step)
         return await self._study.answer(step)
 
     # -- time ----------------------------------------------------------------------------------------------
@@ -152,18 +152,18 @@ class Driver:
         return asyncio.get_running_loop().time()
 
     def _peers(self) -> tuple[PeerId, ...]:
-        finished = self.desk.company.finished() if self.policy.lockstep else ()
-        return tuple(sorted({*self.desk.company(), *finished}))
+        finished = self.context.peers.finished() if self.policy.lockstep else ()
+        return tuple(sorted({*self.context.peers(), *finished}))
 
     async def _linger(self, step: Linger) -> bool:
         end = inf if step.seconds is None else time.monotonic() + step.seconds
-        self.desk.company.i_am_done()
+        self.context.peers.i_am_done()
         with self.waits.on("their last rounds") as wait:
-            while left := self._lingering.left(time.monotonic(), busy := self.desk.company.at_work()):
+            while left := self._lingering.left(time.monotonic(), busy := self.context.peers.at_work()):
                 wait.peers, wait.until = tuple(busy), min(end, time.monotonic() + left)
                 if time.monotonic() >= end:
                     break
-                await self.desk.bell.wait(min(LOOK, left, end - time.monotonic()))
+                await self.context.notifier.wait(min(LOOK, left, end - time.monotonic()))
         return not left
 
     # -- messages ------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Driver:
         """Call these peers, as many at a time as the settings allow. Those that are gone or refuse are missing, as
         are those in quarantine, whose answer nobody would use."""
 
-        once = self.desk.warden.free(dict.fromkeys(peers), time.monotonic())
+        once = self.context.guard.free(dict.fromkeys(peers), time.monotonic())
         with self.waits.on(call) as wait:
             wait.peers = still = dict.fromkeys(once)
 
@@ -187,38 +187,38 @@ class Driver:
 
     async def _reach(self, call: str, peer: PeerId, go: Call[T]) -> T | None:
         """Call a peer; None when it is gone or refuses, which is told to the diary."""
-        address = self.desk.company().get(peer)
+        address = self.context.peers().get(peer)
         if address is None:
             return None
         try:
             return await go(peer, address)
         except PeerError as error:
             if isinstance(error, Refused) and error.reason is Reason.STALE_ROUND:
-                self.desk.mailbox.overtaken(peer, error.round)
+                self.context.mailbox.overtaken(peer, error.round)
             if isinstance(error, Refused) and call in ANSWERED and error.reason in SPOILED:
-                self.desk.warden.offence(peer, error.reason, time.monotonic())
-            self.desk.diary.failed(call, error)
+                self.context.guard.offence(peer, error.reason, time.monotonic())
+            self.context.diary.failed(call, error)
             return None
 
     async def _receive(self, step: Receive) -> tuple[Offer, ...]:
-        loop, box = asyncio.get_running_loop(), self.desk.mailbox
-        patience = self.desk.settings.round.patience if step.patience is None else step.patience
+        loop, box = asyncio.get_running_loop(), self.context.mailbox
+        patience = self.context.settings.round.patience if step.patience is None else step.patience
         end = loop.time() + patience
-        while len(box) < step.n and await self.desk.bell.wait(max(0.0, end - loop.time())):
+        while len(box) < step.n and await self.context.notifier.wait(max(0.0, end - loop.time())):
             pass
         return box.take(step.n)
 
     async def _fetch(self, step: Fetch) -> tuple[Offer, ...]:
-        client, layout = self.desk.client, self._layout(step.part)
+        client, layout = self.context.client, self._layout(step.part)
         if layout is None:
             return ()
         found = await self._each("Fetch", step.peers, lambda p, a: client.fetch(p, a, step.part, layout))
-        return self.desk.warden.fetched(found.values(), self.policy.model, time.monotonic())
+        return self.context.guard.fetched(found.values(), self.policy.model, time.monotonic())
 
     def _layout(self, part: Part) -> Layout | None:
-        learner = self.desk.learner
+        learner = self.context.learner
         return learner.predictions if part == "predictions" else learner.layout.of(part)
 
     async def _ask(self, step: Ask) -> dict[PeerId, Eval]:
-        client = self.desk.client
+        client = self.context.client
         return await self._each("EvaluateModel", step.peers, lambda p, a: client.evaluate(p, a, step.model))

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import failpoint
 from pfl_node.model import Layout, Model
-from pfl_node.node.notifier import Bell
+from pfl_node.node.notifier import Notifier
 from pfl_node.ops.events import Tell, nobody
-from pfl_node.protocol.guard.guard import Warden
+from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
-from pfl_node.protocol.peer_table import Named
-from pfl_node.protocol.privacy.noisy_scores import Oracle
-from pfl_node.protocol.published import Window
-from pfl_node.protocol.rate_limit import Effort, Rate
+from pfl_node.protocol.peer_table import BoundedCounter
+from pfl_node.protocol.privacy.noisy_scores import NoisyScores
+from pfl_node.protocol.published import PublishedModels
+from pfl_node.protocol.rate_limit import EffortLimit, RateLimit
 from pfl_node.settings import ServeSettings
 from pfl_node.settings.guard_section import GuardSettings
 from pfl_node.steps import Publish
@@ -40,7 +40,7 @@ MAX_ID = 64  # characters; a longer name of a sender is nobody's
 OTHERS = PeerId("others")  # who has not called for long, where very many do
 
 
-class Reception:
+class Host:
     """The node as its peers see it."""
 
     def __init__(
@@ -49,33 +49,35 @@ class Reception:
         run: str,
         settings: ServeSettings,
         mailbox: Mailbox,
-        bell: Bell,
+        notifier: Notifier,
         status: Callable[[], Status],
-        window: Window,
-        warden: Warden | None = None,
+        window: PublishedModels,
+        guard: Guard | None = None,
         mine: Callable[[], Model | None] = lambda: None,
     ) -> None:
         self.me = me
         self.run = run
         self.settings = settings
         self.mailbox = mailbox
-        self.bell = bell
+        self.notifier = notifier
         self.status = status
         self.calls: Counter[tuple[str, str]] = Counter()  # (call, "ok" or the reason)
-        self.received: Counter[PeerId] = Named(OTHERS)  # models
-        self.served: Counter[PeerId] = Named(OTHERS)  # models and parts of them that were fetched from me
-        self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = Named()  # bytes of calls that went well
+        self.received: Counter[PeerId] = BoundedCounter(OTHERS)  # models
+        self.served: Counter[PeerId] = BoundedCounter(OTHERS)  # models and parts of them that were fetched from me
+        self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = (
+            BoundedCounter()
+        )  # bytes of calls that went well
         self.bytes_in = 0
         self.bytes_out = 0
         self.tell: Tell = nobody
-        self.warden = warden or Warden(GuardSettings(), certain=False)
+        self.guard = guard or Guard(GuardSettings(), certain=False)
         self.mine = mine  # my personal model, to compare others' with
-        self.oracle: Oracle | None = None  # answers with noise and by a budget; None: exactly
+        self.oracle: NoisyScores | None = None  # answers with noise and by a budget; None: exactly
         self.lie: Callable[[Eval], Eval] | None = None  # what a malicious node says instead; in a lab only
-        self._taking = Rate(settings.models_per_minute)
-        self._scoring = Rate(settings.scores_per_minute)
-        self._effort = Effort(settings.scoring)
-        self._fetching = Rate(settings.fetches_per_minute)
+        self._taking = RateLimit(settings.models_per_minute)
+        self._scoring = RateLimit(settings.scores_per_minute)
+        self._effort = EffortLimit(settings.scoring)
+        self._fetching = RateLimit(settings.fetches_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
         self._judging = 0  # bytes of the models of all of them
         self._whole = 0  # bytes of one
@@ -114,10 +116,10 @@ class Reception:
             raise Refused(Reason.FLOOD, "not admitted: fail point admit", envelope.sender)
         sender = PeerId(envelope.sender)
         if call in BROUGHT:
-            self.warden.admit(sender, time.monotonic())
+            self.guard.admit(sender, time.monotonic())
         if call == "SendModel":
             self._taking.take(sender, time.monotonic())
-            self.bell.ring()  # even a refused header tells how far its sender is
+            self.notifier.ring()  # even a refused header tells how far its sender is
             size = self.layout(envelope.part).nbytes + weight(envelope.notes)
             self.mailbox.admit(sender, envelope.round, envelope.part, size)
             return
@@ -142,14 +144,14 @@ class Reception:
             self.mailbox.cancel(offer.sender, offer.round)
             raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
         try:
-            self.warden.examine(offer, self.mine(), time.monotonic())
+            self.guard.examine(offer, self.mine(), time.monotonic())
         except Refused:
             self.mailbox.cancel(offer.sender, offer.round)
             self._spoil(offer.sender, offer.round)
             raise
         self.mailbox.put(offer)
         self.received[offer.sender] += 1
-        self.bell.ring()
+        self.notifier.ring()
 
     async def evaluate(self, offer: Offer) -> Eval:
         """Scored between two batches of our own training, on our training data."""
@@ -165,7 +167,7 @@ class Reception:
         finally:
             self._release(offer.sender, offer.nbytes)
 
-    async def _consult(self, oracle: Oracle, offer: Offer, learner: Learner, trainer: Trainer) -> Eval:
+    async def _consult(self, oracle: NoisyScores, offer: Offer, learner: Learner, trainer: Trainer) -> Eval:
         known = oracle.known(offer.sender, offer.model)
         if known is not None:
             return known
@@ -192,7 +194,7 @@ class Reception:
         self.calls[call, outcome] += 1
         facts = {"call": call, "peer": peer[:MAX_ID], "bytes": nbytes}
         if outcome != "ok" and peer:
-            self.warden.offence(PeerId(peer[:MAX_ID]), outcome, time.monotonic())
+            self.guard.offence(PeerId(peer[:MAX_ID]), outcome, time.monotonic())
         if outcome != "ok":  # a refused caller may have invented its name, as many and as long as it likes
             self.tell("refused", {**facts, "reason": outcome})
         if call in ("SendModel", "EvaluateModel"):
@@ -232,9 +234,9 @@ class Reception:
 
     def _spoil(self, peer: PeerId, round: int | None) -> None:
         """Its model of the round came and cannot be used. Where anybody can use its name, it is waited for."""
-        if self.warden.certain:
+        if self.guard.certain:
             self.mailbox.spoil(peer, round)
-            self.bell.ring()
+            self.notifier.ring()
 
     def _begin(self, peer: PeerId, size: int) -> None:
         if self._busy[peer] >= self.settings.per_peer:

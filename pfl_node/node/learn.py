@@ -18,17 +18,17 @@ from pfl_node.steps import Average, Distill, Fresh, Predict, Score, Step, Train,
 from pfl_node.types import Eval
 
 if TYPE_CHECKING:
-    from pfl_node.node.context import Desk
+    from pfl_node.node.context import NodeContext
 
 INLINE_NUMBERS = 250_000  # averaging fewer numbers than this is quicker than handing it to a thread
 
 
-class Study:
+class LearningSteps:
     """The learning half of a driver."""
 
-    def __init__(self, policy: Policy, desk: Desk) -> None:
+    def __init__(self, policy: Policy, context: NodeContext) -> None:
         self.policy = policy
-        self.desk = desk
+        self.context = context
         self._jobs = 0
 
     def _seed(self, kind: str) -> int:
@@ -41,9 +41,9 @@ class Study:
             case Fresh():
                 return await self._fresh(step)
             case Train():
-                return await self._long(step, "trained", self.desk.learner.train)
+                return await self._long(step, "trained", self.context.learner.train)
             case Distill():
-                return await self._long(step, "distilled", self.desk.learner.distill)
+                return await self._long(step, "distilled", self.context.learner.distill)
             case Predict():
                 return await self._predict(step)
             case Score():
@@ -53,35 +53,35 @@ class Study:
         raise TypeError(f"a policy asked for {step!r}, which this driver does not know")
 
     async def _fresh(self, step: Fresh) -> Model:
-        learner = self.desk.learner
-        seed = fresh_seed(self.desk.settings, self.policy.me, step.seed, common=step.common)
-        return await self.desk.trainer.soon(lambda: learner.fresh(seed, step.part))
+        learner = self.context.learner
+        seed = fresh_seed(self.context.settings, self.policy.me, step.seed, common=step.common)
+        return await self.context.trainer.soon(lambda: learner.fresh(seed, step.part))
 
     async def _long(self, step: Train | Distill, what: str, work: Callable[..., Model]) -> Model:
         """A training; one that diverged is thrown away."""
         seed = self._seed("train")
         if await afailpoint("train"):
             return step.model
-        with self.desk.work.of(what):
-            model = await self.desk.trainer.do(
+        with self.context.work.of(what):
+            model = await self.context.trainer.do(
                 lambda between: work(step.model, seed=seed, between=between, **step.options)
             )
         if model.is_finite():
             return model
-        self.desk.diary.record(diverged(self.policy.round))
+        self.context.diary.record(diverged(self.policy.round))
         return step.model
 
     async def _predict(self, step: Predict) -> Model:
-        learner, seed = self.desk.learner, self._seed("predict")
-        with self.desk.work.of("predicted"):
-            return await self.desk.trainer.do(
+        learner, seed = self.context.learner, self._seed("predict")
+        with self.context.work.of("predicted"):
+            return await self.context.trainer.do(
                 lambda between: learner.predict(step.model, seed=seed, between=between, **step.options)
             )
 
     async def _score(self, step: Score) -> tuple[Eval, ...]:
-        learner, seed = self.desk.learner, self._seed("score")
-        with self.desk.work.of("scored", len(step.models)):
-            return await self.desk.trainer.soon(lambda: learner.score(step.models, seed=seed, **step.options))
+        learner, seed = self.context.learner, self._seed("score")
+        with self.context.work.of("scored", len(step.models)):
+            return await self.context.trainer.soon(lambda: learner.score(step.models, seed=seed, **step.options))
 
     async def _average(self, step: Average) -> Model:
         if await afailpoint("merge"):
@@ -89,7 +89,7 @@ class Study:
         step = await self._sifted(step)
         work = partial(
             aggregate.combine,
-            self.desk.settings.aggregate,
+            self.context.settings.aggregate,
             step.mine,
             step.others,
             step.weights,
@@ -103,15 +103,15 @@ class Study:
     async def _sifted(self, step: Average) -> Average:
         """Without the models that the guard's gate refuses; mine and theirs are scored for that on my validation
         data, and once an untrained one."""
-        warden, learner = self.desk.warden, self.desk.learner
-        models = warden.to_score(step, self.policy.model)
+        guard, learner = self.context.guard, self.context.learner
+        models = guard.to_score(step, self.policy.model)
         if not models:
             return step
-        if warden.untrained is None:
+        if guard.untrained is None:
             models = (*models, await self._fresh(Fresh(seed=UNTRAINED)))
-        seed, samples = self._seed("gate"), warden.settings.samples
-        with self.desk.work.of("gated", len(models)):
-            scores = await self.desk.trainer.soon(
+        seed, samples = self._seed("gate"), guard.settings.samples
+        with self.context.work.of("gated", len(models)):
+            scores = await self.context.trainer.soon(
                 lambda: learner.score(models, split="val", samples=samples, seed=seed)
             )
-        return warden.sifted(step, scores, time.monotonic())
+        return guard.sifted(step, scores, time.monotonic())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pfl_node.types import PeerId
 
 
-class Lingering:
+class LingerTimer:
     """As long as somebody gets on. A peer gets on when it is in a round in which it was not yet: going back and
     coming again, or coming anew, does not count. So it ends, whatever is said."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Bell:
+class Notifier:
     """Rings for all that wait now; those who come later wait for the next ring."""
 
     def __init__(self) -> None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from pfl_node.membership.member import State
 from pfl_node.membership.service import Membership
-from pfl_node.node.notifier import Bell
+from pfl_node.node.notifier import Notifier
 from pfl_node.types import PeerId
 
 if TYPE_CHECKING:
     from pfl_node.settings import StartSettings
 
 
-class Company:
+class RunPeers:
     """Who is there, who was, and who still has rounds to do."""
 
     def __init__(self, membership: Membership, run: str, rounds: int | None) -> None:
@@ -48,9 +48,9 @@ class Company:
         """How many there are or were to the end: who has left early is not waited for again."""
         return len({*self(), *self.finished()})
 
-    async def gather(self, start: StartSettings, bell: Bell) -> None:
+    async def gather(self, start: StartSettings, notifier: Notifier) -> None:
         """Until there are enough and no more are coming, or it has taken too long. Where the others have begun,
-        enough is enough. The bell rings when somebody comes."""
+        enough is enough. The notifier rings when somebody comes."""
         loop = asyncio.get_running_loop()
         end = loop.time() + start.wait
         seen, newest = self.seen(), loop.time()
@@ -62,7 +62,7 @@ class Company:
             until = end if seen < start.peers else now if begun else min(end, newest + start.calm)
             if now >= until:
                 return
-            await bell.wait(until - now)
+            await notifier.wait(until - now)
 
     def at_work(self) -> dict[PeerId, int]:
         """Who still has rounds to do, and is in which. Without an end everybody always has."""

@@ -9,9 +9,9 @@ from math import inf, isfinite
 from typing import Any, Protocol, TypeVar
 
 from pfl_node.errors import Refused
-from pfl_node.node.context import Desk
-from pfl_node.node.waiting import Waits
-from pfl_node.protocol.deadlines import Patience, Receipts
+from pfl_node.node.context import NodeContext
+from pfl_node.node.waiting import PendingWaits
+from pfl_node.protocol.deadlines import Deadlines, SendDeadlines
 from pfl_node.steps import Send
 from pfl_node.types import PeerId
 
@@ -26,16 +26,16 @@ class Reach(Protocol):
     def __call__(self, call: str, peer: PeerId, go: Call[T]) -> Awaitable[T | None]: ...
 
 
-class Pushes:
+class Pusher:
     """One for each driver."""
 
-    def __init__(self, desk: Desk, waits: Waits, reach: Reach, patience: Patience) -> None:
-        self._desk = desk
+    def __init__(self, context: NodeContext, waits: PendingWaits, reach: Reach, patience: Deadlines) -> None:
+        self._context = context
         self._patience = patience
         self._waits = waits
         self._reach = reach
-        self._receipts = Receipts(desk.settings.round)
-        self._slots = asyncio.Semaphore(desk.settings.wire.concurrency)
+        self._receipts = SendDeadlines(context.settings.round)
+        self._slots = asyncio.Semaphore(context.settings.wire.concurrency)
         self._under_way: set[asyncio.Task[bool]] = set()
         self._left_alone: dict[PeerId, tuple[asyncio.Task[bool], float]] = {}  # of earlier rounds; for how long
         self._number = 0
@@ -113,7 +113,7 @@ class Pushes:
         return taken
 
     def _put(self, peer: PeerId, address: str, step: Send) -> Awaitable[int]:
-        samples = self._desk.learner.samples
-        return self._desk.client.send(
+        samples = self._context.learner.samples
+        return self._context.client.send(
             peer, address, step.model, round=step.round, tag=step.tag, samples=samples, notes=step.notes
         )

@@ -18,14 +18,14 @@ import structlog
 from pfl_node import __version__
 from pfl_node.errors import PeerError, Reason, Refused, StoreError
 from pfl_node.model import Layout, Model
-from pfl_node.node.work_count import Work
+from pfl_node.node.work_count import WorkCount
 from pfl_node.ops.events import Tell, nobody
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import DIVERGED, Publish, Record, Report
 from pfl_node.store.checkpoint import save_model
-from pfl_node.store.checkpoints import Generations
-from pfl_node.store.data_dir import Home
+from pfl_node.store.checkpoints import Checkpoints
+from pfl_node.store.data_dir import DataDir
 from pfl_node.store.journal import Journal, last_round
 from pfl_node.types import Eval, PeerId
 
@@ -46,11 +46,11 @@ def checkpoint_facts(settings: Settings, policy: Policy) -> dict[str, str]:
     return {"run": settings.run, "task": settings.task.name, "policy": type(policy).__name__}
 
 
-def go_on(
-    policy: Policy, settings: Settings, home: Home, layout: Layout, *, warn: Callable[[str], None]
+def restore_checkpoint(
+    policy: Policy, settings: Settings, home: DataDir, layout: Layout, *, warn: Callable[[str], None]
 ) -> Policy:
     """The policy as its last checkpoint left it, if there is one."""
-    if found := Generations(home.checkpoint).load(layout, **checkpoint_facts(settings, policy)):
+    if found := Checkpoints(home.checkpoint).load(layout, **checkpoint_facts(settings, policy)):
         policy.restore(found.state)
         log.info("going on from the checkpoint", round=policy.round, file=found.path.name)
         if (writer := found.facts.get("node", policy.me)) != policy.me:
@@ -64,18 +64,18 @@ def go_on(
     return policy
 
 
-class Chronicle:
+class Recorder:
     """The diary of one run of one node."""
 
     def __init__(
         self,
         settings: Settings,
-        home: Home,
+        home: DataDir,
         policy: Policy,
         learner: Learner,
         trainer: Trainer,
         *,
-        work: Work,
+        work: WorkCount,
         publish: Callable[[Publish], None],
         ended: Callable[[int], None],
         observe: Observer | None = None,
@@ -250,7 +250,7 @@ class Chronicle:
             told = {"node": who.id, "incarnation": str(who.incarnation), "version": __version__}
             self._sync_journal()
             try:
-                Generations(self.home.checkpoint).save(snapshot, self.learner.layout, told=told, **facts)
+                Checkpoints(self.home.checkpoint).save(snapshot, self.learner.layout, told=told, **facts)
                 self._kept = snapshot
             except StoreError as error:
                 log.error("the checkpoint was not written; training goes on", error=str(error))

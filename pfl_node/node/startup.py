@@ -15,7 +15,7 @@ from pfl_node.types import PeerId
 HEAD_START = 3  # rounds; a swarm that is further than this began without me, a nearer one may be waiting for me
 
 
-class Knows(Protocol):
+class TaskFacts(Protocol):
     """What a learner can say about its data."""
 
     @property
@@ -39,8 +39,8 @@ def check_lab(cls: type[Policy], settings: Settings, *, lab: bool) -> None:
         )
 
 
-def appoint(
-    cls: type[Policy], cfg: PolicyConfig, settings: Settings, me: PeerId, learner: Knows, model: Model
+def make_policy(
+    cls: type[Policy], cfg: PolicyConfig, settings: Settings, me: PeerId, learner: TaskFacts, model: Model
 ) -> Policy:
     """A new one, at round 0."""
     if cls.oracular and learner.cluster is None:

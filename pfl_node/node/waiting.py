@@ -20,7 +20,7 @@ class Wait:
     until: float | None = None  # None: nobody knows
 
 
-class Waits:
+class PendingWaits:
     """All of them: a policy's main and its handlers may wait at the same time."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Work:
+class WorkCount:
     """A running count, for the journal and the status."""
 
     def __init__(self) -> None:

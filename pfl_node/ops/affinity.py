@@ -11,7 +11,7 @@ FAINT = 0.02
 PEERS = 1024  # of whom the total is kept; those heard of first are forgotten first
 
 
-class Ties:
+class Affinities:
     """Told of every round that is done."""
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ def nobody(kind: str, data: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class NodeEvent:
     """One thing that happened. Numbers grow by one; time is in seconds since 1970."""
 
     number: int
@@ -78,16 +78,16 @@ class Hub:
     def __init__(self, kept: int = KEPT, clock: Callable[[], float] = time.time) -> None:
         self.counts: Counter[str] = Counter()  # by kind, since the start
         self.closed = False
-        self._kept = {kind: deque[Event](maxlen=kept) for kind in KINDS}
+        self._kept = {kind: deque[NodeEvent](maxlen=kept) for kind in KINDS}
         self._clock = clock
         self._number = 0
         self._watches: set[Watch] = set()
-        self._listeners: list[Callable[[Event], None]] = []
+        self._listeners: list[Callable[[NodeEvent], None]] = []
 
     def tell(self, kind: str, data: Mapping[str, Any]) -> None:
         """The data belongs to the hub from now on; a kind that is not in the table is a mistake."""
         self._number += 1
-        event = Event(self._number, self._clock(), kind, data)
+        event = NodeEvent(self._number, self._clock(), kind, data)
         self._kept[kind].append(event)
         self.counts[kind] += 1
         for listener in self._listeners:
@@ -100,11 +100,11 @@ class Hub:
         log.warning(text, **data)
         self.tell("warning", {"text": text, **data})
 
-    def listen(self, listener: Callable[[Event], None]) -> None:
+    def listen(self, listener: Callable[[NodeEvent], None]) -> None:
         """Called at once with all that follows; must be quick and must not raise."""
         self._listeners.append(listener)
 
-    def recent(self, *, after: int = 0, kinds: Collection[str] = (), last: int | None = None) -> list[Event]:
+    def recent(self, *, after: int = 0, kinds: Collection[str] = (), last: int | None = None) -> list[NodeEvent]:
         """What is kept, oldest first. No kinds: all of them."""
         rings = [ring for kind, ring in self._kept.items() if not kinds or kind in kinds]
         found = sorted((e for ring in rings for e in ring if e.number > after), key=lambda e: e.number)
@@ -139,7 +139,7 @@ class Watch:
     def __init__(self, hub: Hub, kinds: frozenset[str], limit: int) -> None:
         self._hub = hub
         self._kinds = kinds
-        self._queue: deque[Event] = deque(maxlen=limit)
+        self._queue: deque[NodeEvent] = deque(maxlen=limit)
         self._lost = 0
         self._news = asyncio.Event()
         self._closing = asyncio.Event()
@@ -151,7 +151,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._hub.leave(self)
 
-    def put(self, event: Event) -> None:
+    def put(self, event: NodeEvent) -> None:
         if self._kinds and event.kind not in self._kinds:
             return
         self._lost += len(self._queue) == self._queue.maxlen
@@ -162,14 +162,14 @@ class Watch:
         self._news.set()
         self._closing.set()
 
-    def take(self) -> list[Event]:
+    def take(self) -> list[NodeEvent]:
         """What waits, without waiting for more."""
         self._news.clear()
         found = list(self._queue)
         self._queue.clear()
         if self._lost:
             first = found[0]
-            found.insert(0, Event(first.number - 1, first.time, "lost", {"count": self._lost}))
+            found.insert(0, NodeEvent(first.number - 1, first.time, "lost", {"count": self._lost}))
             self._lost = 0
         return found
 
@@ -181,7 +181,7 @@ class Watch:
         except TimeoutError:
             return
 
-    async def some(self) -> list[Event]:
+    async def some(self) -> list[NodeEvent]:
         """What happened since the last call, at least one; nothing: the node has closed."""
         while not self._queue and not self._hub.closed:
             self._news.clear()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import grpc
 from google.protobuf.message import DecodeError
 
-from pfl_node.ops.events import Event, Hub, TooManyWatchers
+from pfl_node.ops.events import Hub, NodeEvent, TooManyWatchers
 from pfl_node.ops.history import History
 from pfl_node.security.caller import CALLER
 from pfl_node.wire import peer_pb2 as pb
@@ -23,7 +23,7 @@ OF_ONE = 4  # watchers that a caller may be, where TLS says who it is: there mus
 OF_ANY = 16  # callers whom nobody knows, together
 
 
-class Seats:
+class WatcherSlots:
     """Who watches how often."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Seen(Protocol):
 
 def watching(seen: Seen) -> dict[str, Any]:
     """The handlers by the names of their calls."""
-    seats = Seats()
+    seats = WatcherSlots()
 
     async def events(message: bytes, context: Context) -> None:
         request = await _parsed(pb.WatchRequest, message, context)
@@ -92,7 +92,7 @@ async def _parsed(kind: Any, message: bytes, context: Context) -> Any:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message is not a {name}")
 
 
-def _event(event: Event) -> pb.Event:
+def _event(event: NodeEvent) -> pb.Event:
     plain = event.plain()
     text = json.dumps(plain["data"], allow_nan=False, separators=(",", ":"))
     return pb.Event(number=event.number, time=event.time, kind=event.kind, json=text)

@@ -16,7 +16,7 @@ TAIL = 8 << 20  # bytes of a journal that are read
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class HistoryPoint:
     """After a round: what was measured, and what had moved until then. Time is in seconds since 1970."""
 
     round: int
@@ -33,8 +33,8 @@ class History:
     def __init__(self, points: int = POINTS) -> None:
         self._limit = points
         self._step = 1  # a point every so many rounds
-        self._points: list[Point] = []
-        self._newest: Point | None = None  # it may lie between two points that are kept
+        self._points: list[HistoryPoint] = []
+        self._newest: HistoryPoint | None = None  # it may lie between two points that are kept
 
     def add(self, row: Mapping[str, Any], time: float) -> None:
         """A round of the journal. One without figures is no point."""
@@ -50,7 +50,7 @@ class History:
             self._points = self._points[::2]
             self._step *= 2
 
-    def since(self, round: int = -1) -> list[Point]:
+    def since(self, round: int = -1) -> list[HistoryPoint]:
         """The points after this round."""
         found = [p for p in self._points if p.round > round]
         last = self._newest
@@ -84,7 +84,7 @@ def _row(line: bytes) -> dict[str, Any]:
     return row if isinstance(row, dict) else {}
 
 
-def _point(row: Mapping[str, Any], time: float) -> Point | None:
+def _point(row: Mapping[str, Any], time: float) -> HistoryPoint | None:
     round = row.get("round")
     known = {name: row[name] for name in FIGURES if isinstance(row.get(name), int | float) and isfinite(row[name])}
-    return Point(round, time, known) if isinstance(round, int) and known else None
+    return HistoryPoint(round, time, known) if isinstance(round, int) and known else None

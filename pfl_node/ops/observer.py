@@ -1,6 +1,6 @@
 """What can be seen of one node: its events, its history, whom it learns with; and the page, if it serves one.
 
-Ties the parts of a node to the hub. What shows them (page, metrics, command line) only reads.
+Affinities the parts of a node to the hub. What shows them (page, metrics, command line) only reads.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import structlog
 
 from pfl_node import __version__
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, Suspected
-from pfl_node.membership.member_events import Event as News
-from pfl_node.ops.affinity import Ties
-from pfl_node.ops.events import Event, Hub
+from pfl_node.membership.member_events import MemberEvent as News
+from pfl_node.ops.affinity import Affinities
+from pfl_node.ops.events import Hub, NodeEvent
 from pfl_node.ops.history import History
 from pfl_node.ops.status import Moved
 from pfl_node.settings.redact import without_secrets
-from pfl_node.store.checkpoints import Generations
+from pfl_node.store.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner
     from pfl_node.node.lifecycle import Node
-    from pfl_node.node.recorder import Chronicle
+    from pfl_node.node.recorder import Recorder
     from pfl_node.ops.web.web_server import Page
     from pfl_node.policies.base import Policy
 
@@ -44,13 +44,13 @@ LOSSES = frozenset({"loss", "mine"})  # what the guard says of a model besides
 REFUSALS_EVERY = 30.0  # seconds between two lines on the log about one reason
 
 
-class Lookout:
+class NodeObserver:
     """One for each node."""
 
     def __init__(self, node: Node) -> None:
         self.hub = Hub()
         self.history = History()
-        self.ties = Ties()
+        self.ties = Affinities()
         self.rounds = 0  # done in this life
         self.round_seconds = 0.0  # from the end of one to the end of the next
         self.checkpoint_at: float | None = None  # seconds since 1970
@@ -60,13 +60,13 @@ class Lookout:
         self._refusals: dict[str, tuple[float, int]] = {}  # by reason: told when, and how many since
         self.tell = self.hub.tell
         self.hub.listen(self._hear)
-        node.reception.tell = node.client.traffic.tell = self.tell
+        node.host.tell = node.client.traffic.tell = self.tell
 
     async def open(self) -> None:
         """The node's port is open; the page's opens now."""
         node = self._node
         self.history.read(node.home.journal)
-        for newest in list(Generations(node.home.checkpoint).files().values())[:1]:
+        for newest in list(Checkpoints(node.home.checkpoint).files().values())[:1]:
             self.checkpoint_at = newest.stat().st_mtime
         self.tell(
             "opened",
@@ -93,12 +93,12 @@ class Lookout:
         if self.page:
             await self.page.close()
 
-    def begins(self, policy: Policy, learner: Learner, chronicle: Chronicle) -> None:
+    def begins(self, policy: Policy, learner: Learner, recorder: Recorder) -> None:
         """The node has joined and its policy begins. The journal also keeps what it was run with."""
         node = self._node
         facts = {"node": node.id, "round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
         self.tell("started", facts)
-        chronicle.write("started", {**facts, "settings": without_secrets(node.settings)})
+        recorder.write("started", {**facts, "settings": without_secrets(node.settings)})
 
     def membership(self, event: News) -> None:
         """The log has what an operator looks for later; the hub has everything."""
@@ -116,13 +116,13 @@ class Lookout:
     def guarded(self, event: str, data: Mapping[str, Any]) -> None:
         """What the node's guard did is in the journal, too. Peers may watch the events: the losses of their models
         on my data, which the gate goes by, are for the journal only."""
-        if self._node.chronicle:
-            self._node.chronicle.write(event, data)
+        if self._node.recorder:
+            self._node.recorder.write(event, data)
         self.tell(event, {name: value for name, value in data.items() if name not in LOSSES})
         if event == "quarantined":
             log.warning("a peer is in quarantine", **data)
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: NodeEvent) -> None:
         match event.kind:
             case "started":
                 self._round_ended = time.monotonic()
@@ -133,7 +133,7 @@ class Lookout:
             case "refused":
                 self._refused(event.data)
 
-    def _round(self, event: Event) -> None:
+    def _round(self, event: NodeEvent) -> None:
         now = time.monotonic()
         self.rounds += 1
         if self._round_ended is not None:

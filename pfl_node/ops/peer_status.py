@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
-from pfl_node.ops.history import FIGURES, Point
+from pfl_node.ops.history import FIGURES, HistoryPoint
 from pfl_node.wire import peer_pb2 as pb
 
 WORD = 80  # characters of a text
@@ -17,7 +17,7 @@ POINTS = 512  # in one answer
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class PeerStatus:
     """One node as it says it is."""
 
     doing: str  # starting, joining, training, done, leaving
@@ -48,11 +48,11 @@ class Sight:
         return {k: v for k, v in asdict(self).items() if k not in ("learns_with", "learned_from")}
 
 
-def sight_of(status: pb.Status) -> Sight:
+def peer_status(status: pb.Status) -> PeerStatus:
     details = _object(status.json)
     told = _mapping(details.get("told"))
     chosen = _mapping(told.get("neighbours")).get("ids")
-    return Sight(
+    return PeerStatus(
         doing=_word(status.state),
         round=status.round,
         rounds=status.rounds if status.HasField("rounds") else None,
@@ -78,14 +78,14 @@ def sight_of(status: pb.Status) -> Sight:
     )
 
 
-def points_of(history: pb.History, after: int) -> list[Point]:
+def points_of(history: pb.History, after: int) -> list[HistoryPoint]:
     """Only rounds that go forward."""
-    found: list[Point] = []
+    found: list[HistoryPoint] = []
     for point in list(history.points)[:POINTS]:
         figures = {name: point.figures[name] for name in FIGURES if name in point.figures}
         known = {name: value for name, value in figures.items() if isfinite(value)}
         if point.round > after and known and isfinite(point.time):
-            found.append(Point(point.round, point.time, known))
+            found.append(HistoryPoint(point.round, point.time, known))
             after = point.round
     return found
 

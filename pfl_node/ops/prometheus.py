@@ -80,7 +80,7 @@ def _family(figure: Figure, node: Node) -> Any:
             case "info":
                 family.add_metric(labels, {})
             case "summary":
-                family.add_metric(labels, count_value=node.lookout.rounds, sum_value=value)
+                family.add_metric(labels, count_value=node.observer.rounds, sum_value=value)
             case _:
                 family.add_metric(labels, value)
     return family
@@ -104,7 +104,7 @@ def _state(node: Node) -> Samples:
 
 def _measured(what: str) -> Callable[[Node], Samples]:
     def read(node: Node) -> Samples:
-        measured = node.chronicle.measured if node.chronicle else {}
+        measured = node.recorder.measured if node.recorder else {}
         return [((split,), getattr(found, what)) for split, found in sorted(measured.items())]
 
     return read
@@ -122,14 +122,14 @@ def _bytes(node: Node) -> Samples:
 
 def _peer_models(node: Node) -> Samples:
     moved = Moved.of(node)
-    for peer in node.company():
+    for peer in node.peers():
         yield (peer, "sent"), moved.models_sent[peer]
         yield (peer, "received"), moved.models_received[peer]
 
 
 def _peer_bytes(node: Node) -> Samples:
-    called, calls = node.client.traffic.bytes, node.reception.moved
-    for peer in node.company():
+    called, calls = node.client.traffic.bytes, node.host.moved
+    for peer in node.peers():
         yield (peer, "sent"), called[peer, "out"] + calls[peer, "out"]
         yield (peer, "received"), called[peer, "in"] + calls[peer, "in"]
 
@@ -140,7 +140,7 @@ def _peer_names(node: Node) -> Samples:
 
 
 def _peer_rounds(node: Node) -> Samples:
-    return [((peer,), round) for peer, round in node.company.rounds().items()]
+    return [((peer,), round) for peer, round in node.peers.rounds().items()]
 
 
 def _waiting(node: Node) -> Samples:
@@ -154,27 +154,27 @@ def _members(node: Node) -> Samples:
 
 
 def _served(node: Node) -> Samples:
-    return [((call, outcome), n) for (call, outcome), n in sorted(node.reception.calls.items())]
+    return [((call, outcome), n) for (call, outcome), n in sorted(node.host.calls.items())]
 
 
 def _failed(node: Node) -> Samples:
-    failures = node.chronicle.failures if node.chronicle else {}
+    failures = node.recorder.failures if node.recorder else {}
     return [((call, why), n) for (call, why), n in sorted(failures.items())]
 
 
 def _checkpoint_age(node: Node) -> Samples:
-    at = node.lookout.checkpoint_at
+    at = node.observer.checkpoint_at
     return _one(None if at is None else max(0.0, time.time() - at))
 
 
 def _checkpoints(node: Node) -> Samples:
-    counts = node.lookout.hub.counts
+    counts = node.observer.hub.counts
     return [(("written",), counts["checkpoint"]), (("failed",), counts["checkpoint_failed"])]
 
 
 def _oracle(node: Node) -> Samples:
     spent = node.privacy.oracle.spent if node.privacy.oracle else {}
-    return [((peer,), spent[peer]) for peer in node.company() if peer in spent]
+    return [((peer,), spent[peer]) for peer in node.peers() if peer in spent]
 
 
 def _expiry(node: Node) -> Samples:
@@ -197,9 +197,9 @@ FIGURES = (
            lambda n: _one(n.policy.round if n.policy else 0)),
     Figure(N + "planned_rounds", "gauge", (), "After so many rounds it ends; absent: it has no end.",
            lambda n: _one(n.settings.rounds)),
-    Figure(N + "rounds", "counter", (), "Rounds done in this life.", lambda n: _one(n.lookout.rounds)),
+    Figure(N + "rounds", "counter", (), "Rounds done in this life.", lambda n: _one(n.observer.rounds)),
     Figure(N + "round_duration_seconds", "summary", (), "From the end of one round to the end of the next.",
-           lambda n: _one(n.lookout.round_seconds)),
+           lambda n: _one(n.observer.round_seconds)),
     Figure(N + "loss", "gauge", ("split",), "Of the personal model, when it was last measured; lower is better.",
            _measured("loss")),
     Figure(N + "accuracy_ratio", "gauge", ("split",), "Of the personal model, when it was last measured; 0 to 1.",
@@ -225,15 +225,15 @@ FIGURES = (
     Figure(N + "deadline_seconds", "gauge", (), "How long these may still take; absent: nobody is waited for.",
            lambda n: _one(n.driver.waits.left(time.monotonic()) if n.driver else None)),
     Figure(N + "given_up_models", "counter", (), "Models that a round went on without, as they came too late.",
-           lambda n: _one(n.chronicle.given_up if n.chronicle else 0)),
+           lambda n: _one(n.recorder.given_up if n.recorder else 0)),
     Figure(N + "answered_calls", "counter", ("call", "outcome"), "Calls of peers: ok, or why they were refused.",
            _served),
     Figure(N + "refused_messages", "counter", ("reason",), "Messages of peers that were refused.",
-           _by(lambda n: n.reception.refused)),
+           _by(lambda n: n.host.refused)),
     Figure(N + "kept_out_models", "counter", ("reason",), "Models of peers that the guard kept from being used.",
-           _by(lambda n: n.warden.refused)),
+           _by(lambda n: n.guard.refused)),
     Figure(N + "quarantined_peers", "gauge", (), "Peers whose models are refused for a while.",
-           lambda n: _one(len(n.warden.quarantined(time.monotonic())))),
+           lambda n: _one(len(n.guard.quarantined(time.monotonic())))),
     Figure(N + "dp_epsilon", "gauge", (), "Spent by training with DP-SGD so far; absent: that is off.",
            lambda n: _one(n.privacy.account.epsilon if n.settings.privacy.dp else None)),
     Figure(N + "oracle_epsilon", "gauge", ("peer",), "Of all answers about models of a peer, while a member.",
@@ -252,6 +252,6 @@ FIGURES = (
            _checkpoint_age),
     Figure(N + "certificate_expiry_timestamp_seconds", "gauge", (),
            "When this node's certificate expires, since 1970; absent: there is no TLS.", _expiry),
-    Figure(N + "events", "counter", ("kind",), "What happened, by kind.", _by(lambda n: n.lookout.hub.counts)),
-    Figure(N + "watchers", "gauge", (), "Who watches the events now.", lambda n: _one(n.lookout.hub.watchers)),
+    Figure(N + "events", "counter", ("kind",), "What happened, by kind.", _by(lambda n: n.observer.hub.counts)),
+    Figure(N + "watchers", "gauge", (), "Who watches the events now.", lambda n: _one(n.observer.hub.watchers)),
 )  # fmt: skip

@@ -58,14 +58,14 @@ class Moved:
 
     @classmethod
     def of(cls, node: Node) -> Moved:
-        models, nbytes, reception = node.client.traffic.models, node.client.traffic.bytes, node.reception
+        models, nbytes, host = node.client.traffic.models, node.client.traffic.bytes, node.host
         fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
         pushed = Counter({peer: n for (peer, way), n in models.items() if way == "out"})
         return cls(
-            sum(n for (_, way), n in nbytes.items() if way == "out") + reception.bytes_out,
-            sum(n for (_, way), n in nbytes.items() if way == "in") + reception.bytes_in,
-            pushed + reception.served,
-            fetched + reception.received,
+            sum(n for (_, way), n in nbytes.items() if way == "out") + host.bytes_out,
+            sum(n for (_, way), n in nbytes.items() if way == "in") + host.bytes_in,
+            pushed + host.served,
+            fetched + host.received,
         )
 
 
@@ -73,7 +73,7 @@ def details_of(node: Node) -> dict[str, Any]:
     """Plain values only, as JSON has them."""
     moved = Moved.of(node)
     details: dict[str, Any] = {
-        "peers": len(node.company()),
+        "peers": len(node.peers()),
         "waiting_for": list(node.driver.waits.peers) if node.driver else [],
         "waiting": node.driver.waits.table(time.monotonic()) if node.driver else [],
         "models_waiting": node.mailbox.held,
@@ -81,25 +81,25 @@ def details_of(node: Node) -> dict[str, Any]:
         "models_received": moved.models_received,
         "bytes_sent": moved.sent,
         "bytes_received": moved.received,
-        "refused": node.reception.refused,
-        "guard": node.warden.status(time.monotonic()),
+        "refused": node.host.refused,
+        "guard": node.guard.status(time.monotonic()),
         "privacy": node.privacy.status(),
         "honest": not node.bad,
         "membership": node.membership.counters,
         "version": __version__,
-        "learns_with": {peer: round(tie, 3) for peer, tie in node.lookout.ties.lately.items()},
-        "learned_from": node.lookout.ties.total,
+        "learns_with": {peer: round(tie, 3) for peer, tie in node.observer.ties.lately.items()},
+        "learned_from": node.observer.ties.total,
     }
-    if chronicle := node.chronicle:
+    if recorder := node.recorder:
         details |= {
-            "samples": chronicle.learner.samples,
+            "samples": recorder.learner.samples,
             "work": {**node.work.models, "seconds": round(node.work.seconds, 3)},
-            "given_up": chronicle.given_up,
-            "written": chronicle.written(),
-            "failed_calls": {f"{call} {why}": n for (call, why), n in sorted(chronicle.failures.items())},
+            "given_up": recorder.given_up,
+            "written": recorder.written(),
+            "failed_calls": {f"{call} {why}": n for (call, why), n in sorted(recorder.failures.items())},
             "measured": {
-                split: {"loss": e.loss, "accuracy": e.accuracy} for split, e in chronicle.measured.items()
+                split: {"loss": e.loss, "accuracy": e.accuracy} for split, e in recorder.measured.items()
             },
-            "told": chronicle.told,
+            "told": recorder.told,
         }
     return dict(plain(details))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pfl_node.errors import PeerError
 from pfl_node.membership.member import Member
 from pfl_node.ops.clusters import Clusters, find_clusters
-from pfl_node.ops.history import Point
-from pfl_node.ops.peer_status import Sight, points_of, sight_of
+from pfl_node.ops.history import HistoryPoint
+from pfl_node.ops.peer_status import PeerStatus, peer_status, points_of
 from pfl_node.ops.status import status_of
 from pfl_node.types import PeerId
 
@@ -28,7 +28,7 @@ LONGEST = 6.0  # seconds for all of them
 SHOWN = 512  # members, those who are gone included
 
 
-class Outlook:
+class SwarmView:
     """`look` and `history` may be called as often as one likes."""
 
     def __init__(self, node: Node, *, clock: Any = time.monotonic) -> None:
@@ -38,10 +38,10 @@ class Outlook:
         self._looked: float | None = None
         self._looking = asyncio.Lock()
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._sights: dict[str, Sight] = {}
+        self._sights: dict[str, PeerStatus] = {}
         self._heard: dict[str, float] = {}
         self._errors: dict[str, str] = {}
-        self._points: dict[str, list[Point]] = {}
+        self._points: dict[str, list[HistoryPoint]] = {}
         self._view: dict[str, Any] = {}
 
     async def look(self) -> dict[str, Any]:
@@ -57,14 +57,14 @@ class Outlook:
     async def history(self) -> dict[str, Any]:
         """The curves of all nodes that were heard of."""
         await self.look()
-        mine = {str(self._node.id): self._node.lookout.history.since()}
+        mine = {str(self._node.id): self._node.observer.history.since()}
         return {"nodes": {id: [p.plain() for p in points] for id, points in {**self._points, **mine}.items()}}
 
     # -- asking --------------------------------------------------------------------------------------------
 
     async def _ask_all(self) -> None:
         self._forget(except_for={m.id for m in self._members()})
-        others = in_turn(self._node.company(), self._heard)[:ASKED]
+        others = in_turn(self._node.peers(), self._heard)[:ASKED]
         asking = [asyncio.create_task(self._ask(peer, address)) for peer, address in others]
         if asking:
             _, late = await asyncio.wait(asking, timeout=LONGEST)
@@ -83,7 +83,7 @@ class Outlook:
                 return
         self._errors.pop(peer, None)
         self._heard[peer] = self._clock()
-        sight = sight_of(status)
+        sight = peer_status(status)
         if known and sight.round < known[-1].round:  # it went back to its checkpoint
             known.clear()
         known.extend(points_of(history, after))
@@ -104,7 +104,7 @@ class Outlook:
 
     def _compose(self) -> dict[str, Any]:
         node, members = self._node, self._members()
-        sights = {**self._sights, str(node.id): sight_of(status_of(node))}
+        sights = {**self._sights, str(node.id): peer_status(status_of(node))}
         ids = {m.id for m in members if m.role == "node"}
         lately = _among(ids, {id: s.learns_with for id, s in sights.items()})
         heads = {id: s.head for id, s in sights.items() if s.head is not None and id in ids}
@@ -123,7 +123,7 @@ class Outlook:
             "clusters": _grouped(heads) or _by_ties(found),
         }
 
-    def _told(self, member: Member, sight: Sight | None) -> dict[str, Any]:
+    def _told(self, member: Member, sight: PeerStatus | None) -> dict[str, Any]:
         mine = member.id == self._node.id
         heard = self._heard.get(member.id)
         return {

@@ -35,7 +35,7 @@ class Waiting(Protocol):
     def spread(self) -> float: ...
 
 
-class Habit:
+class PeerTiming:
     """What one peer needed in its last rounds."""
 
     __slots__ = ("_needed", "silent")
@@ -76,7 +76,7 @@ class Deadline:
 
     __slots__ = ("_began", "_common", "_knows", "_now", "least", "most")
 
-    def __init__(self, knows: Patience, *, began: float, now: float, least: float, most: float) -> None:
+    def __init__(self, knows: Deadlines, *, began: float, now: float, least: float, most: float) -> None:
         self.most = most  # seconds
         self.least = min(least, most)
         self._knows = knows
@@ -108,12 +108,12 @@ class Deadline:
         return max(map(self.until, peers), default=self._now)
 
 
-class Patience:
+class Deadlines:
     """What a node knows of its peers' habits."""
 
     def __init__(self, settings: Waiting, now: float) -> None:
         self.settings = settings
-        self.habits: dict[PeerId, Habit] = {}
+        self.habits: dict[PeerId, PeerTiming] = {}
         self.crowd: deque[float] = deque(maxlen=CROWD)  # what peers needed, whoever they are
         self._began = now  # my round
         self._started: dict[int, float] = {}  # rounds whose waiting has begun or is over
@@ -166,20 +166,20 @@ class Patience:
         self._habit(peer).took(round, seconds)
         self.crowd.append(seconds)
 
-    def _habit(self, peer: PeerId) -> Habit:
-        habit = self.habits[peer] = self.habits.pop(peer, Habit())
+    def _habit(self, peer: PeerId) -> PeerTiming:
+        habit = self.habits[peer] = self.habits.pop(peer, PeerTiming())
         if len(self.habits) > PEERS:
             del self.habits[next(iter(self.habits))]
         return habit
 
 
-class Receipts:
+class SendDeadlines:
     """How long a round lets its pushes hold it up: as long as peers usually need to take a model, and some more. A
     call has a deadline of its own, which knows the model's size and the link; it holds, too."""
 
     def __init__(self, settings: Waiting) -> None:
         self._settings = settings
-        self._habits: dict[PeerId, Habit] = {}
+        self._habits: dict[PeerId, PeerTiming] = {}
 
     def seconds(self, peers: Iterable[PeerId]) -> float:
         """Until the last of these should have answered; infinite: nobody knows."""
@@ -212,8 +212,8 @@ class Receipts:
         if seconds >= self._settings.least and (habit is None or not habit.known):
             self._habit(peer).took_longer(number, seconds)
 
-    def _habit(self, peer: PeerId) -> Habit:
-        habit = self._habits[peer] = self._habits.pop(peer, Habit())
+    def _habit(self, peer: PeerId) -> PeerTiming:
+        habit = self._habits[peer] = self._habits.pop(peer, PeerTiming())
         if len(self._habits) > PEERS:
             del self._habits[next(iter(self._habits))]
         return habit
@@ -225,7 +225,7 @@ class Receipts:
             return 0.0
         return inf if habit is None or not habit.known else self._deadline(habit)
 
-    def _deadline(self, habit: Habit) -> float:
+    def _deadline(self, habit: PeerTiming) -> float:
         return max(self._settings.least, habit.deadline(self._settings.spread))
 
 

@@ -9,7 +9,7 @@ from pfl_node.types import PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ClosedRound:
     """A round that is over."""
 
     asked: frozenset[PeerId]
@@ -17,16 +17,16 @@ class Closed:
     others: bool  # whoever sent was welcome
 
 
-class Overdue:
+class LateArrivals:
     """The last rounds. A peer has one voice in each: who came in time cannot come again."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds  # that a model may be late; 0: none may
-        self._closed: dict[int, Closed] = {}
+        self._closed: dict[int, ClosedRound] = {}
 
     def close(self, round: int, asked: Iterable[PeerId], came: Iterable[PeerId], *, others: bool) -> None:
         if self.rounds:
-            self._closed[round] = Closed(frozenset(asked), frozenset(came), others)
+            self._closed[round] = ClosedRound(frozenset(asked), frozenset(came), others)
 
     def owes(self, peer: PeerId, round: int) -> bool:
         closed = self._closed.get(round)

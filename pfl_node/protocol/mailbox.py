@@ -12,7 +12,7 @@ from math import inf
 from typing import Protocol
 
 from pfl_node.errors import Reason, Refused
-from pfl_node.protocol.late import Overdue
+from pfl_node.protocol.late import LateArrivals
 from pfl_node.types import Offer, Part, PeerId
 
 
@@ -67,7 +67,7 @@ class Mailbox:
         self._sizes: dict[tuple[PeerId, int | None], int] = {}  # bytes of those
         self._waiting: Counter[PeerId] = Counter()  # bytes that wait or are on the wire
         self._spoiled: set[tuple[PeerId, int]] = set()  # whose model for a round came and could not be used
-        self._overdue = Overdue(self.limits.late)
+        self._overdue = LateArrivals(self.limits.late)
 
     def admit(self, sender: PeerId, round: int | None, part: Part = "model", size: int = 0) -> None:
         """Called with the header, before the payload is read; raises Refused. A `put` or `cancel` must follow."""

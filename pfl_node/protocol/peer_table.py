@@ -10,7 +10,7 @@ K = TypeVar("K")
 NAMES = 2048
 
 
-class Named(Counter[K]):
+class BoundedCounter(Counter[K]):
     """A Counter of at most so many keys. The one that was counted longest ago makes room, and its count goes to
     `rest`, where there is one: the total stays right."""
 

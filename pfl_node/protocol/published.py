@@ -11,7 +11,7 @@ from pfl_node.steps import Publish
 from pfl_node.types import Offer, Part, PeerId
 
 
-class Window:
+class PublishedModels:
     """`show` replaces what is there; `give` raises Refused."""
 
     def __init__(self, me: PeerId, settings: ServeSettings, serves: tuple[Part, ...]) -> None:

@@ -11,7 +11,7 @@ MINUTE = 60.0
 CALLERS = 4096  # who are remembered; without TLS there can be very many names within a minute
 
 
-class Lately:
+class SlidingWindow:
     """When each peer did something within the window, and how much that was."""
 
     def __init__(self, window: float) -> None:
@@ -42,12 +42,12 @@ class Lately:
             del self._of[peer]
 
 
-class Rate:
+class RateLimit:
     """At most `limit` calls of one peer in any window."""
 
     def __init__(self, limit: int, window: float = MINUTE) -> None:
         self.limit = limit
-        self.calls = Lately(window)
+        self.calls = SlidingWindow(window)
 
     def take(self, peer: PeerId, now: float) -> None:
         calls, window = self.calls.of(peer, now), self.calls.window
@@ -57,12 +57,12 @@ class Rate:
         self.calls.add(peer, 1.0, now)
 
 
-class Effort:
+class EffortLimit:
     """At most so many seconds of work for one peer in any window; the work that goes beyond is the last."""
 
     def __init__(self, most: float, window: float = MINUTE) -> None:
         self.most = most
-        self.work = Lately(window)
+        self.work = SlidingWindow(window)
 
     def check(self, peer: PeerId, now: float) -> None:
         took = sum(seconds for _, seconds in self.work.of(peer, now))

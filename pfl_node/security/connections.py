@@ -13,7 +13,7 @@ PAUSE = 0.05  # seconds between two looks: a flood of connections must not becom
 SHORT = 3.0  # seconds that somebody who was turned away was here at most
 
 
-class Arrivals:
+class ConnectionTable:
     """`look` when a connection comes, `left` when one was turned away."""
 
     def __init__(self, port: int) -> None:

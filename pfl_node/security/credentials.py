@@ -13,7 +13,7 @@ from pfl_node.types import PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Passport:
+class Credentials:
     """One consistent set. `context` is for TLS by Python, which tells more than gRPC does."""
 
     key: bytes  # PEM
@@ -27,7 +27,7 @@ class Passport:
         return self.certificate.id
 
 
-def load_passport(files: TlsFiles) -> Passport:
+def load_credentials(files: TlsFiles) -> Credentials:
     """Raises ConfigError for everything that would make others refuse it."""
     key, chain = read(files.key, "key"), read(files.cert, "certificate")
     roots = read(files.ca, "CA certificate") if files.ca else NOBODY
@@ -40,7 +40,7 @@ def load_passport(files: TlsFiles) -> Passport:
     context = _context(files, roots)
     if files.key.read_bytes() != key or files.cert.read_bytes() != chain:
         raise ConfigError(f"{files.cert} changed while it was read")
-    passport = Passport(key, chain, roots, certificate, context)
+    passport = Credentials(key, chain, roots, certificate, context)
     _try_out(passport, files)
     return passport
 
@@ -67,7 +67,7 @@ def _no_passphrase() -> str:
     raise ValueError("the key has a passphrase; a node needs one without")
 
 
-def _try_out(passport: Passport, files: TlsFiles) -> None:
+def _try_out(passport: Credentials, files: TlsFiles) -> None:
     """A handshake with myself, in memory: would a peer with my CA take my certificate?"""
     host = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     host.load_cert_chain(files.cert, files.key)

@@ -13,14 +13,14 @@ import ssl
 from pfl_node.address import parse_address
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 from pfl_node.security.certificate import Certificate, read_der
-from pfl_node.security.credentials import Passport
+from pfl_node.security.credentials import Credentials
 
 NOBODY_LISTENS = "nothing listens there (connection refused)"
 NOT_YET, EXPIRED = 9, 10  # X.509's numbers of what is wrong
 CLOSE = "closed the connection when it saw my certificate"
 
 
-async def knock(address: str, passport: Passport, timeout: float) -> Certificate:
+async def read_certificate(address: str, passport: Credentials, timeout: float) -> Certificate:
     """Whose key answers there, under a certificate that my CA vouches for. Raises PeerGone or Refused."""
     try:
         async with asyncio.timeout(timeout):
@@ -29,7 +29,7 @@ async def knock(address: str, passport: Passport, timeout: float) -> Certificate
         raise PeerGone(address, f"no TLS handshake within {timeout:g} s") from error
 
 
-async def stranger(address: str, timeout: float) -> Certificate | None:
+async def speaks_tls(address: str, timeout: float) -> Certificate | None:
     """What whoever speaks TLS there shows to everybody, to be believed in nothing; None: nobody does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -48,7 +48,7 @@ async def stranger(address: str, timeout: float) -> Certificate | None:
         writer.transport.abort()
 
 
-async def _knock(address: str, passport: Passport) -> Certificate:
+async def _knock(address: str, passport: Credentials) -> Certificate:
     try:
         reader, writer = await _connect(address, passport.context)
     except ssl.SSLCertVerificationError as error:
@@ -82,7 +82,7 @@ def _shown(writer: asyncio.StreamWriter) -> Certificate:
 
 
 async def _disbelieved(address: str, error: ssl.SSLCertVerificationError) -> Refused:
-    shown = await stranger(address, timeout=2.0)
+    shown = await speaks_tls(address, timeout=2.0)
     if error.verify_code in (NOT_YET, EXPIRED):
         when = f" ({shown.not_before:%Y-%m-%d %H:%M} to {shown.not_after:%Y-%m-%d %H:%M} UTC)" if shown else ""
         what = "expired" if error.verify_code == EXPIRED else "is not valid yet; is a clock wrong?"
@@ -100,7 +100,7 @@ def _no_tls(address: str, error: ssl.SSLError) -> PeerError:
     return Refused(Reason.REJECTED, f"the TLS handshake failed: {error.reason or error}", address)
 
 
-def _rejected(address: str, passport: Passport) -> Refused:
+def _rejected(address: str, passport: Credentials) -> Refused:
     why = "that has expired" if passport.certificate.expired() else "it does not believe that issuer"
     return Refused(Reason.REJECTED, f"it {CLOSE} {passport.certificate}: {why}", address)
 

@@ -42,7 +42,7 @@ def meaning(line: str) -> tuple[Reason, str] | None:
     )
 
 
-class Overheard:
+class HandshakeLog:
     """Begin before gRPC is loaded, when it reads how much to say, and before logs are set up. `tell` is called in
     a thread of its own."""
 

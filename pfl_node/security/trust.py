@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pfl_node.errors import PflError, Reason, Refused
 from pfl_node.security.certificate import Certificate
-from pfl_node.security.credentials import Passport, load_passport
+from pfl_node.security.credentials import Credentials, load_credentials
 from pfl_node.security.id_lists import read_ids
 from pfl_node.security.tls_files import TlsFiles
 from pfl_node.types import PeerId
@@ -36,7 +36,7 @@ class Trust:
         self._stamps: dict[Path, Stamp | None] = {}
         self._complained = datetime.min.replace(tzinfo=UTC)
         self._look()
-        self.passport: Passport = load_passport(files)
+        self.passport: Credentials = load_credentials(files)
         self.allow: frozenset[PeerId] | None = self._ids(files.allow, "allow-list")
         self.revoked: frozenset[PeerId] = self._ids(files.revoked, "list of revoked ids") or frozenset()
 
@@ -79,7 +79,7 @@ class Trust:
 
     def _renew(self) -> bool:
         try:
-            fresh = load_passport(self.files)
+            fresh = load_credentials(self.files)
         except PflError as error:
             log.warning("the new certificate is not used: %s", error)
             return False

@@ -122,16 +122,16 @@ def make_certificate(
 
 def make_own_certificate(key: Key, name: str = "", days: float = 3650, start: datetime | None = None) -> bytes:
     """Without a CA: issued by nobody, so that only the id counts. See `nobody.py`."""
-    return make_certificate(key.public_key(), NOBODY, nobodys_key(), name=name, days=days, start=start)
+    return make_certificate(key.public_key(), NOBODY, pinned_issuer_key(), name=name, days=days, start=start)
 
 
-def nobodys_key() -> Key:
+def pinned_issuer_key() -> Key:
     return ec.derive_private_key(NO_SECRET, ec.SECP256R1())
 
 
-def make_nobody() -> bytes:
+def make_pinned_issuer() -> bytes:
     """How NOBODY in `nobody.py` was made."""
-    key = nobodys_key()
+    key = pinned_issuer_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NOBODY_NAME)])
     builder = (
         x509.CertificateBuilder()

@@ -10,7 +10,7 @@ from pfl_node.model import Model
 from pfl_node.steps import Average
 
 
-class Averages:
+class AverageCache:
     """The last answer to nodes whose own model has no weight. Models pass by reference in a simulation, so their
     place in memory names them; those of the last answer are kept, so that no others can lie there."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pfl_node.jsonable import plain
 from pfl_node.sim.attacks.colluders import bad_places
-from pfl_node.sim.policy_comparison import Comparison, Entrant, Row, Spread
+from pfl_node.sim.policy_comparison import Entrant, PolicyComparison, PolicyRow, Spread
 from pfl_node.store.atomic import write_atomic
 
 SAID_ABOVE = ("policy", "task", "nodes", "rounds")  # what a run's summary has, and its row, too
@@ -26,36 +26,36 @@ FIGURES = (
 )
 
 
-def title(found: Comparison) -> str:
+def title(found: PolicyComparison) -> str:
     first, last = found.seeds[0], found.seeds[-1]
     seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
     return f"{found.settings.task.name}, {found.nodes} nodes{_bad(found)}, {found.settings.rounds} rounds, {seeds}"
 
 
-def _bad(found: Comparison) -> str:
+def _bad(found: PolicyComparison) -> str:
     attack = found.settings.attack
     count = len(bad_places(attack, found.nodes, found.seeds[0]))
     return f" ({count} of them malicious: {', '.join(attack.kind)})" if attack.kind else ""
 
 
-def legend(found: Comparison) -> str:
+def legend(found: PolicyComparison) -> str:
     spread = "mean (lowest-highest) over the seeds; " if len(found.seeds) > 1 else ""
     whose = " of the honest nodes" if found.settings.attack.kind else ""
     return f"{spread}shares in %, accuracy{whose} on test data; models and MB sent by all nodes together"
 
 
-def columns(found: Comparison) -> list[str]:
+def columns(found: PolicyComparison) -> list[str]:
     return ["policy", *_measures(found)]
 
 
-def cells(found: Comparison, row: Row) -> list[str]:
+def cells(found: PolicyComparison, row: PolicyRow) -> list[str]:
     return [row.entrant.title, *(measure(row) for measure in _measures(found).values())]
 
 
-def _measures(found: Comparison) -> dict[str, Callable[[Row], str]]:
+def _measures(found: PolicyComparison) -> dict[str, Callable[[PolicyRow], str]]:
     """What the columns show. One cluster, or nobody who chose neighbours: no columns about that."""
     ranged = _ranged if len(found.seeds) > 1 else _mean
-    shown: dict[str, Callable[[Row], str]] = {"accuracy": lambda row: ranged(row.accuracy)}
+    shown: dict[str, Callable[[PolicyRow], str]] = {"accuracy": lambda row: ranged(row.accuracy)}
     if len(found.clusters) > 1:
         shown |= {f"cluster {c}": partial(_cluster, ranged, c) for c in found.clusters}
         shown["fair"] = lambda row: _mean(row.spread("fair_accuracy"))
@@ -68,7 +68,7 @@ def _measures(found: Comparison) -> dict[str, Callable[[Row], str]]:
     return shown
 
 
-def _cluster(form: Callable[[Spread | None], str], cluster: str, row: Row) -> str:
+def _cluster(form: Callable[[Spread | None], str], cluster: str, row: PolicyRow) -> str:
     return form(row.cluster(cluster))
 
 
@@ -84,7 +84,7 @@ def _number(spread: Spread | None, form: str, unit: float = 1.0) -> str:
     return format(spread.mean / unit, form) if spread else ""
 
 
-def knobs(found: Comparison) -> list[str]:
+def knobs(found: PolicyComparison) -> list[str]:
     """Who did not run with its own defaults, and with what instead; a line for those that have the same."""
     alike: dict[str, list[str]] = {}
     for row in found.ran:
@@ -103,14 +103,14 @@ def _value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def failures(found: Comparison) -> list[str]:
+def failures(found: PolicyComparison) -> list[str]:
     return [f"{row.entrant.title} did not run: {row.failure}" for row in found.failed]
 
 
 # -- files and programs ----------------------------------------------------------------------------------------
 
 
-def markdown(found: Comparison) -> str:
+def markdown(found: PolicyComparison) -> str:
     heads = columns(found)
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *(cells(found, row) for row in found.ran)]
     table = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
@@ -118,7 +118,7 @@ def markdown(found: Comparison) -> str:
     return "\n".join([f"# {title(found)}", "", legend(found), "", *table, "", *lists]).rstrip() + "\n"
 
 
-def as_dict(found: Comparison) -> dict[str, Any]:
+def as_dict(found: PolicyComparison) -> dict[str, Any]:
     """`settings` are those of all; a row says what it had of its own."""
     return {
         "task": found.settings.task.name,
@@ -130,7 +130,7 @@ def as_dict(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _row(found: Comparison, row: Row) -> dict[str, Any]:
+def _row(found: PolicyComparison, row: PolicyRow) -> dict[str, Any]:
     entrant = row.entrant
     head = {
         "policy": entrant.title,
@@ -150,7 +150,7 @@ def _spread(spread: Spread | None) -> dict[str, float] | None:
     return asdict(spread) if spread else None
 
 
-def write(found: Comparison, folder: Path) -> None:
+def write(found: PolicyComparison, folder: Path) -> None:
     """compare.json and compare.md."""
     write_atomic(folder / "compare.json", json.dumps(as_dict(found), indent=1).encode() + b"\n")
     write_atomic(folder / "compare.md", markdown(found).encode())

@@ -9,7 +9,7 @@ from pfl_node.sim.faults import Cut, Delay, Fault, Loss, Partition, Skew, Slow
 from pfl_node.types import PeerId
 
 
-class Weather:
+class Conditions:
     """The faults that last, sorted by kind."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:

@@ -16,7 +16,7 @@ Notice = Callable[[PeerId, Collection[PeerId]], None]
 After = Callable[[PeerId, float, Action], None]
 
 
-class Views:
+class DelayDetector:
     """The members that all know of, and for each node those of them that it believes dead.
 
     A crash or a partition is noticed by each node after a delay of its own; a join, a return or a leave is known

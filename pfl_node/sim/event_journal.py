@@ -15,7 +15,7 @@ Level = Literal["rounds", "messages"]
 JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-class Journal:
+class EventJournal:
     """Lines go to a file beside the final one, which takes its place when the run is over. No path: to nowhere."""
 
     def __init__(self, path: Path | None, level: Level = "messages") -> None:

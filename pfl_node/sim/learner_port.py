@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from pfl_node.model import Layout, Model
-from pfl_node.protocol.privacy.dp_account import Account
+from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.protocol.privacy.noisy_scores import Figures
 from pfl_node.settings import Settings
 from pfl_node.types import Eval, Part, PeerId, Split
 
 
-class Learns(Protocol):
+class LearnerPort(Protocol):
     """One node's data and how to learn from it. The same seed gives the same answer."""
 
     @property
@@ -25,7 +25,7 @@ class Learns(Protocol):
     def cluster(self) -> int | None: ...
 
     @property
-    def account(self) -> Account: ...
+    def account(self) -> DpAccount: ...
 
     @property
     def predictions(self) -> Layout | None: ...
@@ -76,7 +76,7 @@ class Learns(Protocol):
     ) -> Model: ...
 
 
-Load = Callable[[int, PeerId], Learns]  # the learner of a place
+Load = Callable[[int, PeerId], LearnerPort]  # the learner of a place
 
 
 def learners_of(settings: Settings, nodes: int) -> Load:
@@ -84,7 +84,7 @@ def learners_of(settings: Settings, nodes: int) -> Load:
     from pfl_node.learning.build import learner_at
     from pfl_node.learning.task import Place
 
-    def load(index: int, node: PeerId) -> Learns:
+    def load(index: int, node: PeerId) -> LearnerPort:
         place = Place(index=index, nodes=nodes, seed=settings.seed, node_id=node)
         return learner_at(settings, place)
 

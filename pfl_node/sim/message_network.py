@@ -98,7 +98,7 @@ class Post:
         finite = step.model.is_finite()  # once for all receivers
 
         def visit(receiver: SimNode) -> Result:
-            receiver.reception.take(offer, finite=finite)
+            receiver.host.take(offer, finite=finite)
             return Result()
 
         def wake(receiver: SimNode) -> None:
@@ -108,14 +108,14 @@ class Post:
 
     def fetch(self, sender: SimNode, step: Fetch, done: Callable[[Answers], None]) -> None:
         def visit(receiver: SimNode) -> Result:
-            offer = sender.reception.mine(receiver.reception.serve(step.part))
+            offer = sender.host.mine(receiver.host.serve(step.part))
             return Result(offer, nbytes=offer.model.nbytes)
 
         self._deliver(sender, step.peers, Parcel("fetch", 0, visit), done)
 
     def ask(self, sender: SimNode, step: Ask, done: Callable[[Answers], None]) -> None:
         def visit(receiver: SimNode) -> Result:
-            score = receiver.reception.evaluate(step.model, sender.id)
+            score = receiver.host.evaluate(step.model, sender.id)
             return Result(score, work=receiver.seconds_to_score(score.samples))
 
         self._deliver(sender, step.peers, Parcel("ask", step.model.nbytes, visit), done)
@@ -177,7 +177,7 @@ class Post:
         world, now, sender, parcel = self._world, self._world.clock.now, flight.sender, flight.parcel
         receiver.traffic.refused[refused.reason.value] += 1
         if parcel.call != "fetch":
-            receiver.warden.offence(sender.id, refused.reason, receiver.clock.now)
+            receiver.guard.offence(sender.id, refused.reason, receiver.clock.now)
         facts = {"from": sender.id, "call": parcel.call, "round": parcel.round, "reason": refused.reason.value}
         world.journal.message(now, receiver.id, "refused", **facts)
         back = now + self._travel(0, receiver)

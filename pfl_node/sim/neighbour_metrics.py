@@ -35,7 +35,7 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NeighbourPrecision:
     """How well the nodes found those of their own cluster, as means over the nodes."""
 
     precision: float | None  # of those chosen, how many are of my cluster
@@ -43,7 +43,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Caught:
+class Detection:
     """How well the quarantines of the honest nodes met the malicious ones, over all pairs of the two."""
 
     precision: float | None  # of those in quarantine, how many are malicious
@@ -75,7 +75,7 @@ def fair_accuracy(by_cluster: Mapping[Cluster, float], alpha: float = 2 / 3) -> 
     return alpha * fmean(values) + (1 - alpha) * (1 - (max(values) - min(values)))
 
 
-def found_neighbours(nodes: Sequence[NodeRecord]) -> Found | None:
+def found_neighbours(nodes: Sequence[NodeRecord]) -> NeighbourPrecision | None:
     """None when no node chose neighbours or no cluster is known. A node without any counts for recall only."""
     chose = [n for n in nodes if n.honest and n.neighbours is not None and n.cluster is not None]
     if not chose:
@@ -89,10 +89,10 @@ def found_neighbours(nodes: Sequence[NodeRecord]) -> Found | None:
             precisions.append(len(picked & mine) / len(picked))
         if mine:
             recalls.append(len(picked & mine) / len(mine))
-    return Found(fmean(precisions) if precisions else None, fmean(recalls) if recalls else None)
+    return NeighbourPrecision(fmean(precisions) if precisions else None, fmean(recalls) if recalls else None)
 
 
-def caught(nodes: Sequence[NodeRecord]) -> Caught | None:
+def caught(nodes: Sequence[NodeRecord]) -> Detection | None:
     """None when no node is malicious."""
     bad = {n.id for n in nodes if not n.honest}
     if not bad:
@@ -100,7 +100,7 @@ def caught(nodes: Sequence[NodeRecord]) -> Caught | None:
     pairs = [(n.id, peer) for n in nodes if n.honest for peer in n.quarantined]
     hits = sum(peer in bad for _, peer in pairs)
     possible = len(bad) * (len(nodes) - len(bad))
-    return Caught(hits / len(pairs) if pairs else None, hits / possible if possible else None)
+    return Detection(hits / len(pairs) if pairs else None, hits / possible if possible else None)
 
 
 def heads_by_cluster(nodes: Sequence[NodeRecord]) -> Heads | None:

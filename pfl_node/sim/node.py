@@ -7,19 +7,19 @@ from random import Random
 from typing import Any
 
 from pfl_node.model import Model
-from pfl_node.node.startup import appoint, entry_round
-from pfl_node.protocol.guard.guard import Warden
+from pfl_node.node.startup import entry_round, make_policy
+from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox, limits_of
 from pfl_node.protocol.privacy.controls import simulated
-from pfl_node.protocol.published import Window
+from pfl_node.protocol.published import PublishedModels
 from pfl_node.seeds import fresh_seed
-from pfl_node.sim.attacks.malicious import Bent, lenient, liar
-from pfl_node.sim.learner_port import Learns
+from pfl_node.sim.attacks.malicious import Malicious, lenient, liar
+from pfl_node.sim.learner_port import LearnerPort
 from pfl_node.sim.message_network import Post
 from pfl_node.sim.neighbour_metrics import NodeRecord
 from pfl_node.sim.sim_driver import SimDriver
 from pfl_node.sim.sim_host import SimReception
-from pfl_node.sim.snapshot import Held, Plan, State
+from pfl_node.sim.snapshot import NodeSnapshot, Plan, State
 from pfl_node.sim.world import Traffic, World
 from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import Eval, Offer, PeerId, Split
@@ -28,7 +28,7 @@ from pfl_node.types import Eval, Offer, PeerId, Split
 class SimNode:
     """away -> up -> left; up -> crashed -> up."""
 
-    def __init__(self, id: PeerId, learner: Learns, plan: Plan, world: World, post: Post) -> None:
+    def __init__(self, id: PeerId, learner: LearnerPort, plan: Plan, world: World, post: Post) -> None:
         self.id = id
         self.learner = learner
         self.world = world
@@ -49,9 +49,9 @@ class SimNode:
         self._confusion: list[list[int]] | None = None
         self._driver: SimDriver | None = None
         self._held = False
-        self.bad = issubclass(plan.policy, Bent)  # malicious, for the others to bear
+        self.bad = issubclass(plan.policy, Malicious)  # malicious, for the others to bear
         self.privacy = simulated(world.settings, id, learner.account)
-        self.reception = SimReception(self, liar(world.settings.attack) if self.bad else None)
+        self.host = SimReception(self, liar(world.settings.attack) if self.bad else None)
         self._set_up()
 
     @property
@@ -70,10 +70,10 @@ class SimNode:
         late = settings.round.staleness if self._plan.policy.late else 0
         self.mailbox = Mailbox(limits_of(serve, late), self._plan.policy.takes)
         guard = lenient(settings.guard) if self.bad else settings.guard
-        self.warden = Warden(guard, certain=True, tell=self._guarded)
+        self.guard = Guard(guard, certain=True, tell=self._guarded)
         model = self.learner.fresh(fresh_seed(settings, self.id, 0), "model")
-        self.policy = appoint(self._plan.policy, self._plan.cfg, settings, self.id, self.learner, model)
-        self.window = Window(self.id, serve, self._plan.policy.serves)
+        self.policy = make_policy(self._plan.policy, self._plan.cfg, settings, self.id, self.learner, model)
+        self.window = PublishedModels(self.id, serve, self._plan.policy.serves)
         if self._checkpoint:
             self.policy.restore(self._checkpoint)
         self.at_work = self.policy.more  # the others linger as long as somebody is
@@ -119,22 +119,22 @@ class SimNode:
         self._stop()
         self.world.views.left(self.id)
 
-    def pause(self) -> Held:
+    def pause(self) -> NodeSnapshot:
         """The segment is over: whatever is under way is dropped, and this is how it goes on."""
         self.stop()
-        known = self.warden.dump()
-        return Held(
+        known = self.guard.dump()
+        return NodeSnapshot(
             *(self.state, self._checkpoint, self.traffic, self._reports, self._told, dict(self._measured)),
             guard=known,
             privacy=self.privacy.dump(),
         )
 
-    def resume(self, held: Held) -> None:
+    def resume(self, held: NodeSnapshot) -> None:
         """Go on from there, instead of from the beginning."""
         self.state, self._checkpoint, self.traffic = held.state, held.checkpoint, held.traffic
         self._reports, self._told, self._measured = held.reports, held.told, held.measured
         self._set_up()
-        self.warden.load(held.guard)
+        self.guard.load(held.guard)
         self.privacy = simulated(self.world.settings, self.id, self.learner.account, held.privacy)
         if held.state != "up":
             self.at_work = False
@@ -285,6 +285,6 @@ class SimNode:
             head=self._told.get("round", {}).get("head"),
             confusion=self._confusion,
             honest=not self.bad,
-            quarantined=tuple(sorted(self.warden.ever)),
-            kept_out=self.warden.refused.total(),
+            quarantined=tuple(sorted(self.guard.ever)),
+            kept_out=self.guard.refused.total(),
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from pfl_node.jsonable import plain
 from pfl_node.sim import neighbour_metrics
-from pfl_node.sim.neighbour_metrics import Caught, Found, Heads, NodeRecord
+from pfl_node.sim.neighbour_metrics import Detection, Heads, NeighbourPrecision, NodeRecord
 from pfl_node.store.atomic import write_atomic
 
 
@@ -42,11 +42,11 @@ class Outcome:
         return neighbour_metrics.fair_accuracy(self.by_cluster)
 
     @property
-    def found(self) -> Found | None:
+    def found(self) -> NeighbourPrecision | None:
         return neighbour_metrics.found_neighbours(self.nodes)
 
     @property
-    def caught(self) -> Caught | None:
+    def caught(self) -> Detection | None:
         return neighbour_metrics.caught(self.nodes)
 
     @property

@@ -16,7 +16,7 @@ from pfl_node.policies.base import Policy
 from pfl_node.settings import PolicySettings, Settings
 from pfl_node.sim.process_pool import Said, cores, run_all
 from pfl_node.sim.scale_knobs import Fit, fit
-from pfl_node.sim.sim_worker import Order
+from pfl_node.sim.sim_worker import WorkerOrder
 
 Knobs = Mapping[str, Any]
 Summary = dict[str, Any]  # a run's, as summary.json has it
@@ -52,7 +52,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PolicyRow:
     """What came out for one of them: its runs in the order of the seeds, or why there are none."""
 
     entrant: Entrant
@@ -72,27 +72,27 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PolicyComparison:
     """All rows: the most accurate first, those that did not run last."""
 
     settings: Settings
     nodes: int
     seeds: range
-    rows: tuple[Row, ...]
+    rows: tuple[PolicyRow, ...]
 
     @property
-    def ran(self) -> list[Row]:
+    def ran(self) -> list[PolicyRow]:
         return [row for row in self.rows if row.failure is None]
 
     @property
-    def failed(self) -> list[Row]:
+    def failed(self) -> list[PolicyRow]:
         return [row for row in self.rows if row.failure is not None]
 
     @property
     def clusters(self) -> list[str]:
         return sorted({c for row in self.ran for run in row.runs for c in run["accuracy_by_cluster"]}, key=int)
 
-    def row(self, title: str) -> Row:
+    def row(self, title: str) -> PolicyRow:
         return next(row for row in self.rows if row.entrant.title == title)
 
 
@@ -177,7 +177,7 @@ def compare(
     out: Path | None = None,
     workers: int | None = None,
     watch: Callable[[Heard], None] | None = None,
-) -> Comparison:
+) -> PolicyComparison:
     """Runs each with the seeds from the settings' one on. Whatever the number of workers, the figures are the same
     but for the CPU seconds."""
     able = [e for e in entrants if not e.refusal]
@@ -185,7 +185,7 @@ def compare(
     folders = _folders([e.title for e in able])
     plan = [(entrant, seed) for entrant in able for seed in over]
     orders = [
-        Order(
+        WorkerOrder(
             _settings(settings, entrant, seed),
             nodes,
             tuple(faults),
@@ -200,9 +200,9 @@ def compare(
             watch(Heard(entrant.title, seed, said))
 
     ends = run_all(orders, workers or cores(), heard)
-    rows = [Row(e, failure=e.refusal) for e in entrants if e.refusal]
+    rows = [PolicyRow(e, failure=e.refusal) for e in entrants if e.refusal]
     rows += [_row(e, ends[i * seeds : (i + 1) * seeds], over) for i, e in enumerate(able)]
-    return Comparison(settings, nodes, over, tuple(sorted(rows, key=_best_first)))
+    return PolicyComparison(settings, nodes, over, tuple(sorted(rows, key=_best_first)))
 
 
 def _settings(settings: Settings, entrant: Entrant, seed: int) -> Settings:
@@ -215,15 +215,15 @@ def _settings(settings: Settings, entrant: Entrant, seed: int) -> Settings:
     return settings.model_copy(update={"policy": policy, "seed": seed, "rounds": rounds, "eval": measured})
 
 
-def _row(entrant: Entrant, ends: Sequence[Said], seeds: Sequence[int]) -> Row:
+def _row(entrant: Entrant, ends: Sequence[Said], seeds: Sequence[int]) -> PolicyRow:
     whys = [(seed, said["why"]) for seed, said in zip(seeds, ends, strict=True) if said["event"] == "failed"]
     if not whys:
-        return Row(entrant, tuple(said["summary"] for said in ends))
+        return PolicyRow(entrant, tuple(said["summary"] for said in ends))
     seed, why = whys[0]
-    return Row(entrant, failure=why if len(whys) == len(ends) else f"{why} (seed {seed})")
+    return PolicyRow(entrant, failure=why if len(whys) == len(ends) else f"{why} (seed {seed})")
 
 
-def _best_first(row: Row) -> tuple[bool, float]:
+def _best_first(row: PolicyRow) -> tuple[bool, float]:
     return row.failure is not None, -(row.accuracy.mean if row.accuracy else 0.0)
 
 

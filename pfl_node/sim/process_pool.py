@@ -1,4 +1,4 @@
-"""Worker processes that simulate side by side, each one run at a time on one thread. Knows nothing of what the
+"""PoolWorker processes that simulate side by side, each one run at a time on one thread. Knows nothing of what the
 runs are for; the order in which they end changes no result."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODULE = "pfl_node.sim.sim_worker"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-class Order(Protocol):
+class RunOrder(Protocol):
     """What a worker is told: a line of text, which its module understands."""
 
     def dump(self) -> str: ...
@@ -32,13 +32,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_all(orders: Sequence[Order], workers: int, heard: Heard, module: str | None = None) -> list[Said]:
+def run_all(orders: Sequence[RunOrder], workers: int, heard: Heard, module: str | None = None) -> list[Said]:
     """What was said last about each run: `done` or `failed`. `heard` is called in this thread."""
     todo: SimpleQueue[int] = SimpleQueue()
     for number in range(len(orders)):
         todo.put(number)
     said: SimpleQueue[tuple[int, Said]] = SimpleQueue()
-    crew = [Worker(orders, todo, said, module or MODULE) for _ in range(min(workers, len(orders)))]
+    crew = [PoolWorker(orders, todo, said, module or MODULE) for _ in range(min(workers, len(orders)))]
     last: dict[int, Said] = {}
     try:
         while len(last) < len(orders):
@@ -54,11 +54,11 @@ def run_all(orders: Sequence[Order], workers: int, heard: Heard, module: str | N
     return [last[number] for number in range(len(orders))]
 
 
-class Worker:
+class PoolWorker:
     """One process, and another one if it dies; a thread of ours listens to it."""
 
     def __init__(
-        self, orders: Sequence[Order], todo: SimpleQueue[int], said: SimpleQueue[tuple[int, Said]], module: str
+        self, orders: Sequence[RunOrder], todo: SimpleQueue[int], said: SimpleQueue[tuple[int, Said]], module: str
     ) -> None:
         self._module = module
         self._orders = orders
@@ -85,7 +85,7 @@ class Worker:
                     self._said.put((number, word))
         self._bury()
 
-    def _do(self, order: Order) -> Iterator[Said]:
+    def _do(self, order: RunOrder) -> Iterator[Said]:
         """What it says, up to `done` or `failed`."""
         try:
             process = self._awake()

@@ -8,7 +8,7 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from pfl_node.protocol.deadlines import Deadline, Patience, Receipts, suffices
+from pfl_node.protocol.deadlines import Deadline, Deadlines, SendDeadlines, suffices
 from pfl_node.sim.fiber import WAIT, Fiber, Reply
 from pfl_node.sim.message_network import Answers, Calls, Post
 from pfl_node.sim.world import World
@@ -43,8 +43,8 @@ class SimRounds:
         self._post = post
         self._clock = node.clock
         self._gatherings: list[Gathering] = []
-        self._patience = Patience(world.settings.round, self._clock.now)
-        self._receipts = Receipts(world.settings.round)
+        self._patience = Deadlines(world.settings.round, self._clock.now)
+        self._receipts = SendDeadlines(world.settings.round)
         self._number = 0
         node.mailbox.heard = lambda peer, round: self._patience.came(peer, round, self._clock.now)
 
@@ -104,7 +104,7 @@ class SimRounds:
         box, believes, worth = self._node.mailbox, self._world.views.believes, self._patience.worth
         box.advance(step.round)
         me, now = self._node.id, self._clock.now
-        missing = self._node.warden.free(box.missing(step.peers, step.round), now)
+        missing = self._node.guard.free(box.missing(step.peers, step.round), now)
         awaited = {p for p in missing if p != me and believes(me, p) and worth(p)}
         deadline = self._patience.enter(step.round, now, step.patience)
         if self._enough(step, awaited):

@@ -19,10 +19,10 @@ from pfl_node.jsonable import plain
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.event_journal import Journal, Level
+from pfl_node.sim.event_journal import EventJournal, Level
 from pfl_node.sim.learner_port import Load, learners_of
 from pfl_node.sim.simulate import MANY, summary_of
-from pfl_node.sim.simulation import Progress, SimSwarm
+from pfl_node.sim.simulation import Progress, Simulation
 from pfl_node.sim.snapshot import Plan, held_from
 from pfl_node.sim.summary import Summary
 from pfl_node.store.atomic import sync_directory, write_atomic
@@ -32,7 +32,7 @@ FORMAT = "pfl-node segment 1"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SegmentMark:
     """Where a run stands between two segments."""
 
     round: int = 0  # the next one
@@ -57,7 +57,7 @@ def simulate_in_segments(
     assert settings.rounds is not None
     policy = load_policy(settings.policy.name)
     plan = Plan(policy, configure(policy, settings.policy.options))
-    shelf = Shelf(out, settings, nodes)
+    shelf = SegmentStore(out, settings, nodes)
     level = level or ("rounds" if nodes > MANY else "messages")
     course = Course(settings, plan, nodes, shelf, level, costs, progress)
     learners = load or learners_of(settings, nodes)
@@ -72,7 +72,7 @@ def simulate_in_segments(
     return summary
 
 
-def _the_same(swarm: SimSwarm) -> Load:
+def _the_same(swarm: Simulation) -> Load:
     """The learners of the segment before: their data is loaded once."""
     return lambda _, node: swarm.world.nodes[node].learner
 
@@ -84,16 +84,16 @@ class Course:
     settings: Settings
     plan: Plan
     nodes: int
-    shelf: Shelf
+    shelf: SegmentStore
     level: Level
     costs: Costs | None
     progress: Callable[[Progress], None] | None
 
-    def segment(self, mark: Mark, until: int, learners: Load) -> tuple[SimSwarm, Mark]:
+    def segment(self, mark: SegmentMark, until: int, learners: Load) -> tuple[Simulation, SegmentMark]:
         """From the mark up to that round; the swarm as it then stands, and its mark."""
         wall, cpu = time.perf_counter(), time.process_time()
-        journal = Journal(self.shelf.journal(mark.round), self.level)
-        swarm = SimSwarm(
+        journal = EventJournal(self.shelf.journal(mark.round), self.level)
+        swarm = Simulation(
             self.settings,
             self.plan,
             learners,
@@ -112,10 +112,10 @@ class Course:
             journal.close()
         journal.publish()
         spent = time.perf_counter() - wall, time.process_time() - cpu
-        return swarm, Mark(until, swarm.virtual_seconds, mark.wall + spent[0], mark.cpu + spent[1])
+        return swarm, SegmentMark(until, swarm.virtual_seconds, mark.wall + spent[0], mark.cpu + spent[1])
 
 
-class Shelf:
+class SegmentStore:
     """The folder of one run. A state is there whole or not at all."""
 
     def __init__(self, out: Path, settings: Settings, nodes: int) -> None:
@@ -133,17 +133,17 @@ class Shelf:
     def _state(self, round: int) -> Path:
         return self.out / "segments" / f"{round:06}"
 
-    def mark(self) -> Mark:
+    def mark(self) -> SegmentMark:
         """Of the last whole state; a run of other settings is begun anew."""
         for folder in sorted((self.out / "segments").glob("??????"), reverse=True):
             facts = json.loads((folder / "swarm.json").read_text())
             if facts["told"] == self.told:
-                return Mark(**facts["mark"])
+                return SegmentMark(**facts["mark"])
         for old in (self.out / "segments").glob("*.jsonl"):
             old.unlink()  # or its rounds would be in my journal
-        return Mark()
+        return SegmentMark()
 
-    def keep(self, swarm: SimSwarm, mark: Mark) -> None:
+    def keep(self, swarm: Simulation, mark: SegmentMark) -> None:
         """The old state stays until the new one has its name."""
         made = self.out / "segments" / "next"
         shutil.rmtree(made, ignore_errors=True)
@@ -164,7 +164,7 @@ class Shelf:
             if old != self._state(mark.round):
                 shutil.rmtree(old)
 
-    def restore(self, swarm: SimSwarm, mark: Mark) -> None:
+    def restore(self, swarm: Simulation, mark: SegmentMark) -> None:
         if mark.round == 0:
             return
         folder = self._state(mark.round)

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.errors import SimulationStuck
-from pfl_node.node.linger import Lingering
+from pfl_node.node.linger import LingerTimer
 from pfl_node.policies.base import Policy
 from pfl_node.sim.fiber import WAIT, Fiber, Reply
 from pfl_node.sim.lane import Lane
@@ -49,7 +49,7 @@ class SimDriver:
         self._receivings: list[Receiving] = []
         self.study = SimStudy(policy, node, world)
         self._moment, self._steps = 0.0, 0  # what was asked for since time last moved
-        self._lingering = Lingering(world.settings.round.linger)
+        self._lingering = LingerTimer(world.settings.round.linger)
         self._trainer_free = 0.0  # when the node's one trainer has done all it was asked for
 
     def start(self) -> None:
@@ -84,9 +84,7 @@ class SimDriver:
             case Fetch():
                 step = replace(step, peers=self._free(step.peers))
                 call = partial(self.post.fetch, self.node, step)
-                return self._call(
-                    fiber, step.peers, call, lambda found: self.node.reception.fetched(found.values())
-                )
+                return self._call(fiber, step.peers, call, lambda found: self.node.host.fetched(found.values()))
             case Ask():
                 step = replace(step, peers=self._free(step.peers))
                 return self._call(fiber, step.peers, partial(self.post.ask, self.node, step), dict)
@@ -142,7 +140,7 @@ class SimDriver:
 
     def _free(self, peers: Iterable[PeerId]) -> list[PeerId]:
         """Without those in quarantine."""
-        return self.node.warden.free(peers, self.clock.now)
+        return self.node.guard.free(peers, self.clock.now)
 
     def _call(
         self,

@@ -24,12 +24,12 @@ class SimReception:
     def take(self, offer: Offer, *, finite: bool) -> None:
         """A model was pushed; raises Refused."""
         mine = self.mine(offer)
-        self.node.warden.admit(offer.sender, self._now)
+        self.node.guard.admit(offer.sender, self._now)
         self.node.mailbox.admit(offer.sender, offer.round, offer.model.layout.part, offer.nbytes)
         try:
             if not finite:
                 raise Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity", offer.sender)
-            self.node.warden.examine(mine, self.node.policy.model, self._now)
+            self.node.guard.examine(mine, self.node.policy.model, self._now)
         except Refused:
             self.node.mailbox.cancel(offer.sender, offer.round)
             self.node.mailbox.spoil(offer.sender, offer.round)
@@ -49,7 +49,7 @@ class SimReception:
         """What an Ask gets; raises Refused. It runs beside the node's own training, which it does not hold up."""
         if not self.node.world.settings.serve.evaluate:
             raise Refused(Reason.NOT_SERVED, "this node does not score models of others", asker)
-        self.node.warden.admit(asker, self._now)
+        self.node.guard.admit(asker, self._now)
         self._check_layout(model, asker)
         score = self._score(model, asker)
         return self._lie(score) if self._lie else score
@@ -66,8 +66,8 @@ class SimReception:
         now = self._now
         for offer in offers:
             if not offer.model.is_finite():
-                self.node.warden.offence(offer.sender, Reason.NOT_FINITE, now)
-        return self.node.warden.fetched([o for o in offers if o.model.is_finite()], self.node.policy.model, now)
+                self.node.guard.offence(offer.sender, Reason.NOT_FINITE, now)
+        return self.node.guard.fetched([o for o in offers if o.model.is_finite()], self.node.policy.model, now)
 
     @property
     def _now(self) -> float:

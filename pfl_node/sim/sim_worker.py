@@ -30,7 +30,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class WorkerOrder:
     """One run. Faults as a user writes them."""
 
     settings: Settings
@@ -53,7 +53,7 @@ class Order:
         )
 
     @classmethod
-    def load(cls, line: str) -> Order:
+    def load(cls, line: str) -> WorkerOrder:
         raw = json.loads(line)
         out = None if raw["out"] is None else Path(raw["out"])
         settings = Settings.model_validate(raw["settings"])
@@ -93,10 +93,10 @@ def main() -> None:
     import pfl_node.learning.learner  # noqa: F401  loads torch, which no run shall pay for
 
     while True:
-        obey(Order.load(orders.get()), voice)
+        obey(WorkerOrder.load(orders.get()), voice)
 
 
-def obey(order: Order, voice: Voice) -> None:
+def obey(order: WorkerOrder, voice: Voice) -> None:
     try:
         found = order.run(voice.progress).as_dict()
     except Exception as error:  # the next run may be better

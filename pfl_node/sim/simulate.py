@@ -11,10 +11,10 @@ from pfl_node.node.startup import check_reports
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.event_journal import Journal, Level
+from pfl_node.sim.event_journal import EventJournal, Level
 from pfl_node.sim.faults import Fault
 from pfl_node.sim.learner_port import Load, learners_of
-from pfl_node.sim.simulation import Progress, SimSwarm
+from pfl_node.sim.simulation import Progress, Simulation
 from pfl_node.sim.snapshot import Plan
 from pfl_node.sim.summary import Summary
 
@@ -41,9 +41,9 @@ def simulate(
     wall, cpu = time.perf_counter(), time.process_time()
     policy = load_policy(settings.policy.name)
     plan = Plan(policy, configure(policy, settings.policy.options))
-    journal = Journal(_file_in(out, "journal.jsonl"), level or ("rounds" if nodes > MANY else "messages"))
+    journal = EventJournal(_file_in(out, "journal.jsonl"), level or ("rounds" if nodes > MANY else "messages"))
     try:
-        swarm = SimSwarm(
+        swarm = Simulation(
             settings,
             plan,
             load or learners_of(settings, nodes),
@@ -64,7 +64,7 @@ def simulate(
     return summary
 
 
-def summary_of(settings: Settings, swarm: SimSwarm, *, wall: float, cpu: float) -> Summary:
+def summary_of(settings: Settings, swarm: Simulation, *, wall: float, cpu: float) -> Summary:
     records = swarm.records()
     ended = any(n.state == "left" for n in records)
     check_reports(settings.policy.name, sum(n.rounds for n in records), had_rounds=ended)

@@ -10,12 +10,12 @@ from random import Random
 
 from pfl_node.errors import SimulationStuck
 from pfl_node.settings import Settings
-from pfl_node.sim.attacks.colluders import Pool, bad_places
-from pfl_node.sim.attacks.malicious import Plot, bent
+from pfl_node.sim.attacks.colluders import SharedModels, bad_places
+from pfl_node.sim.attacks.malicious import AttackPlan, malicious
 from pfl_node.sim.clock import Clock
-from pfl_node.sim.conditions import Weather
+from pfl_node.sim.conditions import Conditions
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.event_journal import Journal
+from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Crash, Cut, Fault, Join, Partition, Restart, check_faults, node_ids
 from pfl_node.sim.learner_port import Load
 from pfl_node.sim.message_network import Post
@@ -39,11 +39,11 @@ class Progress:
 
 def plan_of_bad(plan: Plan, settings: Settings, nodes: int, bad: Collection[int]) -> Plan:
     """What malicious nodes are to do."""
-    pool = Pool() if settings.attack.collude else None
-    return replace(plan, policy=bent(plan.policy, Plot(settings.attack, nodes, len(bad), pool)))
+    pool = SharedModels() if settings.attack.collude else None
+    return replace(plan, policy=malicious(plan.policy, AttackPlan(settings.attack, nodes, len(bad), pool)))
 
 
-class SimSwarm:
+class Simulation:
     """`run()` once; then `records`, `refused` and `virtual_seconds`."""
 
     def __init__(
@@ -53,7 +53,7 @@ class SimSwarm:
         load: Load,
         *,
         nodes: int,
-        journal: Journal,
+        journal: EventJournal,
         faults: Sequence[Fault] = (),
         costs: Costs | None = None,
         progress: Callable[[Progress], None] | None = None,
@@ -66,7 +66,7 @@ class SimSwarm:
         self.progress = progress
         self.virtual_seconds = 0.0
         self.world = World(
-            settings, costs or Costs(), Clock(now), Weather(faults), journal, reported=self._reported
+            settings, costs or Costs(), Clock(now), Conditions(faults), journal, reported=self._reported
         )
         self.post = Post(self.world)
         bad = bad_places(settings.attack, nodes, settings.seed)

@@ -23,7 +23,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class NodeSnapshot:
     """All that must go on."""
 
     state: State
@@ -40,11 +40,11 @@ class Held:
         return asdict(replace(self, checkpoint=None))
 
 
-def held_from(row: Mapping[str, Any], checkpoint: dict[str, Any] | None) -> Held:
+def held_from(row: Mapping[str, Any], checkpoint: dict[str, Any] | None) -> NodeSnapshot:
     """The inverse of `row`, read from JSON, where a number that is none has become null."""
     scores = {split: Eval(**{k: nan_for(v) for k, v in s.items()}) for split, s in row["measured"].items()}
     traffic = Traffic(**row["traffic"] | {"refused": Counter(row["traffic"]["refused"])})
-    return Held(
+    return NodeSnapshot(
         row["state"], checkpoint, traffic, row["reports"], row["told"], scores, row["guard"], row["privacy"]
     )
 

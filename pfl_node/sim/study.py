@@ -52,15 +52,15 @@ class SimStudy:
 
     def _sifted(self, step: Average) -> tuple[float, Average]:
         """Without the models that the guard's gate refuses, and what it takes to score them."""
-        warden, learner = self.node.warden, self.node.learner
-        models = warden.to_score(step, self.policy.model)
+        guard, learner = self.node.guard, self.node.learner
+        models = guard.to_score(step, self.policy.model)
         if not models:
             return 0.0, step
-        if warden.untrained is None:
+        if guard.untrained is None:
             seed = fresh_seed(self.world.settings, self.node.id, UNTRAINED)
             models = (*models, learner.fresh(seed, "model"))
-        scores = learner.score(models, split="val", samples=warden.settings.samples, seed=self._seed("gate"))
-        return self.world.costs.sample * sum(s.samples for s in scores), warden.sifted(
+        scores = learner.score(models, split="val", samples=guard.settings.samples, seed=self._seed("gate"))
+        return self.world.costs.sample * sum(s.samples for s in scores), guard.sifted(
             step, scores, self.node.clock.now
         )
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pfl_node.settings import Settings
-from pfl_node.sim.average_cache import Averages
+from pfl_node.sim.average_cache import AverageCache
 from pfl_node.sim.clock import Action, Clock, Timer
 from pfl_node.sim.clock_skew import Hands, OwnClock
-from pfl_node.sim.conditions import Weather
+from pfl_node.sim.conditions import Conditions
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.delay_detector import Views
-from pfl_node.sim.event_journal import Journal
+from pfl_node.sim.delay_detector import DelayDetector
+from pfl_node.sim.event_journal import EventJournal
 from pfl_node.types import PeerId
 
 if TYPE_CHECKING:
@@ -48,19 +48,21 @@ class World:
     settings: Settings
     costs: Costs
     clock: Clock
-    weather: Weather
-    journal: Journal
+    weather: Conditions
+    journal: EventJournal
     reported: Callable[[], None]  # somebody finished a round
     nodes: dict[PeerId, SimNode] = field(default_factory=dict)
     running: int = 0  # nodes that are up
     until: int | None = None  # a round that nobody begins: whoever reported the one before is held there
     held: int = 0  # nodes that wait there
-    averages: Averages = field(default_factory=Averages)
-    views: Views = field(init=False)
+    averages: AverageCache = field(default_factory=AverageCache)
+    views: DelayDetector = field(init=False)
 
     def __post_init__(self) -> None:
         seed, cuts = self.settings.seed, bool(self.weather.cuts)
-        self.views = Views(self.clock, self.costs, seed, self.in_touch, self._notice, self._after, detours=cuts)
+        self.views = DelayDetector(
+            self.clock, self.costs, seed, self.in_touch, self._notice, self._after, detours=cuts
+        )
 
     def reaches(self, a: PeerId, b: PeerId) -> bool:
         """Would a message of a get to b now?"""

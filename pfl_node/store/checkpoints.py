@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 KEPT = 2
 
 
-class Generations:
+class Checkpoints:
     """Those beside `checkpoint.safetensors`, which is itself number 0: once it was the only one."""
 
     def __init__(self, path: Path) -> None:

@@ -29,7 +29,7 @@ class Identity:
     incarnation: int
 
 
-class Home:
+class DataDir:
     """An open data directory. Holds a lock until it is closed."""
 
     def __init__(self, path: Path, lock: FileIO) -> None:
@@ -42,7 +42,7 @@ class Home:
             raise
 
     @classmethod
-    def open(cls, path: Path | None) -> Home:
+    def open(cls, path: Path | None) -> DataDir:
         """The directory asked for; None: the first of ./pfl-data/node-N that is free, so that a node which died
         finds its own again."""
         if path is not None:

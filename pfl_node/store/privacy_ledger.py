@@ -19,8 +19,8 @@ from pfl_node.store.journal import Journal
 NAME = "privacy.jsonl"
 
 
-class Ledger:
-    """`Ledger(directory)` is what `Account` and `Oracle` note in; threads may share it."""
+class PrivacyLedger:
+    """`PrivacyLedger(directory)` is what `Account` and `Oracle` note in; threads may share it."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / NAME

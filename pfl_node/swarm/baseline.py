@@ -8,11 +8,11 @@ from typing import Any
 
 from pfl_node.errors import PflError
 from pfl_node.settings import EvalSettings, PolicySettings, Settings
-from pfl_node.swarm.process_pipes import Child
+from pfl_node.swarm.process_pipes import ChildPipe
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class LocalRun:
     """What the nodes reach alone, as means over them."""
 
     accuracy: float | None
@@ -30,13 +30,13 @@ class Baseline:
         self.rounds_done = 0
         self.rounds_total = nodes * (settings.rounds or 0)
         self.begun = False
-        self.alone: Alone | None = None
+        self.alone: LocalRun | None = None
         self.failure: PflError | None = None
-        self._child: Child | None = None
+        self._child: ChildPipe | None = None
 
     async def spawn(self) -> None:
         """The process waits, without torch, until it is needed."""
-        self._child = await Child.spawn("pfl_node.swarm.baseline_worker", "the comparison")
+        self._child = await ChildPipe.spawn("pfl_node.swarm.baseline_worker", "the comparison")
 
     async def run(self) -> None:
         """A failure is kept, not raised: the swarm's report is worth more."""
@@ -66,6 +66,6 @@ class Baseline:
             await self._child.close()
 
 
-def _alone(summary: dict[str, Any]) -> Alone:
+def _alone(summary: dict[str, Any]) -> LocalRun:
     by_cluster = {int(c): accuracy for c, accuracy in summary["accuracy_by_cluster"].items()}
-    return Alone(summary["accuracy"], summary["loss"], by_cluster)
+    return LocalRun(summary["accuracy"], summary["loss"], by_cluster)

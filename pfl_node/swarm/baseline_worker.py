@@ -6,11 +6,11 @@ import json
 import sys
 import threading
 
-from pfl_node.swarm.process_pipes import Parent, leave
+from pfl_node.swarm.process_pipes import ParentPipe, leave
 
 
 def main() -> int:
-    parent = Parent()
+    parent = ParentPipe()
     order = parent.order()
     if order is None:
         return 0
@@ -22,7 +22,7 @@ def main() -> int:
     return 0
 
 
-def _simulate(order: str, parent: Parent) -> None:
+def _simulate(order: str, parent: ParentPipe) -> None:
     from pfl_node.settings import Settings
     from pfl_node.sim import simulate
 

@@ -20,7 +20,7 @@ from pfl_node.swarm.messages import page_of
 from pfl_node.swarm.supervisor import Swarm
 from pfl_node.swarm.swarm_dir import directory
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
-from pfl_node.swarm.swarm_report import Report
+from pfl_node.swarm.swarm_report import SwarmReport
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -52,7 +52,7 @@ class Run:
         self.seconds: float | None = None  # that the swarm took; None: it is still running
         self.killed = False
 
-    def go(self, console: Console, *, live: bool) -> Report:
+    def go(self, console: Console, *, live: bool) -> SwarmReport:
         if page := page_of(self.settings, self.swarm.nodes - 1) and page_of(self.settings, 0):
             told = f"Pages: http://{page}/ is that of node-000, node i has that port + i."
             console.print(told, markup=False, soft_wrap=True)
@@ -60,7 +60,7 @@ class Run:
         baseline = self.baseline
         outcome = SwarmOutcome.of(self.swarm, self.seconds or 0.0)
         stopped = any(n.state != "done" for n in outcome.nodes)
-        return Report(
+        return SwarmReport(
             outcome,
             # A part of the rounds is not to be compared with all of them.
             alone=baseline.alone if baseline and not stopped else None,

@@ -19,7 +19,7 @@ from rich.text import Text
 from pfl_node.swarm.baseline import Baseline
 from pfl_node.swarm.format import percent, plural, short
 from pfl_node.swarm.messages import node_name
-from pfl_node.swarm.supervisor import Seat, Swarm
+from pfl_node.swarm.supervisor import NodeSlot, Swarm
 
 COMPARING = "the same nodes alone, to compare"
 AROUND = 8  # lines of a terminal that the rows of the table cannot have
@@ -27,7 +27,7 @@ PARTNERS = 12  # of a node that are named
 EVERY = 10.0  # seconds between two plain lines of a run without an end
 
 
-class View:
+class LiveView:
     """A picture of the swarm, drawn anew for each refresh."""
 
     def __init__(self, swarm: Swarm, *, kinds: Mapping[int, str], baseline: Baseline | None) -> None:
@@ -113,7 +113,7 @@ def processes(swarm: Swarm) -> str:
     return "1 process" if len(swarm.shares) == 1 else f"{len(swarm.shares)} processes"
 
 
-class Lines:
+class StatusLines:
     """The same as plain lines: the start, when all are ready, every tenth of the way, and what else there is."""
 
     def __init__(
@@ -156,7 +156,7 @@ def watching(
 ) -> Iterator[None]:
     """Show the swarm while the block runs."""
     if live and console.is_terminal and not console.is_dumb_terminal:
-        view = View(swarm, kinds=kinds, baseline=baseline)
+        view = LiveView(swarm, kinds=kinds, baseline=baseline)
         # What the workers log is shown above the table, unless it goes to a file.
         with Live(
             view, console=console, refresh_per_second=5, transient=True, redirect_stderr=sys.stderr.isatty()
@@ -168,7 +168,7 @@ def watching(
         def say(line: str) -> None:
             console.print(line, markup=False, soft_wrap=True)
 
-        lines = Lines(swarm, baseline, say, time.monotonic)
+        lines = StatusLines(swarm, baseline, say, time.monotonic)
         swarm.on_event = lambda _: lines.look()
         yield
         console.print()  # the report begins
@@ -176,7 +176,7 @@ def watching(
     yield
 
 
-def groups_of(seats: Sequence[Seat], rows: int) -> list[tuple[str, Sequence[Seat]]]:
+def groups_of(seats: Sequence[NodeSlot], rows: int) -> list[tuple[str, Sequence[NodeSlot]]]:
     """Every node, or as many nodes together as it takes to fit."""
     if len(seats) <= rows:
         return [(node_name(s.index), [s]) for s in seats]
@@ -185,7 +185,7 @@ def groups_of(seats: Sequence[Seat], rows: int) -> list[tuple[str, Sequence[Seat
     return [(f"{node_name(c[0].index)} to {c[-1].index:03d}", c) for c in chunks]
 
 
-def score(seats: Sequence[Seat]) -> str:
+def score(seats: Sequence[NodeSlot]) -> str:
     """The mean accuracy on validation data; the loss where there is no accuracy."""
     for key in ("val_accuracy", "val_loss"):
         said = [s.said.get(key) for s in seats]
@@ -194,7 +194,7 @@ def score(seats: Sequence[Seat]) -> str:
     return "-"
 
 
-def partners(group: Sequence[Seat], seats: Sequence[Seat]) -> str:
+def partners(group: Sequence[NodeSlot], seats: Sequence[NodeSlot]) -> str:
     """What the node itself has found: its neighbours, its head, or whom it merged with last."""
     if len(group) != 1:
         return ""
@@ -213,12 +213,12 @@ def _short(ids: Any, index: Mapping[str, int]) -> str:
     return " ".join(f"{i:02d}" for i in known[:PARTNERS]) + (" and more" if len(known) > PARTNERS else "")
 
 
-def _span(group: Sequence[Seat]) -> str:
+def _span(group: Sequence[NodeSlot]) -> str:
     rounds = [s.round for s in group]
     return f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)}-{max(rounds)}"
 
 
-def _kind(group: Sequence[Seat], kinds: Mapping[int, str]) -> str:
+def _kind(group: Sequence[NodeSlot], kinds: Mapping[int, str]) -> str:
     known = {s.cluster for s in group if s.cluster is not None}
     return ", ".join(kinds[c] for c in sorted(known) if c in kinds)
 

@@ -25,7 +25,7 @@ SHOW_WAIT = 1.0  # seconds for the last words of a process that has ended
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-class Parent:
+class ParentPipe:
     """The parent, seen from the child. Make it first: from then on stdout is stderr."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Parent:
         loop.add_reader(fd, readable)
 
 
-class Child:
+class ChildPipe:
     """A child process, seen from the parent. `order` it, hear it out with `events`, and `close` it in any case."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
@@ -77,7 +77,7 @@ class Child:
         self._shows = asyncio.create_task(self._show())
 
     @classmethod
-    async def spawn(cls, module: str, name: str) -> Child:
+    async def spawn(cls, module: str, name: str) -> ChildPipe:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

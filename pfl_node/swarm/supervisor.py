@@ -16,14 +16,14 @@ from pfl_node.membership.member import Member
 from pfl_node.membership.service import Membership
 from pfl_node.settings import Settings
 from pfl_node.swarm.messages import TraceSpec, WorkerSpec, node_name, split
-from pfl_node.swarm.process_pipes import Child, Said
+from pfl_node.swarm.process_pipes import ChildPipe, Said
 from pfl_node.wire.endpoint import Endpoint
 
 GRACE = 8.0  # seconds that the nodes have to leave in order
 
 
 @dataclass
-class Seat:
+class NodeSlot:
     """What is known of one node from outside."""
 
     index: int
@@ -46,7 +46,7 @@ class Swarm:
         self.shares = split(nodes, workers or _cores())
         self.out = out
         self.trace = trace
-        self.seats = [Seat(i) for i in range(nodes)]
+        self.seats = [NodeSlot(i) for i in range(nodes)]
         self.pids: list[int] = []
         self.imported = 0  # workers that have torch
         self.cpu = 0.0  # seconds of all workers, after their imports
@@ -54,7 +54,7 @@ class Swarm:
         self.stopping = False
         self.on_event: Callable[[Said], None] = lambda _: None
         self.on_kept: Callable[[Said], None] = lambda _: None  # a node of a traced swarm has kept its state
-        self._workers: list[Child] = []
+        self._workers: list[ChildPipe] = []
 
     async def run(self) -> None:
         """Until every node is done, or has left after `stop`. Raises PflError when a worker fails."""
@@ -104,8 +104,8 @@ class Swarm:
     def rounds_total(self) -> int | None:
         return self.settings.rounds and self.settings.rounds * self.nodes
 
-    async def _spawn(self, share: tuple[int, ...]) -> Child:
-        worker = await Child.spawn("pfl_node.swarm.swarm_worker", f"the worker of {_named(share)}")
+    async def _spawn(self, share: tuple[int, ...]) -> ChildPipe:
+        worker = await ChildPipe.spawn("pfl_node.swarm.swarm_worker", f"the worker of {_named(share)}")
         self.pids.append(worker.pid)
         return worker
 
@@ -133,7 +133,7 @@ class Swarm:
             await membership.close()
             await endpoint.stop(grace=0)
 
-    async def _hear_out(self, worker: Child, share: tuple[int, ...], seed: str) -> None:
+    async def _hear_out(self, worker: ChildPipe, share: tuple[int, ...], seed: str) -> None:
         if self.stopping:
             worker.kill()
         worker.order(WorkerSpec(self.settings, self.nodes, share, seed, self.out, self.trace).dump())
@@ -156,7 +156,7 @@ class Swarm:
                 return {**said["data"], "event": said["what"], "index": said["index"]}
         return said
 
-    def _hear_node(self, seat: Seat, event: str, data: Said) -> None:
+    def _hear_node(self, seat: NodeSlot, event: str, data: Said) -> None:
         """A policy may record under any name, also under one of ours."""
         match event, data:
             case "round", {"round": int(number)}:

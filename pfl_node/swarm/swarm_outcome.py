@@ -10,7 +10,7 @@ from typing import Any
 from pfl_node.sim.neighbour_metrics import NodeRecord
 from pfl_node.sim.outcome import Outcome
 from pfl_node.swarm.messages import node_name
-from pfl_node.swarm.supervisor import Seat, Swarm
+from pfl_node.swarm.supervisor import NodeSlot, Swarm
 
 ENDED = ("done", "stopped")  # the states of nodes that left in order
 
@@ -53,7 +53,7 @@ class SwarmOutcome(Outcome):
         return sum(1 for n in self.nodes if n.state not in ENDED)
 
 
-def record(seat: Seat, id: str, names: Mapping[str, str]) -> NodeRecord:
+def record(seat: NodeSlot, id: str, names: Mapping[str, str]) -> NodeRecord:
     result = seat.result or {}
     last = {what: seat.said.get(f"test_{what}") for what in ("accuracy", "loss")}
     test = result.get("measured", {}).get("test", last)

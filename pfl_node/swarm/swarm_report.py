@@ -14,7 +14,7 @@ from rich.text import Text
 from pfl_node.sim import neighbour_metrics
 from pfl_node.sim.neighbour_metrics import NodeRecord
 from pfl_node.store.atomic import write_atomic
-from pfl_node.swarm.baseline import Alone
+from pfl_node.swarm.baseline import LocalRun
 from pfl_node.swarm.format import percent, plural, short, size
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
@@ -23,11 +23,11 @@ PICTURE = 24  # nodes; a bigger picture does not fit a terminal
 
 
 @dataclass(frozen=True)
-class Report:
+class SwarmReport:
     """A run and what it is to be compared and explained with."""
 
     outcome: SwarmOutcome
-    alone: Alone | None = None  # the same nodes without each other
+    alone: LocalRun | None = None  # the same nodes without each other
     kinds: Mapping[int, str] = field(default_factory=dict)  # what the clusters are called
     stopped: bool = False  # by somebody, before the end
     killed: bool = False  # at once: the nodes could not even say how far they were

@@ -19,18 +19,18 @@ from pfl_node.node.lifecycle import Node
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.ops.status import details_of
-from pfl_node.store.data_dir import Home
+from pfl_node.store.data_dir import DataDir
 from pfl_node.swarm.messages import WorkerSpec
-from pfl_node.swarm.process_pipes import Parent, leave
+from pfl_node.swarm.process_pipes import ParentPipe, leave
 from pfl_node.swarm.trace import Trace
 
 PATIENCE = 20.0  # seconds from being told to stop to the end; more than the parent has, if it lives
 
 
-class Worker:
+class SwarmWorker:
     """The nodes of one process."""
 
-    def __init__(self, spec: WorkerSpec, parent: Parent) -> None:
+    def __init__(self, spec: WorkerSpec, parent: ParentPipe) -> None:
         self.spec = spec
         self.parent = parent
         self.trainer = Trainer()
@@ -75,7 +75,7 @@ class Worker:
                 trace.observe(event, data)
             self.parent.tell("node", {"index": index, "what": event, "data": data})
 
-        node = Node(settings, Home.open(settings.data_dir), self.trainer, observe, lab=True)
+        node = Node(settings, DataDir.open(settings.data_dir), self.trainer, observe, lab=True)
         if self.spec.trace:
             self.traces[index] = Trace(self.spec.trace, node, index, self.spec.out, self._kept)
         await node.start()
@@ -94,9 +94,9 @@ class Worker:
 
     async def _confusion(self, node: Node) -> list[list[int]] | None:
         """On its test data."""
-        chronicle = node.chronicle
-        assert chronicle is not None
-        return await self.trainer.soon(lambda: chronicle.learner.confusion(chronicle.policy.model))
+        recorder = node.recorder
+        assert recorder is not None
+        return await self.trainer.soon(lambda: recorder.learner.confusion(recorder.policy.model))
 
 
 def _import_torch() -> None:
@@ -104,14 +104,14 @@ def _import_torch() -> None:
 
 
 def main() -> int:
-    parent = Parent()
+    parent = ParentPipe()
     order = parent.order()
     if order is None:
         return 0
     try:
         spec = WorkerSpec.load(order)
         configure_logs(spec.settings.log)
-        run_loop(Worker(spec, parent).run())
+        run_loop(SwarmWorker(spec, parent).run())
     except BaseException as error:
         return parent.failed(_first(error))
     return 0

@@ -56,9 +56,9 @@ class Trace:
 
     def _round(self, round: int, data: Mapping[str, Any]) -> None:
         if self._spec.messages:
-            for sender in (self._node.reception.received - self._taken).elements():
+            for sender in (self._node.host.received - self._taken).elements():
                 self._write("taken", {"from": sender, "call": "send", "round": round})
-            self._taken = Counter(self._node.reception.received)
+            self._taken = Counter(self._node.host.received)
         details = details_of(self._node)
         self._write("round", {**data, "bytes_sent": self._spec.sent[self._index] + details["bytes_sent"]})
         policy = self._node.policy
@@ -80,10 +80,10 @@ class Trace:
     async def _save(self, part: int, state: Mapping[str, Any], facts: dict[str, Any]) -> None:
         node, path = self._node, state_of(self._out, part, self._node.name)
         assert node.policy is not None
-        assert node.chronicle is not None
+        assert node.recorder is not None
         path.parent.mkdir(parents=True, exist_ok=True)
         same = checkpoint_facts(node.settings, node.policy)
-        layout = node.chronicle.learner.layout
+        layout = node.recorder.learner.layout
         await asyncio.to_thread(lambda: save_checkpoint(path, state, layout, told=None, **same))
         self._kept(facts)
 

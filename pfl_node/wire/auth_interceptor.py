@@ -29,7 +29,7 @@ SAY_AGAIN = 60.0  # seconds
 SAID_LIMIT = 1024  # callers and reasons
 
 
-class Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Every call of every service passes here, health and reflection included."""
 
     def __init__(self, trust: Trust) -> None:

@@ -15,7 +15,7 @@ from pfl_node.wire.dialer import Dialer, Link
 METHOD = "/pfl.v1.Peer/"
 
 
-class Line:
+class PeerChannel:
     """The channel to one peer and the calls on it. ModelChunks stay bytes: the codec reads and writes them."""
 
     def __init__(self, address: str, link: Link) -> None:
@@ -52,18 +52,18 @@ class Line:
         )
 
 
-class Lines:
+class ChannelPool:
     """By peer. Those who call at the same time share a line, and the attempt to make one."""
 
     def __init__(self, dialer: Dialer, connect_timeout: float) -> None:
         self._dialer = dialer
         self._connect_timeout = connect_timeout
-        self._lines: dict[PeerId, Line] = {}
-        self._dialling: dict[tuple[PeerId, str], asyncio.Task[Line]] = {}
+        self._lines: dict[PeerId, PeerChannel] = {}
+        self._dialling: dict[tuple[PeerId, str], asyncio.Task[PeerChannel]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def to(self, peer: PeerId, address: str) -> AsyncIterator[Line]:
+    async def to(self, peer: PeerId, address: str) -> AsyncIterator[PeerChannel]:
         """For one call. Raises PeerGone or Refused when TLS shows that there must be none."""
         line = await self._line(peer, address)
         try:
@@ -91,7 +91,7 @@ class Lines:
             self.forget(peer)
         await asyncio.gather(*self._closing)
 
-    async def _line(self, peer: PeerId, address: str) -> Line:
+    async def _line(self, peer: PeerId, address: str) -> PeerChannel:
         line = self._lines.get(peer)
         if line is not None and line.address != address:
             self.forget(peer)
@@ -108,19 +108,19 @@ class Lines:
             dialling.add_done_callback(lambda done: self._dialled(peer, address, done))
         return await asyncio.shield(dialling)
 
-    async def _dial(self, peer: PeerId, address: str) -> Line:
+    async def _dial(self, peer: PeerId, address: str) -> PeerChannel:
         return self._keep(peer, address, await self._dialer.dial(address, self._connect_timeout, expect=peer))
 
-    def _dialled(self, peer: PeerId, address: str, done: asyncio.Task[Line]) -> None:
+    def _dialled(self, peer: PeerId, address: str, done: asyncio.Task[PeerChannel]) -> None:
         self._dialling.pop((peer, address), None)
         if not done.cancelled():
             done.exception()  # whoever waited has it; nobody may have
 
-    def _keep(self, peer: PeerId, address: str, link: Link) -> Line:
-        line = self._lines[peer] = Line(address, link)
+    def _keep(self, peer: PeerId, address: str, link: Link) -> PeerChannel:
+        line = self._lines[peer] = PeerChannel(address, link)
         return line
 
-    def _retire(self, peer: PeerId, line: Line) -> None:
+    def _retire(self, peer: PeerId, line: PeerChannel) -> None:
         """The calls under way may end; new ones go another way."""
         line.retired = True
         if self._lines.get(peer) is line:
@@ -128,7 +128,7 @@ class Lines:
         if not line.calls:
             self._hang_up(line)
 
-    def _hang_up(self, line: Line) -> None:
+    def _hang_up(self, line: PeerChannel) -> None:
         task = asyncio.get_running_loop().create_task(line.channel.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -21,12 +21,12 @@ from pfl_node.types import Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.async_codec import QUIET, absorb, paced
 from pfl_node.wire.bandwidth import Bandwidth
-from pfl_node.wire.channels import Line, Lines
+from pfl_node.wire.channels import ChannelPool, PeerChannel
 from pfl_node.wire.codec import PART_NUMBERS, Decoder, Envelope, encode, is_one_message, payload_size
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.quirks.malloc import keep_memory
-from pfl_node.wire.quirks.stream_status import Ending
-from pfl_node.wire.statuses import blame
+from pfl_node.wire.quirks.stream_status import StreamStatus
+from pfl_node.wire.statuses import error_from_status
 
 Direction = Literal["in", "out"]
 
@@ -61,7 +61,7 @@ class Translation:
             case grpc.aio.AioRpcError():
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     self.bandwidth.too_slow()
-                raise blame(error, self.peer) from error
+                raise error_from_status(error, self.peer) from error
             case grpc.aio.UsageError():
                 raise PeerGone(self.peer, "the channel was closed") from error
             case TimeoutError():  # no reason to believe that the link is slow
@@ -91,7 +91,7 @@ class PeerClient:
         self.traffic = Traffic()
         self._quiet = quiet
         self._dialer = dialer or Dialer()
-        self._lines = Lines(self._dialer, settings.connect_timeout)
+        self._lines = ChannelPool(self._dialer, settings.connect_timeout)
         self._bandwidths: dict[PeerId, Bandwidth] = {}
 
     async def send(
@@ -148,7 +148,7 @@ class PeerClient:
         link = await self._dialer.dial(address, self.settings.connect_timeout)
         with Translation(PeerId(address), Bandwidth(self.settings.min_bandwidth)):
             async with link.channel:
-                reply: pb.Status = await Line(address, link).status(
+                reply: pb.Status = await PeerChannel(address, link).status(
                     pb.StatusRequest(), timeout=self.settings.base_timeout
                 )
         return reply
@@ -221,7 +221,7 @@ class PeerClient:
             call.cancel()
 
     @asynccontextmanager
-    async def _calling(self, peer: PeerId, address: str) -> AsyncIterator[Line]:
+    async def _calling(self, peer: PeerId, address: str) -> AsyncIterator[PeerChannel]:
         async with self._lines.to(peer, address) as line:
             with Translation(peer, self._bandwidth(peer)):
                 yield line
@@ -232,7 +232,7 @@ class PeerClient:
 
 async def _stream(call: Any, messages: AsyncIterator[bytes], quiet: float) -> tuple[Any, int]:
     """Write everything; the answer, and how many bytes moved. TimeoutError: the other end takes nothing more."""
-    ending = Ending(call)
+    ending = StreamStatus(call)
     moved = 0
     try:
         async with asyncio.timeout(quiet) as patience:

@@ -20,7 +20,7 @@ from pfl_node.types import Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.encodings import PACKED, PLAIN, Coding
 from pfl_node.wire.framing import Chunk, frame, parse
-from pfl_node.wire.vector_reader import ZSTD_WINDOW_LOG, Filler, unzstd
+from pfl_node.wire.vector_reader import ZSTD_WINDOW_LOG, VectorReader, unzstd
 
 VERSION = 1
 MAX_NOTES = 4096
@@ -206,7 +206,7 @@ class Decoder:
         coding = (PACKED if header.zstd else PLAIN)[encoding]
         self._most = _check_size(header, coding.size(layout.size))
         self.heavy = header.zstd and layout.nbytes > HEAVY
-        self._vector = Filler(layout.size, coding, Reason.BOMB if header.zstd else Reason.TOO_LARGE)
+        self._vector = VectorReader(layout.size, coding, Reason.BOMB if header.zstd else Reason.TOO_LARGE)
         self._unpack = unzstd(self._vector) if header.zstd else self._vector.write
 
     def _unpack_data(self, data: memoryview) -> None:

@@ -10,7 +10,7 @@ import grpc
 
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 from pfl_node.security.certificate import Certificate
-from pfl_node.security.handshake import knock
+from pfl_node.security.handshake import read_certificate
 from pfl_node.security.trust import Trust
 from pfl_node.types import PeerId
 from pfl_node.wire.endpoint import channel_options
@@ -78,7 +78,7 @@ class TlsDialer(Dialer):
 
     async def _look(self, address: str, connect_timeout: float, expect: PeerId | None) -> Link:
         generation, passport = self.trust.generation, self.trust.passport
-        shown = await knock(address, passport, connect_timeout)
+        shown = await read_certificate(address, passport, connect_timeout)
         if expect and shown.id != expect:
             raise Refused(Reason.IMPOSTOR, f"{shown.id} answers at {address}")
         self.trust.check(shown)

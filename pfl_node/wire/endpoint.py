@@ -18,9 +18,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from pfl_node.address import is_loopback, parse_address
 from pfl_node.errors import ConfigError
-from pfl_node.wire.quirks.health import Pulse
-from pfl_node.wire.quirks.log_filter import hush
-from pfl_node.wire.quirks.strict_services import Careful
+from pfl_node.wire.quirks.health import LimitedHealth
+from pfl_node.wire.quirks.log_filter import install_log_filter
+from pfl_node.wire.quirks.strict_services import StrictServices
 
 if TYPE_CHECKING:
     from pfl_node.wire.tls import Tls
@@ -100,7 +100,7 @@ class Endpoint:
         self._tls = tls
         self._concurrency = concurrency
         self._services: dict[str, Callable[[grpc.aio.Server], None]] = {}
-        self._health = Pulse()
+        self._health = LimitedHealth()
         self._server: grpc.aio.Server | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()  # servers that were replaced
@@ -132,7 +132,7 @@ class Endpoint:
     async def start(self) -> None:
         """Answer calls; health says NOT_SERVING until `serving`."""
         await self.serving(False)
-        hush()
+        install_log_filter()
         await self._bound.start()
         self._keeper = asyncio.create_task(self._keep())
         if self._tls:
@@ -193,7 +193,7 @@ class Endpoint:
             maximum_concurrent_rpcs=self._concurrency,
             interceptors=[self._tls.door] if self._tls else None,
         )
-        careful: Any = Careful(server)
+        careful: Any = StrictServices(server)
         for register in self._services.values():
             register(careful)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, careful)

@@ -19,7 +19,7 @@ CONNECT_TIMEOUT = 5.0
 
 
 @dataclass(slots=True)
-class Line:
+class MembershipChannel:
     link: Link
     stub: MembershipStub
     calls: int = 0
@@ -27,12 +27,12 @@ class Line:
     broken: bool = False  # not to be used again
 
 
-class Channels:
+class MembershipChannels:
     def __init__(self, idle: float = IDLE, dialer: Dialer | None = None) -> None:
         self._idle = idle
         self._dialer = dialer or Dialer()
-        self._dialling: dict[str, asyncio.Task[Line]] = {}
-        self._lines: dict[str, Line] = {}
+        self._dialling: dict[str, asyncio.Task[MembershipChannel]] = {}
+        self._lines: dict[str, MembershipChannel] = {}
         self._reaper: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -76,7 +76,7 @@ class Channels:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def _line(self, address: str, timeout: float) -> Line:
+    async def _line(self, address: str, timeout: float) -> MembershipChannel:
         line = self._lines.get(address)
         if line is not None and self._dialer.usable(line.link):
             return line
@@ -90,31 +90,31 @@ class Channels:
             dialling.add_done_callback(lambda done: self._dialled(address, done))
         return await asyncio.shield(dialling)
 
-    async def _dial(self, address: str, timeout: float) -> Line:
+    async def _dial(self, address: str, timeout: float) -> MembershipChannel:
         return self._keep(address, await self._dialer.dial(address, timeout))
 
-    def _dialled(self, address: str, done: asyncio.Task[Line]) -> None:
+    def _dialled(self, address: str, done: asyncio.Task[MembershipChannel]) -> None:
         self._dialling.pop(address, None)
         if not done.cancelled():
             done.exception()  # whoever waited has it; nobody may have
 
-    def _keep(self, address: str, link: Link) -> Line:
+    def _keep(self, address: str, link: Link) -> MembershipChannel:
         now = asyncio.get_running_loop().time()
-        line = self._lines[address] = Line(link, MembershipStub(link.channel), idle_since=now)
+        line = self._lines[address] = MembershipChannel(link, MembershipStub(link.channel), idle_since=now)
         return line
 
-    def _retire(self, address: str, line: Line) -> None:
+    def _retire(self, address: str, line: MembershipChannel) -> None:
         """The calls under way may end."""
         line.broken = True
         self._forget(address, line)
         if not line.calls:
             self._hang_up(line)
 
-    def _forget(self, address: str, line: Line) -> None:
+    def _forget(self, address: str, line: MembershipChannel) -> None:
         if self._lines.get(address) is line:
             del self._lines[address]
 
-    def _hang_up(self, line: Line) -> None:
+    def _hang_up(self, line: MembershipChannel) -> None:
         line.broken = True
         closing = asyncio.create_task(line.link.channel.close(None))
         self._closing.add(closing)

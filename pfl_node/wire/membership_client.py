@@ -12,11 +12,11 @@ from pfl_node.errors import ConfigError, PeerGone, Reason, Refused
 from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.packet import Kind, Packet
-from pfl_node.security.handshake import stranger
+from pfl_node.security.handshake import speaks_tls
 from pfl_node.types import PeerId
 from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire.dialer import Dialer
-from pfl_node.wire.membership_channels import Channels
+from pfl_node.wire.membership_channels import MembershipChannels
 from pfl_node.wire.statuses import REASON_KEY
 
 JOIN_TIMEOUT = 3.0
@@ -24,10 +24,10 @@ SYNC_TIMEOUT = 5.0
 CHECK_TRIES, CHECK_WAIT = 6, 0.3  # while a seed finds out whether my id is in use
 
 
-class Calls:
+class MembershipClient:
     def __init__(self, dialer: Dialer | None = None) -> None:
         self._dialer = dialer or Dialer()
-        self._channels = Channels(dialer=self._dialer)
+        self._channels = MembershipChannels(dialer=self._dialer)
 
     async def close(self) -> None:
         await self._channels.close()
@@ -86,7 +86,7 @@ def _answerer(wire: pb.Member, who: PeerId | None, address: str) -> Member:
 
 async def _expects_tls(address: str) -> None:
     """gRPC says no more than that the connection was closed. Raises Refused where TLS is spoken."""
-    if await stranger(address, timeout=1.0):
+    if await speaks_tls(address, timeout=1.0):
         raise Refused(Reason.NO_TLS, "it speaks TLS, this side does not: start this one with --tls", address)
 
 

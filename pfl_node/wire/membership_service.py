@@ -24,7 +24,7 @@ Context = Any
 Method = Callable[[Any, Context], Awaitable[Message]]
 
 
-class Desk(Protocol):
+class SwimPort(Protocol):
     """What the servicer needs of an engine."""
 
     @property
@@ -40,9 +40,9 @@ class Desk(Protocol):
     async def reply_to(self, packet: Packet) -> Packet | None: ...
 
 
-class Servicer(MembershipServicer):
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+class MembershipService(MembershipServicer):
+    def __init__(self, context: SwimPort) -> None:
+        self._context = context
 
     def register(self, server: grpc.aio.Server) -> None:
         """Requests come as bytes: one that cannot be read is counted and answered like any other nonsense."""
@@ -59,15 +59,15 @@ class Servicer(MembershipServicer):
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:  # noqa: N802
         await self._ready(context)
         newcomer = await self._checked(request.member, context)
-        if newcomer.id == self._desk.me.id and newcomer.address == self._desk.me.address:
+        if newcomer.id == self._context.me.id and newcomer.address == self._context.me.address:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is yourself")
-        admission = self._desk.admit(newcomer)
+        admission = self._context.admit(newcomer)
         if admission.again:
             await context.abort(grpc.StatusCode.ABORTED, admission.reason)
         if not admission.accepted:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, admission.reason)
         return pb.JoinReply(
-            sender=packet_codec.to_wire(self._desk.me), members=packet_codec.to_wires(self._desk.members())
+            sender=packet_codec.to_wire(self._context.me), members=packet_codec.to_wires(self._context.members())
         )
 
     async def Ping(self, request: pb.Packet, context: Context) -> pb.Packet:  # noqa: N802
@@ -77,10 +77,10 @@ class Servicer(MembershipServicer):
             check_sender(packet.sender.id)
         except Refused as refused:
             await self._garbage(refused, context)
-        reply = await self._desk.reply_to(packet)
+        reply = await self._context.reply_to(packet)
         if reply is None and packet.kind is not Kind.GOSSIP:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "no answer")
-        return packet_codec.pack(reply or Packet(Kind.GOSSIP, self._desk.me))
+        return packet_codec.pack(reply or Packet(Kind.GOSSIP, self._context.me))
 
     async def PingReq(self, request: pb.Packet, context: Context) -> pb.Packet:  # noqa: N802
         return await self.Ping(request, context)
@@ -88,26 +88,26 @@ class Servicer(MembershipServicer):
     async def Sync(self, request: pb.State, context: Context) -> pb.State:  # noqa: N802
         await self._ready(context)
         sender = await self._checked(request.sender, context)
-        if sender.id == self._desk.me.id:
+        if sender.id == self._context.me.id:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is yourself")
         try:
             theirs = packet_codec.from_wires(request.members)
         except Refused as refused:
             await self._garbage(refused, context)
-        mine = packet_codec.to_wires(self._desk.members())
-        self._desk.absorb(theirs, sender.id)
-        return pb.State(sender=packet_codec.to_wire(self._desk.me), members=mine)
+        mine = packet_codec.to_wires(self._context.members())
+        self._context.absorb(theirs, sender.id)
+        return pb.State(sender=packet_codec.to_wire(self._context.me), members=mine)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:  # noqa: N802
         await self._ready(context)
         member = await self._checked(request.member, context)
         if member.state is not State.LEFT:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "only a member that left can say so")
-        await self._desk.reply_to(Packet(Kind.GOSSIP, member))
+        await self._context.reply_to(Packet(Kind.GOSSIP, member))
         return pb.LeaveReply()
 
     async def List(self, request: pb.ListRequest, context: Context) -> pb.ListReply:  # noqa: N802, ARG002
-        return pb.ListReply(self=self._desk.me.id, members=packet_codec.to_wires(self._desk.members()))
+        return pb.ListReply(self=self._context.me.id, members=packet_codec.to_wires(self._context.members()))
 
     def _reading(self, method: Method, kind: type[Message]) -> Callable[[bytes, Context], Awaitable[Message]]:
         async def answer(message: bytes, context: Context) -> Message:
@@ -121,7 +121,7 @@ class Servicer(MembershipServicer):
         return answer
 
     async def _ready(self, context: Context) -> None:
-        if not self._desk.running:
+        if not self._context.running:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "still starting, or leaving")
 
     async def _checked(self, wire: pb.Member, context: Context) -> Member:
@@ -134,6 +134,6 @@ class Servicer(MembershipServicer):
             await self._garbage(refused, context)
 
     async def _garbage(self, refused: Refused, context: Context) -> NoReturn:
-        self._desk.counters["garbage" if refused.reason is Reason.GARBAGE else str(refused.reason)] += 1
+        self._context.counters["garbage" if refused.reason is Reason.GARBAGE else str(refused.reason)] += 1
         await context.abort(STATUS[refused.reason], refused.text, ((REASON_KEY, str(refused.reason)),))
         raise AssertionError("abort does not return")

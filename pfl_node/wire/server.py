@@ -1,4 +1,4 @@
-"""The Peer service: turns calls into questions to its Host, and refusals into precise gRPC statuses.
+"""The Peer service: turns calls into questions to its HostPort, and refusals into precise gRPC statuses.
 
 A handler never calls out to other peers, and nothing a caller sends can stop the node.
 """
@@ -25,7 +25,7 @@ from pfl_node.wire.async_codec import QUIET, absorb, paced
 from pfl_node.wire.codec import PARTS, Decoder, Envelope, encode, misfit
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.quirks.malloc import keep_memory
-from pfl_node.wire.statuses import REASON_KEY, STATUS, explained
+from pfl_node.wire.statuses import REASON_KEY, STATUS, refusal_metadata
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 
-class Host(Protocol):
+class HostPort(Protocol):
     """The node as the wire sees it. All run on the event loop and are quick, `evaluate` excepted.
 
     What is admitted ends in exactly one of `deliver`, `evaluate`, `serve` or `cancel`, and every call, admitted or
@@ -71,7 +71,7 @@ class PeerService:
 
     def __init__(
         self,
-        host: Host,
+        host: HostPort,
         settings: WireSettings | None = None,
         *,
         seen: Seen | None = None,
@@ -213,7 +213,7 @@ class PeerService:
             return answer
         except Refused as refused:
             failure, code, outcome = refused.text, STATUS[refused.reason], str(refused.reason)
-            told = explained(refused)
+            told = refusal_metadata(refused)
         except asyncio.CancelledError:
             visit.end(str(Reason.TRUNCATED))
             raise
@@ -240,7 +240,7 @@ def _parsed(kind: type[M], message: bytes) -> M:
 class Visit:
     """One call from its header to its end."""
 
-    def __init__(self, host: Host, call: str, now: float) -> None:
+    def __init__(self, host: HostPort, call: str, now: float) -> None:
         self.began = now
         self.peer = ""
         self.nbytes = 0

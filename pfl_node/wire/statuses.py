@@ -50,13 +50,13 @@ UNEXPLAINED = {
 }
 
 
-def explained(refused: Refused) -> tuple[tuple[str, str], ...]:
+def refusal_metadata(refused: Refused) -> tuple[tuple[str, str], ...]:
     """The metadata of a refusal."""
     reason = (REASON_KEY, str(refused.reason))
     return (reason,) if refused.round is None else (reason, (ROUND_KEY, str(refused.round)))
 
 
-def blame(error: grpc.aio.AioRpcError, peer: PeerId) -> PeerGone | Refused:
+def error_from_status(error: grpc.aio.AioRpcError, peer: PeerId) -> PeerGone | Refused:
     """The peer's own reason, if it gave one; else a guess from the status; else it is gone."""
     code, text = error.code(), error.details() or error.code().name
     metadata: Any = error.trailing_metadata() or ()

@@ -9,14 +9,14 @@ from typing import Any
 import grpc
 
 from pfl_node.errors import Reason
-from pfl_node.security.connections import Arrivals
-from pfl_node.security.credentials import Passport
-from pfl_node.security.handshake_log import Overheard
+from pfl_node.security.connections import ConnectionTable
+from pfl_node.security.credentials import Credentials
+from pfl_node.security.handshake_log import HandshakeLog
 from pfl_node.security.requirements import prepare
 from pfl_node.security.tls_files import TlsFiles
 from pfl_node.security.trust import Trust
 from pfl_node.types import PeerId
-from pfl_node.wire.auth_interceptor import Door
+from pfl_node.wire.auth_interceptor import AuthInterceptor
 from pfl_node.wire.dialer import TlsDialer
 
 CLOSING = 0.1  # seconds until the connection of one who was turned away is gone from the kernel's table
@@ -28,11 +28,11 @@ class Tls:
     def __init__(self, files: TlsFiles, *, reload: float = 1.0, name: str = "") -> None:
         prepare(files, name)
         self.trust = Trust(files)
-        self.door = Door(self.trust)
+        self.door = AuthInterceptor(self.trust)
         self.dialer = TlsDialer(self.trust)
         self._reload = reload
         self._watching: asyncio.Task[None] | None = None
-        self._arrivals: Arrivals | None = None
+        self._arrivals: ConnectionTable | None = None
 
     @property
     def id(self) -> PeerId:
@@ -53,10 +53,10 @@ class Tls:
 
         return grpc.dynamic_ssl_server_credentials(_configuration(shown), fetch, True)
 
-    def overhear(self, ears: Overheard, port: int) -> None:
+    def overhear(self, ears: HandshakeLog, port: int) -> None:
         """From now on the log tells of connections that did not come as far as a call."""
         loop = asyncio.get_running_loop()
-        self._arrivals = Arrivals(port)
+        self._arrivals = ConnectionTable(port)
 
         def tell(reason: Reason, words: str) -> None:
             with suppress(RuntimeError):  # the loop is closed
@@ -84,5 +84,5 @@ class Tls:
             self.trust.refresh()
 
 
-def _configuration(passport: Passport) -> Any:
+def _configuration(passport: Credentials) -> Any:
     return grpc.ssl_server_certificate_configuration([(passport.key, passport.chain)], passport.roots)

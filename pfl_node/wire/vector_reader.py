@@ -16,7 +16,7 @@ ZSTD_WINDOW_LOG = 20  # weights repeat nothing over a long distance, and it boun
 ZSTD_STEP = 1 << 17  # bytes unpacked at a time
 
 
-class Filler:
+class VectorReader:
     """Memory is taken once, for the whole vector, or not at all when one chunk holds it as it must be."""
 
     def __init__(self, numbers: int, coding: Coding, beyond: Reason) -> None:
@@ -79,7 +79,7 @@ class Filler:
         self._at += placed.size
 
 
-def unzstd(sink: Filler) -> Callable[[memoryview], object]:
+def unzstd(sink: VectorReader) -> Callable[[memoryview], object]:
     """Unpacks in small steps into the sink, which stops it by raising."""
     window = 1 << ZSTD_WINDOW_LOG
     writer = zstandard.ZstdDecompressor(max_window_size=window).stream_writer(

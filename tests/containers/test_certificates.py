@@ -14,7 +14,7 @@ from pfl_node.daemon.tls_setup import check_tls, tls_of
 from pfl_node.errors import ConfigError
 from pfl_node.security.tls_files import TlsFiles
 from pfl_node.settings import Settings
-from pfl_node.store.data_dir import Home
+from pfl_node.store.data_dir import DataDir
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.tls import Tls
 from tests.containers.files import DOCKER
@@ -63,7 +63,7 @@ def test_a_node_that_takes_the_first_free_directory_finds_its_certificate_there(
     certificates.main([])
     monkeypatch.chdir(tmp_path / "DATA")
     check_tls(settings)
-    homes = [Home.open(None) for _ in range(3)]
+    homes = [DataDir.open(None) for _ in range(3)]
     try:
         tls = tls_of(settings, homes[0])
         assert tls

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node.lifecycle import Node
 from pfl_node.settings import Settings
-from pfl_node.store.data_dir import Home
+from pfl_node.store.data_dir import DataDir
 
 T = TypeVar("T")
 DEADLINE = 60.0  # seconds for anything to happen on a busy machine
@@ -110,7 +110,7 @@ class Town:
             if life:
                 life.events.append((event, data))
 
-        life = Life(Node(wanted, Home.open(self.path / name), trainer or self.trainer, observe, lab=lab))
+        life = Life(Node(wanted, DataDir.open(self.path / name), trainer or self.trainer, observe, lab=lab))
         self._stack.push_async_callback(life.close)
         await life.node.start()
         return life

@@ -63,7 +63,7 @@ class Siege:
         self.carl = PeerClient(CARL, bob.node.settings.run, WireSettings())
 
     async def begins(self) -> None:
-        await self.bob.until(lambda: self.bob.node.reception.received)
+        await self.bob.until(lambda: self.bob.node.host.received)
 
     async def close(self) -> None:
         await self.carl.close()
@@ -130,8 +130,8 @@ class Siege:
         status = await self.status()
         assert status["state"] == "training"
         assert status["round"] >= 1
-        assert self.ann.node.chronicle
-        assert set(self.ann.node.chronicle.failures) <= {("SendModel", "flood")}  # he may be busy, and says so
+        assert self.ann.node.recorder
+        assert set(self.ann.node.recorder.failures) <= {("SendModel", "flood")}  # he may be busy, and says so
         sent = self.ann.node.client.traffic.models[self.bob.node.id, "out"]
         assert status["models_received"][self.ann.node.id] >= sent
 
@@ -300,7 +300,7 @@ def test_a_call_without_any_message_is_truncated(front: Front, pair: str, call: 
 
 def test_a_model_that_is_broken_off_is_counted_and_gives_its_place_back(front: Front) -> None:
     async def go(siege: Siege) -> None:
-        bob, reception = siege.bob, siege.bob.node.reception
+        bob, host = siege.bob, siege.bob.node.host
 
         def on_its_way() -> bool:
             return EVE in repr(bob.node.mailbox._coming)
@@ -312,7 +312,7 @@ def test_a_model_that_is_broken_off_is_counted_and_gives_its_place_back(front: F
             await bob.until(on_its_way)
             call.cancel()
             await bob.until(lambda: not on_its_way())
-        await bob.until(lambda: reception.refused["truncated"] == before["truncated"] + 4)
+        await bob.until(lambda: host.refused["truncated"] == before["truncated"] + 4)
         assert (await siege.send(siege.chunk().SerializeToString())).code is Code.OK
         await siege.is_well()
 

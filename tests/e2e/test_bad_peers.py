@@ -49,10 +49,10 @@ async def quarantines(life: Life) -> None:
     own rounds, which take as long as the machine lets them."""
     for _ in range(300):
         learnt = any(row.get("test_accuracy", 0) > 0.5 for row in life.rows("round"))
-        if life.rows("quarantined") and "quarantined" in life.node.reception.refused and learnt:
+        if life.rows("quarantined") and "quarantined" in life.node.host.refused and learnt:
             return
         await life.rounds(1)
-    raise AssertionError(f"300 rounds, and {life.rows('quarantined')}, {life.node.reception.refused}")
+    raise AssertionError(f"300 rounds, and {life.rows('quarantined')}, {life.node.host.refused}")
 
 
 @pytest.mark.parametrize(("kind", "reason"), [("nan", "not_finite"), ("sign_flip", "outlier")])
@@ -91,7 +91,7 @@ def test_without_tls_nobody_can_put_another_into_quarantine_by_using_its_name(tm
             with pytest.raises(Refused) as refused:
                 await forger.send(life.node.id, life.address, bad, round=0)
             assert refused.value.reason is Reason.NOT_FINITE
-        assert life.node.warden.free([victim], asyncio.get_running_loop().time()) == [victim]
+        assert life.node.guard.free([victim], asyncio.get_running_loop().time()) == [victim]
         await forger.send(life.node.id, life.address, policy.model, round=0)
         await forger.close()
 

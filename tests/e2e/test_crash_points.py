@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pfl_node.failpoints import PLACES
-from pfl_node.store.checkpoints import Generations
+from pfl_node.store.checkpoints import Checkpoints
 from tests.e2e.processes import DEADLINE, command, fast, processes, until
 from tests.e2e.writer import Desk
 
@@ -112,13 +112,13 @@ class Record:
 
     def go_on(self, folder: Path) -> None:
         """A restart inside the test: it finds what it must, and the next checkpoint leaves the directory tidy."""
-        desk = Desk(folder)
-        self.check(desk.round, desk.home.identity.incarnation, desk.home.identity.id)
-        desk.write(desk.round + 1)
-        desk.write(desk.round + 2)
-        assert len(desk.generations.files()) == 2
+        context = Desk(folder)
+        self.check(context.round, context.home.identity.incarnation, context.home.identity.id)
+        context.write(context.round + 1)
+        context.write(context.round + 2)
+        assert len(context.generations.files()) == 2
         assert not list(folder.glob(".checkpoint*"))
-        desk.close()
+        context.close()
         again = Desk(folder)
         assert again.round == self.finished + 2
         again.close()
@@ -137,7 +137,7 @@ def test_killed_there_a_writer_goes_on_from_one_of_the_last_two(
 
 
 def spoil_checkpoint(folder: Path) -> None:
-    newest, *_ = Generations(folder / "checkpoint.safetensors").files().values()
+    newest, *_ = Checkpoints(folder / "checkpoint.safetensors").files().values()
     newest.write_bytes(newest.read_bytes()[:-1])
 
 
@@ -251,7 +251,7 @@ def test_a_full_disk_is_reported_and_the_training_goes_on(
     assert code == 0, output
     assert output.count("the checkpoint was not written; training goes on") == 2
     assert output.count("No space left on device") == 3
-    found = Generations(tmp_path / "n" / "checkpoint.safetensors").files()
+    found = Checkpoints(tmp_path / "n" / "checkpoint.safetensors").files()
     assert list(found) == [2, 1]
 
 
@@ -259,13 +259,13 @@ def test_a_node_whose_checkpoints_are_all_damaged_ends_with_a_line_that_says_wha
     tmp_path: Path, node: Callable[..., tuple[int, str]]
 ) -> None:
     assert node("", 4)[0] == 0
-    files = list(Generations(tmp_path / "n" / "checkpoint.safetensors").files().values())
+    files = list(Checkpoints(tmp_path / "n" / "checkpoint.safetensors").files().values())
     assert len(files) == 2
     files[0].write_bytes(b"")
     code, output = node("", 5)
     assert code == 0
     assert f"checkpoint {files[0].name} cannot be used, going on from the one before" in output
-    for file in Generations(tmp_path / "n" / "checkpoint.safetensors").files().values():
+    for file in Checkpoints(tmp_path / "n" / "checkpoint.safetensors").files().values():
         file.write_bytes(b"")
     code, output = node("", 6)
     assert code == 1

@@ -82,11 +82,11 @@ def test_a_round_goes_on_without_one_that_does_not_come_and_says_so(tmp_path: Pa
         lost = [row["peers"] for row in ann.journal if row["event"] == "given_up"]
         assert lost
         assert lost == [[bob.node.id]] * len(lost)
-        assert ann.node.lookout.hub.recent(kinds={"given_up"})[-1].data["peers"] == [bob.node.id]
+        assert ann.node.observer.hub.recent(kinds={"given_up"})[-1].data["peers"] == [bob.node.id]
         assert (await told(ann))["given_up"] >= len(lost)
         trainer.may_begin.set()
-        received = ann.node.reception.received[bob.node.id]
-        await bob.until(lambda: ann.node.reception.received[bob.node.id] >= received + 3)
+        received = ann.node.host.received[bob.node.id]
+        await bob.until(lambda: ann.node.host.received[bob.node.id] >= received + 3)
         await bob.close()
         await trainer.close()
 

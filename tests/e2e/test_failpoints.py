@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import PeerGone, Reason, Refused
-from pfl_node.node.learn import Study
+from pfl_node.node.learn import LearningSteps
 from pfl_node.steps import Average
 from tests.arm_failpoints import failing
 from tests.e2e.in_process import Life, Town, play
@@ -63,7 +63,7 @@ def test_a_model_that_is_thrown_away_on_arrival_is_refused_and_may_be_sent_again
 def test_without_a_merge_the_own_model_stays() -> None:
     nobody: Any = SimpleNamespace()
     with failing("merge=return"):
-        answer = asyncio.run(Study(nobody, nobody).answer(Average(constant(1.0), [constant(3.0)])))
+        answer = asyncio.run(LearningSteps(nobody, nobody).answer(Average(constant(1.0), [constant(3.0)])))
     assert answer == constant(1.0)
 
 
@@ -89,9 +89,9 @@ def test_a_node_that_admits_nothing_and_goes_without_a_word_is_dead_for_the_othe
         bob = await town.runs("bob", policy=EL, start={"wait": 30}, peer_seed=[ann.address])
         await bob.rounds(1)
         with failing("admit=return;leave=return"):
-            chronicle = ann.node.chronicle
-            assert chronicle
-            await ann.until(lambda: chronicle.failures["SendModel", "flood"] > 0)
+            recorder = ann.node.recorder
+            assert recorder
+            await ann.until(lambda: recorder.failures["SendModel", "flood"] > 0)
             assert await bob.stops() == "stopped"
             await bob.close()
         await ann.until(lambda: state_of(ann, bob) == "dead")

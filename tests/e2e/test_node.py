@@ -1,4 +1,4 @@
-"""The life of a node: start, company, stop, restart, mistakes. Real nodes in this process, real gRPC."""
+"""The life of a node: start, peers, stop, restart, mistakes. Real nodes in this process, real gRPC."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from safetensors import safe_open
 from pfl_node.errors import ConfigError, PflError, Reason, Refused, StoreError, TaskError
 from pfl_node.learning.trainer import Between, Trainer
 from pfl_node.settings import WireSettings
-from pfl_node.store.checkpoints import Generations
+from pfl_node.store.checkpoints import Checkpoints
 from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
 from tests.e2e.in_process import Life, Town, play
@@ -207,9 +207,9 @@ def test_get_head_and_get_model_give_the_model_of_the_last_report(tmp_path: Path
         await life.stops()
         with safe_open(life.node.home.model, framework="numpy") as file:
             kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        chronicle = life.node.chronicle
-        assert chronicle
-        assert chronicle.learner.from_tensors(kept) == whole.model
+        recorder = life.node.recorder
+        assert recorder
+        assert recorder.learner.from_tensors(kept) == whole.model
 
     play(tmp_path, scene)
 
@@ -226,7 +226,7 @@ def test_a_node_stopped_in_mid_training_writes_everything_and_says_goodbye(tmp_p
         await ann.until(lambda: state_of(ann, bob) == "left")
         assert bob.journal[-1]["how"] == "stopped"
         kept = bob.journal[-1]["round"]
-        newest, *_ = Generations(bob.node.home.checkpoint).files().values()
+        newest, *_ = Checkpoints(bob.node.home.checkpoint).files().values()
         with safe_open(newest, framework="numpy") as file:
             assert file.metadata()["policy"] == "El"
             assert file.metadata()["incarnation"] == str(bob.node.home.identity.incarnation)
@@ -298,7 +298,7 @@ def test_a_late_node_of_a_lockstep_policy_starts_at_the_swarms_round_and_its_mod
         eve = await town.runs("eve", policy=EL, start={"wait": 30}, peer_seed=[ann.address])
         await eve.until(lambda: eve.rows("started"))
         assert eve.rows("started")[0]["round"] >= 20
-        others = [ann.node.reception, bob.node.reception]
+        others = [ann.node.host, bob.node.host]
         await eve.until(lambda: all(other.received[eve.node.id] >= 3 for other in others))
         await ann.rounds(3)
 
@@ -316,8 +316,8 @@ def test_a_node_that_died_and_comes_back_catches_up_with_the_swarm(tmp_path: Pat
         await again.until(lambda: again.rows("started"))
         assert again.rows("started")[0]["round"] >= 30
         await ann.until(lambda: state_of(ann, again) == "alive")
-        before = ann.node.reception.received[bob.node.id]
-        await again.until(lambda: ann.node.reception.received[again.node.id] >= before + 3)
+        before = ann.node.host.received[bob.node.id]
+        await again.until(lambda: ann.node.host.received[again.node.id] >= before + 3)
 
     play(tmp_path, scene)
 
@@ -332,9 +332,9 @@ def test_a_node_that_was_killed_and_starts_again_at_once_is_let_in_at_its_new_ad
         assert state_of(ann, bob) == "alive"
         again = await restarted(town, bob, policy=EL, start={"wait": 30}, peer_seed=[ann.address])
         await again.trains()
-        await ann.until(lambda: ann.node.company().get(again.node.id) == again.address)
-        received = ann.node.reception.received[bob.node.id]
-        await again.until(lambda: ann.node.reception.received[bob.node.id] >= received + 3)
+        await ann.until(lambda: ann.node.peers().get(again.node.id) == again.address)
+        received = ann.node.host.received[bob.node.id]
+        await again.until(lambda: ann.node.host.received[bob.node.id] >= received + 3)
 
     play(tmp_path, scene)
 
@@ -353,8 +353,8 @@ def test_a_node_that_was_held_up_goes_on_where_the_others_are(tmp_path: Path) ->
         await ann.until(lambda: min(ann.round, eve.round) >= held + 6)
         trainer.may_begin.set()
         await bob.until(lambda: bob.round >= held + 6)
-        received = ann.node.reception.received[bob.node.id]
-        await bob.until(lambda: ann.node.reception.received[bob.node.id] >= received + 3)
+        received = ann.node.host.received[bob.node.id]
+        await bob.until(lambda: ann.node.host.received[bob.node.id] >= received + 3)
         rounds = [row["round"] for row in bob.rows("round")]
         assert rounds == sorted(set(rounds))
         assert len(rounds) < rounds[-1] + 1  # those it missed it has not done
@@ -371,8 +371,8 @@ def test_nodes_of_two_runs_share_the_membership_and_no_models(tmp_path: Path) ->
         await bob.until(lambda: state_of(ann, bob) == state_of(bob, ann) == "alive")
         await ann.rounds(2)
         await bob.rounds(2)
-        assert (ann.node.company(), bob.node.company()) == ({}, {})
-        assert (ann.node.reception.received, bob.node.reception.received) == ({}, {})
+        assert (ann.node.peers(), bob.node.peers()) == ({}, {})
+        assert (ann.node.host.received, bob.node.host.received) == ({}, {})
 
     play(tmp_path, scene)
 
@@ -395,8 +395,8 @@ def test_a_copied_data_directory_is_refused_in_one_line_and_its_owner_stays(tmp_
         assert "\n" not in str(caught.value)
         await copy.close()
         assert not listens(copy)
-        received = ann.node.reception.received[bob.node.id]
-        await ann.until(lambda: ann.node.reception.received[bob.node.id] >= received + 3)
+        received = ann.node.host.received[bob.node.id]
+        await ann.until(lambda: ann.node.host.received[bob.node.id] >= received + 3)
         assert state_of(ann, bob) == "alive"
         assert state_of(bob, ann) == "alive"
 

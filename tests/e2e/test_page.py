@@ -34,9 +34,9 @@ def visit(path: Path, walk: Callable[[str], None], **http: str) -> None:
         ann = await town.runs("ann", policy={"name": "el"}, http=page)
         for name in ("bob", NASTY):
             await town.runs(name, policy={"name": "el"}, peer_seed=[ann.address])
-        await ann.until(lambda: len(ann.node.company()) == 2 and ann.round >= 2)
-        assert ann.node.lookout.page
-        await asyncio.to_thread(walk, ann.node.lookout.page.url)
+        await ann.until(lambda: len(ann.node.peers()) == 2 and ann.round >= 2)
+        assert ann.node.observer.page
+        await asyncio.to_thread(walk, ann.node.observer.page.url)
 
     play(path / "town", scene)
 

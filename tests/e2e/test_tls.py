@@ -138,8 +138,8 @@ LATE = "stale_round"  # on a busy machine a model may come after its round, with
 
 def _failed(life: Life) -> dict[tuple[str, str], int]:
     """Calls that failed, but for those to somebody who is in another round or has not begun."""
-    assert life.node.chronicle
-    return {key: n for key, n in life.node.chronicle.failures.items() if key[1] not in (LATE, "not_ready")}
+    assert life.node.recorder
+    return {key: n for key, n in life.node.recorder.failures.items() if key[1] not in (LATE, "not_ready")}
 
 
 async def _pair(town: Town, *names: str) -> list[Life]:
@@ -168,7 +168,7 @@ def test_new_certificates_under_load_drop_no_round(tmp_path: Path) -> None:
         assert [_failed(life) for life in lives] == before
         for life in lives:
             assert life.node.id == fresh_id(town.path / life.node.name)
-            assert life.node.reception.refused.keys() <= {LATE, "not_ready"}
+            assert life.node.host.refused.keys() <= {LATE, "not_ready"}
             rounds = [row["round"] for row in life.rows("round")]
             assert rounds == list(range(rounds[0], rounds[0] + len(rounds)))
 
@@ -185,14 +185,14 @@ def test_a_revoked_node_is_out_and_the_others_go_on(tmp_path: Path) -> None:
         ann, bob, carl = await _pair(town, *names)
         for life in (ann, bob, carl):
             await life.trains()
-        await ann.until(lambda: len(ann.node.company()) == 2)
+        await ann.until(lambda: len(ann.node.peers()) == 2)
         for name in ("ann", "bob"):
             site.revoke(carl.node.id, at=name)
-        await ann.until(lambda: carl.node.id not in ann.node.company())
-        await bob.until(lambda: carl.node.id not in bob.node.company())
-        assert ann.node.reception.refused.get("revoked", 0) > 0
+        await ann.until(lambda: carl.node.id not in ann.node.peers())
+        await bob.until(lambda: carl.node.id not in bob.node.peers())
+        assert ann.node.host.refused.get("revoked", 0) > 0
         await asyncio.gather(ann.rounds(2), bob.rounds(2))
-        assert bob.node.id in ann.node.company()
+        assert bob.node.id in ann.node.peers()
 
     play(tmp_path, scene)
 
@@ -206,7 +206,7 @@ def test_the_page_of_one_node_shows_the_others_of_a_swarm_with_tls(tmp_path: Pat
         ann = await town.runs("ann", **EL, http={"listen": "127.0.0.1:0", "every": 0.2})
         others = [await town.runs(name, **EL, peer_seed=(ann.address,)) for name in ("bob", "carl")]
         await asyncio.gather(*(life.trains() for life in (ann, *others)))
-        await ann.until(lambda: len(ann.node.company()) == 2)
+        await ann.until(lambda: len(ann.node.peers()) == 2)
         await asyncio.gather(*(life.rounds(3) for life in (ann, *others)))
 
         async with asyncio.timeout(DEADLINE):
@@ -235,7 +235,7 @@ def test_nodes_with_pinned_ids_learn_together_without_a_ca(tmp_path: Path) -> No
             await life.trains()
         await asyncio.gather(ann.rounds(2), bob.rounds(2))
         assert [ann.node.id, bob.node.id] == ids
-        assert ann.node.reception.received[bob.node.id] > 0
+        assert ann.node.host.received[bob.node.id] > 0
 
     play(tmp_path, scene)
 

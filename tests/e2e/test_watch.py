@@ -38,7 +38,7 @@ async def pair(town: Town, **settings: Any) -> tuple[Life, Life]:
     http = {**PAGE, **settings.pop("http", {})}
     ann = await town.runs("ann", policy=EL, http=http, **settings)
     bob = await town.runs("bob", policy=EL, peer_seed=[ann.address], **settings)
-    await ann.until(lambda: len(ann.node.company()) == 1 and ann.round >= 3)
+    await ann.until(lambda: len(ann.node.peers()) == 1 and ann.round >= 3)
     return ann, bob
 
 
@@ -108,10 +108,10 @@ def test_those_who_watch_from_afar_leave_room_for_the_page(tmp_path: Path) -> No
         with pytest.raises(grpc.aio.AioRpcError, match="16 of you are watching already") as refused:
             await anext(watch(life, follow=True))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        with life.node.lookout.hub.watch():
+        with life.node.observer.hub.watch():
             pass
         await watchers[0].aclose()
-        await life.until(lambda: life.node.lookout.hub.watchers == OF_ANY - 1)
+        await life.until(lambda: life.node.observer.hub.watchers == OF_ANY - 1)
         watchers[0] = watch(life, follow=True)
         await anext(watchers[0])
         for watcher in watchers:
@@ -132,8 +132,8 @@ def test_refused_and_failed_messages_are_told_with_peer_and_reason(tmp_path: Pat
             await bob.node.client.send(PeerId(ann.node.id), ann.address, strange, round=ann.round)
         refused = [json.loads(e.json) async for e in watch(ann, kinds=["refused"])]
         assert (bob.node.id, "layout") in {(r["peer"], r["reason"]) for r in refused}
-        assert ann.node.chronicle
-        ann.node.chronicle.failed("SendModel", PeerGone(bob.node.id, "no answer"))
+        assert ann.node.recorder
+        ann.node.recorder.failed("SendModel", PeerGone(bob.node.id, "no answer"))
         failed = [json.loads(e.json) async for e in watch(ann, kinds=["failed"])]
         assert {"call": "SendModel", "peer": bob.node.id, "reason": "gone", "text": "no answer"} in failed
 
@@ -143,11 +143,11 @@ def test_refused_and_failed_messages_are_told_with_peer_and_reason(tmp_path: Pat
 def test_a_checkpoint_is_told_and_one_that_fails_too(tmp_path: Path) -> None:
     async def scene(town: Town) -> None:
         ann = await town.runs("ann", policy={"name": "local"}, store={"checkpoint_every": 1})
-        hub = ann.node.lookout.hub
+        hub = ann.node.observer.hub
         await ann.until(lambda: hub.counts["checkpoint"])
         written = hub.recent(kinds={"checkpoint"})[-1].data
         assert written["round"] >= 0
-        assert ann.node.lookout.checkpoint_at is not None
+        assert ann.node.observer.checkpoint_at is not None
         assert hub.counts["checkpoint_failed"] == 0
 
     play(tmp_path, scene)
@@ -170,7 +170,7 @@ def test_the_api_tells_of_this_node_and_of_the_swarm(tmp_path: Path) -> None:
         ann, bob = await pair(town, eval={"every": 1})
         status = (await get(ann, "/api/status")).json
         assert (status["name"], status["state"], status["policy"]) == ("ann", "training", "el")
-        await ann.until(lambda: bob.round >= 2 and ann.node.reception.received[bob.node.id])
+        await ann.until(lambda: bob.round >= 2 and ann.node.host.received[bob.node.id])
         swarm = await seen(ann, "/api/swarm", lambda s: s["ties"]["total"].get(ann.node.id, {}).get(bob.node.id))
         nodes = {n["name"]: n for n in swarm["nodes"]}
         assert set(nodes) == {"ann", "bob"}
@@ -211,7 +211,7 @@ def test_the_live_stream_brings_events_and_the_swarm_and_says_goodbye(tmp_path: 
 def test_the_others_are_asked_only_while_somebody_watches(tmp_path: Path) -> None:
     async def scene(town: Town) -> None:
         ann, bob = await pair(town, http={"every": 600.0})
-        calls = bob.node.reception.calls
+        calls = bob.node.host.calls
         await ann.rounds(5)
         assert calls["GetStatus", "ok"] == 0
         await asyncio.gather(*(get(ann, "/api/swarm") for _ in range(8)))
@@ -225,7 +225,7 @@ def test_a_node_that_died_is_shown_as_such_and_its_own_series_are_dropped(tmp_pa
         ann, bob = await pair(town)
         assert f'peer="{bob.node.id}"' in (await get(ann, "/metrics")).text
         await bob.stops()
-        await ann.until(lambda: not ann.node.company())
+        await ann.until(lambda: not ann.node.peers())
         nodes = (await get(ann, "/api/swarm")).json["nodes"]
         assert {n["name"]: n["state"] for n in nodes} == {"ann": "alive", "bob": "left"}
         assert f'peer="{bob.node.id}"' not in (await get(ann, "/metrics")).text
@@ -238,7 +238,7 @@ def test_names_of_peers_come_as_json_and_never_as_markup(tmp_path: Path) -> None
         nasty = "<img src=x onerror=alert(1)>"
         ann = await town.runs("ann", policy=EL, http=PAGE)
         await town.runs(nasty, policy=EL, peer_seed=[ann.address])
-        await ann.until(lambda: len(ann.node.company()) == 1)
+        await ann.until(lambda: len(ann.node.peers()) == 1)
         answer = await get(ann, "/api/swarm")
         assert answer.headers["content-type"] == "application/json"
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -253,7 +253,7 @@ def test_names_of_peers_come_as_json_and_never_as_markup(tmp_path: Path) -> None
 def test_the_metrics_are_those_of_the_table_and_hold_the_nodes_figures(tmp_path: Path) -> None:
     async def scene(town: Town) -> None:
         ann, bob = await pair(town, rounds=10_000, store={"checkpoint_every": 1}, eval={"every": 1})
-        ann.node.reception.count("SendModel", "layout", bob.node.id, 0)
+        ann.node.host.count("SendModel", "layout", bob.node.id, 0)
         answer = await get(ann, "/metrics")
         assert answer.headers["content-type"].startswith("text/plain")
         families = {f.name: f for f in text_string_to_metric_families(answer.text)}

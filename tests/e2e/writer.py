@@ -15,8 +15,8 @@ from pfl_node.failpoints import arm
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.store.atomic import write_atomic
 from pfl_node.store.checkpoint import save_model
-from pfl_node.store.checkpoints import Generations
-from pfl_node.store.data_dir import Home
+from pfl_node.store.checkpoints import Checkpoints
+from pfl_node.store.data_dir import DataDir
 from pfl_node.store.journal import Journal
 
 LAYOUT = Layout((Entry("core", (200, 100)),), (Entry("head", (10,)),))
@@ -37,8 +37,8 @@ class Desk:
     """Everything of one node that is on the disk, open; what was found there is checked."""
 
     def __init__(self, folder: Path) -> None:
-        self.home = Home.open(folder)
-        self.generations = Generations(self.home.checkpoint)
+        self.home = DataDir.open(folder)
+        self.generations = Checkpoints(self.home.checkpoint)
         found = self.generations.load(LAYOUT, **FACTS)
         self.round = -1  # the last that is whole
         if found:
@@ -77,12 +77,12 @@ class Desk:
 
 def write(folder: Path, times: int) -> None:
     """Goes on from what it finds; says `from ROUND INCARNATION ID`, then `done ROUND` after each."""
-    desk = Desk(folder)
-    print("from", desk.round, desk.home.identity.incarnation, desk.home.identity.id, flush=True)
-    for round in range(desk.round + 1, desk.round + 1 + times):
-        desk.write(round)
+    context = Desk(folder)
+    print("from", context.round, context.home.identity.incarnation, context.home.identity.id, flush=True)
+    for round in range(context.round + 1, context.round + 1 + times):
+        context.write(round)
         print("done", round, flush=True)
-    desk.close()
+    context.close()
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def test_two_nodes_learn_on_while_one_is_sent_nonsense(tmp_path: Path, caplog: p
         quick = {"run": RUN, "policy": {"name": "el"}, "round": {"patience": 0.5}, "start": {"wait": 30}}
         bob = await town.runs("bob", **quick)
         ann = await town.runs("ann", peer_seed=[bob.address], **quick)
-        await bob.until(lambda: bob.node.reception.received)
+        await bob.until(lambda: bob.node.host.received)
         armoury = await armed(bob, ann, tally.seed)
         before = bob.round
 
@@ -51,8 +51,8 @@ def test_two_nodes_learn_on_while_one_is_sent_nonsense(tmp_path: Path, caplog: p
             await Storm(gun, tally, asked).shoot(shots_of(armoury, range(MESSAGES)))
         assert bob.round > before
         await bob.rounds(2)
-        assert [outcome for _, outcome in bob.node.reception.calls if outcome == "internal"] == []
-        assert bob.node.reception.refused["garbage"] > 0
+        assert [outcome for _, outcome in bob.node.host.calls if outcome == "internal"] == []
+        assert bob.node.host.refused["garbage"] > 0
         assert bob.node.membership.counters["garbage"] > 0
 
     play(tmp_path, scene)

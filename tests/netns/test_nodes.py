@@ -42,7 +42,7 @@ async def swarm(town: Town, net: Net, names: str = "abc") -> Swarm:
 
 
 def knows(life: Life, other: Life) -> bool:
-    return PeerId(other.node.id) in life.node.company()
+    return PeerId(other.node.id) in life.node.peers()
 
 
 def lost(lives: list[Life]) -> list[tuple[str, str, int, int]]:

@@ -19,10 +19,10 @@ from pfl_node.policies import configure, load_policy
 from pfl_node.policies.sampling import sample
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
-from pfl_node.sim.event_journal import Journal
+from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import node_ids
 from pfl_node.sim.learner_port import learners_of
-from pfl_node.sim.simulation import SimSwarm
+from pfl_node.sim.simulation import Simulation
 from pfl_node.sim.snapshot import Plan
 from pfl_node.types import PeerId
 from tests.e2e.in_process import Town, play
@@ -67,7 +67,7 @@ def simulated(settings: Settings) -> dict[PeerId, Model]:
     policy = load_policy(settings.policy.name)
     plan = Plan(policy, configure(policy, settings.policy.options))
     load = learners_of(settings, NODES)
-    swarm = SimSwarm(settings, plan, load, nodes=NODES, journal=Journal(None))
+    swarm = Simulation(settings, plan, load, nodes=NODES, journal=EventJournal(None))
     swarm.run()
     return {id: node.policy.model for id, node in swarm.world.nodes.items()}
 

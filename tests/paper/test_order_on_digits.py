@@ -6,14 +6,14 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.policies import everybody, minority, skewed
-from pfl_node.sim.policy_comparison import Comparison
+from pfl_node.sim.policy_comparison import PolicyComparison
 
 SEEDS = 3
 NOISE = 0.005  # a tie: the paper's own lead of the oracle over PENS is 0.3 points
 pytestmark = pytest.mark.slow
 
 
-def accuracy(found: Comparison, title: str, cluster: str | None = None) -> float:
+def accuracy(found: PolicyComparison, title: str, cluster: str | None = None) -> float:
     row = found.row(title)
     assert row.failure is None, row.failure
     spread = row.accuracy if cluster is None else row.cluster(cluster)

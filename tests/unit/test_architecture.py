@@ -26,7 +26,7 @@ FORBIDDEN = {
     "pfl_node.policies": {
         *("torch", "grpc", "asyncio", "time", "socket", "threading", "subprocess"),
         *(f"pfl_node.{part}" for part in ("driver", "node", "wire", "learning", "membership", "sim", "store")),
-        *(f"pfl_node.{part}" for part in ("swarm", "cli", "ops", "config", "settings", "mailbox", "chronicle")),
+        *(f"pfl_node.{part}" for part in ("swarm", "cli", "ops", "config", "settings", "mailbox", "recorder")),
     },
     "pfl_node.node.driver": {
         "pfl_node.node.lifecycle",

@@ -18,7 +18,7 @@ SURE = 30.0  # the logit of the right class
 HUGE = np.float32(3e38)
 
 
-class Forge:
+class ModelForge:
     """Makes such models for one layout."""
 
     def __init__(self, layout: Layout, inputs: int) -> None:

@@ -1,5 +1,5 @@
 """The attack on EvaluateModel: a peer asks a node about crafted models until it is refused. The node's side is the
-real reception; only the network is left out."""
+real host; only the network is left out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pfl_node.errors import Reason, Refused
-from pfl_node.lab.audit.crafted_models import Forge, Vector
+from pfl_node.lab.audit.crafted_models import ModelForge, Vector
 from pfl_node.learning.trainer import Trainer
-from pfl_node.node.host import Reception
-from pfl_node.node.notifier import Bell
+from pfl_node.node.host import Host
+from pfl_node.node.notifier import Notifier
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.mailbox import Limits, Mailbox
-from pfl_node.protocol.privacy.noisy_scores import PEERS, Oracle
-from pfl_node.protocol.published import Window
+from pfl_node.protocol.privacy.noisy_scores import PEERS, NoisyScores
+from pfl_node.protocol.published import PublishedModels
 from pfl_node.settings import Settings
 from pfl_node.types import Eval, Offer, PeerId
 from pfl_node.wire.codec import Envelope
@@ -43,13 +43,16 @@ class Attack:
     answers: float
 
 
-def reception_of(settings: Settings, learner: Learner, trainer: Trainer) -> Reception:
+def reception_of(settings: Settings, learner: Learner, trainer: Trainer) -> Host:
     """A node that answers; its noise follows from the seed."""
     serve = settings.serve
-    box, window = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox)), Window(VICTIM, serve, Policy.serves)
-    made = Reception(VICTIM, settings.run, serve, box, Bell(), status=Status, window=window)
+    box, window = (
+        Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox)),
+        PublishedModels(VICTIM, serve, Policy.serves),
+    )
+    made = Host(VICTIM, settings.run, serve, box, Notifier(), status=Status, window=window)
     if settings.privacy.oracle:
-        made.oracle = Oracle(settings.privacy, random.Random(f"{settings.seed}/audit"))
+        made.oracle = NoisyScores(settings.privacy, random.Random(f"{settings.seed}/audit"))
     made.open(learner, trainer)
     return made
 
@@ -61,7 +64,7 @@ async def attack(
     its whole budget on one sample."""
     trainer = Trainer()
     chance = np.random.default_rng((settings.seed, 6))
-    forge = Forge(learner.layout, members[0][0].size)
+    forge = ModelForge(learner.layout, members[0][0].size)
     found: dict[bool, list[float]] = {True: [], False: []}
     answers = 0
     try:
@@ -79,7 +82,7 @@ async def attack(
 
 
 async def _ask(
-    host: Reception, forge: Forge, x: Vector, y: int, me: PeerId, chance: np.random.Generator
+    host: Host, forge: ModelForge, x: Vector, y: int, me: PeerId, chance: np.random.Generator
 ) -> list[Eval]:
     """Of exact answers one is enough. Else as many as there are, each about another model, or they are equal."""
     told: list[Eval] = []

@@ -14,7 +14,7 @@ Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Odds:
+class Roc:
     """0.5 and 0.01 are those of a coin."""
 
     auc: float
@@ -22,12 +22,12 @@ class Odds:
     chance: float = 0.0  # how far from 0.5 one who knows nothing gets, with so many attempts, 19 times in 20
 
 
-def odds(members: Sequence[float], others: Sequence[float]) -> Odds:
+def odds(members: Sequence[float], others: Sequence[float]) -> Roc:
     """Higher scores say "member"; equal ones are a coin's toss."""
     a, b = np.sort(np.asarray(members, float)), np.sort(np.asarray(others, float))
     below, upto = np.searchsorted(b, a, "left"), np.searchsorted(b, a, "right")
     auc = float((below + upto).mean() / 2 / len(b))
-    return Odds(auc, _tpr(a, b), 2 * sqrt((len(a) + len(b) + 1) / (12 * len(a) * len(b))))
+    return Roc(auc, _tpr(a, b), 2 * sqrt((len(a) + len(b) + 1) / (12 * len(a) * len(b))))
 
 
 def _tpr(members: Scores, others: Scores) -> float:
@@ -39,6 +39,6 @@ def _tpr(members: Scores, others: Scores) -> float:
     return float((members > threshold).mean() + share * (members == threshold).mean())
 
 
-def bound(epsilon: float) -> Odds:
+def bound(epsilon: float) -> Roc:
     """What no attack on an epsilon-differentially private answer can surpass."""
-    return Odds(exp(epsilon) / (1 + exp(epsilon)), min(1.0, exp(epsilon) * FPR, 1 - exp(-epsilon) * (1 - FPR)))
+    return Roc(exp(epsilon) / (1 + exp(epsilon)), min(1.0, exp(epsilon) * FPR, 1 - exp(-epsilon) * (1 - FPR)))

@@ -11,7 +11,7 @@ from pfl_node.lab.measures import MEASURES, Found, to_paper
 from pfl_node.lab.report import phrases
 from pfl_node.lab.report.line_plots import groups, of_seeds, title_of, who
 from pfl_node.lab.report.plot_data import Choices, Exchange, choices, exchange
-from pfl_node.lab.report.result import Record
+from pfl_node.lab.report.result import Result
 from pfl_node.lab.report.style import (
     BACK,
     COLUMN,
@@ -35,15 +35,15 @@ FOUND = ("precision", "recall")
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "||||", "----")
 
 
-def fairness(record: Record) -> list[Panel]:
+def fairness(record: Result) -> list[Panel]:
     return list(_bars(record, "fairness", FAIRNESS))
 
 
-def neighbours(record: Record) -> list[Panel]:
+def neighbours(record: Result) -> list[Panel]:
     return list(_bars(record, "neighbours", FOUND))
 
 
-def _bars(record: Record, name: str, metrics: Sequence[str]) -> Iterator[Panel]:
+def _bars(record: Result, name: str, metrics: Sequence[str]) -> Iterator[Panel]:
     found = record.results
     for metric in metrics:
         for point in record.experiment.points:
@@ -87,7 +87,7 @@ def _axis(metric: str) -> str:
 # -- who got from whom -----------------------------------------------------------------------------------------
 
 
-def who_from_whom(record: Record) -> list[Panel]:
+def who_from_whom(record: Result) -> list[Panel]:
     """Of the first seed: the nodes of another are others."""
     panels = []
     for cell, found in firsts(record):
@@ -103,7 +103,7 @@ def who_from_whom(record: Record) -> list[Panel]:
     return panels
 
 
-def _heatmap(record: Record, cell: Cell, got: Exchange, title: str) -> Panel:
+def _heatmap(record: Result, cell: Cell, got: Exchange, title: str) -> Panel:
     figure, axes = canvas(title, height=COLUMN * 0.87)
     n = len(got.counts)
     image = axes.imshow(got.counts, cmap="cividis", vmin=0, interpolation="nearest", extent=(0, n, n, 0))
@@ -134,14 +134,14 @@ def _crowded(middles: Sequence[float], nodes: int, names: Sequence[str]) -> bool
     return any(room < need for room, need in zip(inches, wide, strict=True))
 
 
-def _block(record: Record, cluster: int | None, size: int) -> str:
+def _block(record: Result, cluster: int | None, size: int) -> str:
     return phrases.plural(size, "node") if cluster is None else f"{who(record, cluster)} ({size})"
 
 
 # -- settlement ------------------------------------------------------------------------------------------------
 
 
-def settlement(record: Record) -> list[Panel]:
+def settlement(record: Result) -> list[Panel]:
     """Of the first seed: which head is which differs from seed to seed."""
     panels = []
     for cell, found in firsts(record):
@@ -193,7 +193,7 @@ def _shades(heads: Sequence[int]) -> dict[int, tuple[Any, str]]:
     }
 
 
-def firsts(record: Record) -> Iterator[tuple[Cell, Found]]:
+def firsts(record: Result) -> Iterator[tuple[Cell, Found]]:
     """For each run and point the first seed that is done."""
     for run in record.experiment.runs:
         for point in record.experiment.points:

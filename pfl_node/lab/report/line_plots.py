@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_node.lab.measures import MEASURES, Found, to_paper
 from pfl_node.lab.report import phrases
 from pfl_node.lab.report.plot_data import Band, band, clusters, over_bytes, over_rounds, same_cluster
-from pfl_node.lab.report.result import Record
+from pfl_node.lab.report.result import Result
 from pfl_node.lab.report.style import FAINT, INK, Panel, canvas, legend_below, looks, name_ticks, whole_numbers
 
 if TYPE_CHECKING:
@@ -19,16 +19,16 @@ DENSE = 25  # points of a line beyond which not each has a marker
 HOLLOW: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize": 6, "linestyle": "none"}
 
 
-def accuracy(record: Record) -> list[Panel]:
+def accuracy(record: Result) -> list[Panel]:
     """One panel for each cluster and point of the sweep, all with the same height of scale."""
     return _per_cluster(record, "accuracy", "Accuracy", "rounds")
 
 
-def accuracy_over_bytes(record: Record) -> list[Panel]:
+def accuracy_over_bytes(record: Result) -> list[Panel]:
     return _per_cluster(record, "accuracy-over-bytes", "Accuracy over bytes", "bytes")
 
 
-def _per_cluster(record: Record, name: str, title: str, over: str) -> list[Panel]:
+def _per_cluster(record: Result, name: str, title: str, over: str) -> list[Panel]:
     of = over_rounds if over == "rounds" else over_bytes
     drawn: dict[tuple[str, int | None], Bands] = {}
     for point in record.experiment.points:
@@ -56,7 +56,7 @@ def _per_cluster(record: Record, name: str, title: str, over: str) -> list[Panel
     return panels
 
 
-def _target(axes: Axes, record: Record, shown: tuple[float, float]) -> None:
+def _target(axes: Axes, record: Result, shown: tuple[float, float]) -> None:
     """The accuracy that is to be reached, where it is not far off."""
     target = record.experiment.target
     if target is not None and shown[0] < target < shown[1]:
@@ -65,7 +65,7 @@ def _target(axes: Axes, record: Record, shown: tuple[float, float]) -> None:
         )
 
 
-def of_seeds(record: Record, line: str, band: str = "") -> str:
+def of_seeds(record: Result, line: str, band: str = "") -> str:
     """What is drawn, in a few words: they stay with a picture that leaves the page."""
     done = Counter((cell.run, cell.point) for cell in record.results.found)
     counts = set(done.values())
@@ -87,7 +87,7 @@ def _axis(axes: Axes, over: str, end: float) -> None:
     axes.set_xlim(left=0)
 
 
-def precision(record: Record) -> list[Panel]:
+def precision(record: Result) -> list[Panel]:
     """Only of runs whose nodes tell what they merge."""
     panels = []
     for point in record.experiment.points if clusters(record.results) else ():
@@ -109,7 +109,7 @@ def _same(of_run: list[Found]) -> Band | None:
     return band([s for f in of_run if (s := same_cluster(f))], lambda r: r + 1)
 
 
-def sweep(record: Record) -> list[Panel]:
+def sweep(record: Result) -> list[Panel]:
     """Each measure of the table over the points; the paper's figures with hollow markers."""
     experiment, panels = record.experiment, []
     for metric in experiment.metrics if len(experiment.points) > 1 else ():
@@ -128,7 +128,7 @@ def sweep(record: Record) -> list[Panel]:
     return panels
 
 
-def _over_points(axes: Axes, record: Record, run: str, metric: str) -> None:
+def _over_points(axes: Axes, record: Result, run: str, metric: str) -> None:
     found, points = record.results, list(enumerate(record.experiment.points))
     ours = {i: e for i, point in points if (e := found.estimate(run, point, metric))}
     if ours:
@@ -140,7 +140,7 @@ def _over_points(axes: Axes, record: Record, run: str, metric: str) -> None:
     axes.plot(list(papers), [to_paper(metric, f) for f in papers.values()], color=look.colour, **hollow)
 
 
-def _line(axes: Axes, record: Record, run: str, one: Band) -> None:
+def _line(axes: Axes, record: Result, run: str, one: Band) -> None:
     look = looks(record.experiment.runs)[run]
     every = -(-len(one.x) // DENSE)
     style: dict[str, Any] = {"linestyle": look.dash, "marker": look.marker, "markevery": every}
@@ -149,27 +149,27 @@ def _line(axes: Axes, record: Record, run: str, one: Band) -> None:
         axes.fill_between(one.x, one.low, one.high, color=look.colour, alpha=0.15, linewidth=0)
 
 
-def _lines(axes: Axes, record: Record, bands: Bands) -> None:
+def _lines(axes: Axes, record: Result, bands: Bands) -> None:
     """In per cent."""
     for run, one in bands.items():
         mean, low, high = (tuple(100 * y for y in ys) for ys in (one.mean, one.low, one.high))
         _line(axes, record, run, Band(one.x, mean, low, high))
 
 
-def founds(record: Record, run: str, point: str) -> list[Found]:
+def founds(record: Result, run: str, point: str) -> list[Found]:
     return [record.results.found[cell] for cell in record.results.cells(run, point)]
 
 
-def groups(record: Record) -> list[int | None]:
+def groups(record: Result) -> list[int | None]:
     """The clusters; None: all nodes, where there are none."""
     return [*clusters(record.results)] or [None]
 
 
-def who(record: Record, cluster: int) -> str:
+def who(record: Result, cluster: int) -> str:
     """The cluster's word, as the spec has it."""
     return record.experiment.clusters.get(cluster, f"cluster {cluster}")
 
 
-def title_of(record: Record, title: str, point: str) -> str:
+def title_of(record: Result, title: str, point: str) -> str:
     """With the point of the sweep, where there is more than one."""
     return f"{title}, {point}" if len(record.experiment.points) > 1 else title

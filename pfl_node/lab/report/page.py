@@ -12,14 +12,14 @@ from pfl_node.lab.experiment import Experiment
 from pfl_node.lab.report import phrases, result_table
 from pfl_node.lab.report.plots import PLOTS
 from pfl_node.lab.report.render import Drawn
-from pfl_node.lab.report.result import Record, not_default
+from pfl_node.lab.report.result import Result, not_default
 from pfl_node.lab.report.run_info import COMMAND, facts
 from pfl_node.lab.report.style import COLOURS, DARK, looks
 
 Drawings = Mapping[str, Sequence[Drawn]]
 
 
-def page(record: Record, drawings: Drawings | None) -> str:
+def page(record: Result, drawings: Drawings | None) -> str:
     """None: nothing can be drawn here."""
     experiment = record.experiment
     style = (files(__package__) / "page.css").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def _colours() -> str:
 # -- what it is ------------------------------------------------------------------------------------------------
 
 
-def _header(record: Record) -> str:
+def _header(record: Result) -> str:
     experiment = record.experiment
     rows = ((name, escape(text)) for name, text in facts(record))
     told = "".join(f"<dt>{n}</dt><dd>{f'<code>{t}</code>' if n == COMMAND else t}</dd>" for n, t in rows)
@@ -60,7 +60,7 @@ def _header(record: Record) -> str:
     )
 
 
-def _missing(record: Record) -> str:
+def _missing(record: Result) -> str:
     absent = result_table.missing(record.results)
     if not absent:
         return ""
@@ -71,7 +71,7 @@ def _missing(record: Record) -> str:
 # -- what came out ---------------------------------------------------------------------------------------------
 
 
-def _results(record: Record) -> str:
+def _results(record: Result) -> str:
     experiment = record.experiment
     heads = "".join(_head(head) for head in result_table.columns(experiment))
     rows = "".join(_row(line, experiment) for line in result_table.lines(record.results, experiment.metrics))
@@ -90,13 +90,13 @@ def _head(title: str) -> str:
     return f'<th scope="col"{word}>{escape(title).replace(", ", ",&nbsp;")}</th>'
 
 
-def _row(line: result_table.Line, experiment: Experiment) -> str:
+def _row(line: result_table.TableRow, experiment: Experiment) -> str:
     at = f'<td class="word">{escape(line.point)}</td>' if line.point else ""
     cells = "".join(_cell(entry) for entry in line.entries)
     return f'<tr><th scope="row">{_swatch(line.run, experiment)}{escape(line.run)}</th>{at}{cells}</tr>'
 
 
-def _cell(entry: result_table.Entry) -> str:
+def _cell(entry: result_table.TableCell) -> str:
     beside = f"<small>paper {escape(entry.beside)}</small>" if entry.beside else ""
     return f"<td>{escape(entry.figure)}{beside}</td>"
 
@@ -106,7 +106,7 @@ def _swatch(run: str, experiment: Experiment) -> str:
     return f'<span class="swatch" style="background: var(--c{place})"></span>'
 
 
-def _claims(record: Record) -> str:
+def _claims(record: Result) -> str:
     rows = []
     for found in record.results.verdicts():
         kind, mark = ("holds", "✓") if found.holds else ("fails", "✗") if found.estimate else ("open", "?")
@@ -137,7 +137,7 @@ def _figure(panel: Drawn) -> str:
 # -- what was run ----------------------------------------------------------------------------------------------
 
 
-def _runs(record: Record) -> str:
+def _runs(record: Result) -> str:
     rows = []
     for cell in record.experiment.cells:
         found = record.results.found.get(cell)
@@ -163,7 +163,7 @@ def _link(folder: str, file: str) -> str:
     return f'<a href="{escape(folder)}/{file}">{file.partition(".")[0]}</a>'
 
 
-def _settings(record: Record) -> str:
+def _settings(record: Result) -> str:
     """A column for each run; what all have in common stands in one list before."""
     experiment = record.experiment
     told: dict[str, dict[str, str]] = {}  # key -> run -> values
@@ -193,7 +193,7 @@ def _settings(record: Record) -> str:
     )
 
 
-def _spec(record: Record) -> str:
+def _spec(record: Result) -> str:
     """As it was read, so that the page alone is enough to run it again."""
     text = escape(record.experiment.text.strip())
     return (

@@ -6,7 +6,7 @@ import re
 
 from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES, to_paper
-from pfl_node.lab.results import Estimate, Results, Verdict
+from pfl_node.lab.results import ClaimVerdict, Estimate, Results
 
 MINUS = "\N{MINUS SIGN}"
 NOTHING = "–"
@@ -99,7 +99,7 @@ def gap(metric: str) -> str:
     return " points" if unit == "%" else f" {unit}" if unit else ""
 
 
-def verdict(found: Verdict) -> str:
+def verdict(found: ClaimVerdict) -> str:
     """A claim and what became of it, without the judgement."""
     claim = found.claim
     where = f" at {found.point}" if found.point else ""
@@ -107,7 +107,7 @@ def verdict(found: Verdict) -> str:
     return f"{MEASURES[claim.metric].title} of {claim.higher} above {claim.lower}{where}{by}: {_outcome(found)}"
 
 
-def _outcome(found: Verdict) -> str:
+def _outcome(found: ClaimVerdict) -> str:
     metric, estimate = found.claim.metric, found.estimate
     if estimate is None:
         return "no seed has both"
@@ -116,7 +116,7 @@ def _outcome(found: Verdict) -> str:
     return f"{told}{gap(metric)}" + (f", on {found.holding} of {seeds} seeds" if seeds > 1 else "")
 
 
-def judgement(found: Verdict) -> str:
+def judgement(found: ClaimVerdict) -> str:
     if found.difference is None:
         return "not measured"
     return "holds" if found.holds else "does not hold"

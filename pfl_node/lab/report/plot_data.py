@@ -12,7 +12,7 @@ from typing import Any
 from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import Found, mean_series
 from pfl_node.lab.results import Results
-from pfl_node.lab.results_dir import JOURNAL, Folder
+from pfl_node.lab.results_dir import JOURNAL, ResultsDir
 
 Series = Mapping[int, float]  # by round
 WINDOWS = 50  # at most so many points of a line about every single round
@@ -86,7 +86,7 @@ class Exchange:
     blocks: tuple[tuple[int | None, int], ...]  # the clusters in order, and how many nodes each has
 
 
-def exchange(found: Found, folder: Folder, cell: Cell) -> Exchange | None:
+def exchange(found: Found, folder: ResultsDir, cell: Cell) -> Exchange | None:
     """What they merged if they said so, what they took otherwise; None: nothing is known, or nothing was there."""
     nodes = sorted(found.nodes, key=lambda n: (n["cluster"] is None, n["cluster"] or 0, n["id"]))
     place = {n["id"]: i for i, n in enumerate(nodes)}
@@ -106,7 +106,7 @@ def _merged(found: Found) -> Iterator[tuple[str, str]]:
                 yield node, sender
 
 
-def _taken(folder: Folder, cell: Cell) -> Iterator[tuple[str, str]]:
+def _taken(folder: ResultsDir, cell: Cell) -> Iterator[tuple[str, str]]:
     """From the messages, of which there are many: a line is read only when it is one of them."""
     with (folder.place(cell) / JOURNAL).open(encoding="utf-8") as lines:
         for line in lines:

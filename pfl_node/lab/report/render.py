@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pfl_node.errors import StoreError
 from pfl_node.lab.report import bar_plots, line_plots, style
-from pfl_node.lab.report.result import Record
+from pfl_node.lab.report.result import Result
 from pfl_node.lab.report.style import Panel
 from pfl_node.store.atomic import write_atomic
 
-DRAW: dict[str, Callable[[Record], list[Panel]]] = {  # the names of `plots.PLOTS`
+DRAW: dict[str, Callable[[Result], list[Panel]]] = {  # the names of `plots.PLOTS`
     "accuracy": line_plots.accuracy,
     "accuracy_over_bytes": line_plots.accuracy_over_bytes,
     "who_from_whom": bar_plots.who_from_whom,
@@ -32,7 +32,7 @@ class Drawn:
     svg: str
 
 
-def draw(record: Record, names: Sequence[str]) -> dict[str, list[Drawn]]:
+def draw(record: Result, names: Sequence[str]) -> dict[str, list[Drawn]]:
     """One that has nothing to show is an empty list."""
     place = _fresh(record.folder.path / "plots")
     with style.styled():

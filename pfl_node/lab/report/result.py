@@ -19,15 +19,15 @@ from pfl_node.errors import ConfigError
 from pfl_node.lab import results, spec
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.results import Results
-from pfl_node.lab.results_dir import ENVIRONMENT, MADE_WITH, SPEC, SUMMARY, TOLD, Folder, backend_of
+from pfl_node.lab.results_dir import ENVIRONMENT, MADE_WITH, SPEC, SUMMARY, TOLD, ResultsDir, backend_of
 from pfl_node.settings import Settings
 
 Flat = dict[str, Any]  # dotted keys
 
 
 @dataclass(frozen=True)
-class Record:
-    folder: Folder
+class Result:
+    folder: ResultsDir
     results: Results
 
     @property
@@ -83,7 +83,7 @@ class Record:
         return sum(found.summary.get(f"{what}_seconds") or 0.0 for found in self.results.found.values())
 
 
-def reopen(path: Path) -> Record:
+def reopen(path: Path) -> Result:
     """A folder that `lab run` made, whatever became of the rest since."""
     for name in (SPEC, ENVIRONMENT):
         if not (path / name).is_file():
@@ -95,17 +95,17 @@ def reopen(path: Path) -> Record:
     folder = Done(path)
     planned = planned.on(backend_of(facts))
     experiment = replace(planned, cells=tuple(_as_run(folder, cell) for cell in planned.cells))
-    return Record(folder, results.read(experiment, folder))
+    return Result(folder, results.read(experiment, folder))
 
 
-class Done(Folder):
+class Done(ResultsDir):
     """Cells that have a summary are done, also those that were made before a setting was added."""
 
     def is_done(self, cell: Cell) -> bool:
         return (self.place(cell) / SUMMARY).exists()
 
 
-def _as_run(folder: Folder, cell: Cell) -> Cell:
+def _as_run(folder: ResultsDir, cell: Cell) -> Cell:
     """With the settings beside its results; those may be older than what can be read now."""
     path = folder.place(cell) / TOLD
     if not path.exists():

@@ -13,7 +13,7 @@ from pfl_node.lab.results import Estimate, Results
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TableCell:
     """One measure of one run."""
 
     metric: str
@@ -46,21 +46,23 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableRow:
     """A row: a run at a point of the sweep."""
 
     run: str
     point: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TableCell, ...]
 
 
-def lines(found: Results, metrics: Sequence[str]) -> Iterator[Line]:
+def lines(found: Results, metrics: Sequence[str]) -> Iterator[TableRow]:
     experiment = found.experiment
     for run in experiment.runs:
         for point in experiment.points:
             done = len(found.cells(run, point))
-            entries = (Entry(m, found.estimate(run, point, m), found.figure(run, point, m), done) for m in metrics)
-            yield Line(run, point, tuple(entries))
+            entries = (
+                TableCell(m, found.estimate(run, point, m), found.figure(run, point, m), done) for m in metrics
+            )
+            yield TableRow(run, point, tuple(entries))
 
 
 def columns(experiment: Experiment) -> list[str]:
@@ -69,7 +71,7 @@ def columns(experiment: Experiment) -> list[str]:
     return ["run", *at, *(phrases.heading(metric) for metric in experiment.metrics)]
 
 
-def texts(line: Line) -> list[str]:
+def texts(line: TableRow) -> list[str]:
     return [line.run, *([line.point] if line.point else []), *map(str, line.entries)]
 
 
@@ -143,13 +145,13 @@ def as_dict(found: Results) -> dict[str, Any]:
     }
 
 
-def _row(line: Line, asked: Sequence[str]) -> dict[str, Any]:
+def _row(line: TableRow, asked: Sequence[str]) -> dict[str, Any]:
     """What was not asked for is there where it was found."""
     known = [e for e in line.entries if e.metric in asked or e.ours is not None]
     return {"run": line.run, "point": line.point, **{e.metric: _entry(e) for e in known}}
 
 
-def _entry(entry: Entry) -> Mapping[str, Any]:
+def _entry(entry: TableCell) -> Mapping[str, Any]:
     ours = entry.ours
     return {
         "mean": ours.mean if ours else None,

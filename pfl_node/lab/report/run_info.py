@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pfl_node.lab.report import phrases
-from pfl_node.lab.report.result import Record
+from pfl_node.lab.report.result import Result
 
 COMMAND = "Repeat it"
 
 
-def facts(record: Record) -> Iterator[tuple[str, str]]:
+def facts(record: Result) -> Iterator[tuple[str, str]]:
     experiment, made = record.experiment, record.environments
     done, planned = len(record.results.found), len(experiment.cells)
     sizes = dict.fromkeys(f"{c.nodes} nodes, {c.settings.rounds} rounds" for c in experiment.cells)

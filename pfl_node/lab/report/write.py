@@ -9,7 +9,7 @@ from pfl_node.lab.experiment import Experiment
 from pfl_node.lab.report import result_table, style
 from pfl_node.lab.report.page import page
 from pfl_node.lab.report.render import DRAW, draw
-from pfl_node.lab.report.result import Record
+from pfl_node.lab.report.result import Result
 from pfl_node.lab.report.run_info import facts as facts_of
 from pfl_node.store.atomic import write_atomic
 
@@ -17,7 +17,7 @@ RESULTS, TABLE, PAGE = "results.json", "table.md", "report.html"
 NO_PLOTS = "there are no plots, as matplotlib is not installed: pip install 'pfl-node[lab]'"
 
 
-def write(record: Record) -> str | None:
+def write(record: Result) -> str | None:
     """All of it; what could not be made, in one line."""
     place = record.folder.path
     facts = {"command": record.command, "environment": dict(record.facts)}

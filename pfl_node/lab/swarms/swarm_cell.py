@@ -8,14 +8,14 @@ import time
 from typing import Any
 
 from pfl_node.errors import ConfigError, PflError
-from pfl_node.lab.swarms.swarm_checkpoints import Mark, Shelf, joined, standings
-from pfl_node.lab.swarms.swarm_runner import Order
+from pfl_node.lab.swarms.swarm_checkpoints import SwarmCheckpoints, SwarmMark, joined, standings
+from pfl_node.lab.swarms.swarm_runner import SwarmOrder
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.settings import Settings
 from pfl_node.sim.simulate import MANY
 from pfl_node.swarm.messages import TraceSpec
-from pfl_node.swarm.process_pipes import Parent, Said, leave
+from pfl_node.swarm.process_pipes import ParentPipe, Said, leave
 from pfl_node.swarm.supervisor import Swarm
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
@@ -36,14 +36,14 @@ def for_turns(settings: Settings) -> Settings:
     )
 
 
-class Cell:
+class SwarmCell:
     """From its folder to its folder."""
 
-    def __init__(self, order: Order, parent: Parent) -> None:
+    def __init__(self, order: SwarmOrder, parent: ParentPipe) -> None:
         self.order = order
         self.parent = parent
         self.settings = for_turns(order.settings)
-        self.shelf = Shelf(order.out, order.nodes)
+        self.shelf = SwarmCheckpoints(order.out, order.nodes)
         self.began = time.monotonic()
         self.swarm: Swarm | None = None
         self._kept: dict[int, dict[int, Said]] = {}  # part -> node -> what it said
@@ -76,7 +76,7 @@ class Cell:
             self._told_at = now
             self.parent.tell("progress", progress(swarm))
 
-    def _keep(self, mark: Mark, said: Said) -> None:
+    def _keep(self, mark: SwarmMark, said: Said) -> None:
         """When all have one, it is the swarm's."""
         part = said["part"]
         kept = self._kept.setdefault(part, {})
@@ -87,10 +87,10 @@ class Cell:
         for word in kept.values():
             cpu[word["worker"]] = max(cpu.get(word["worker"], 0.0), word["cpu"])
         wall = time.monotonic() - self.began
-        self.shelf.keep(Mark(part, standings(mark, kept), mark.wall + wall, mark.cpu + sum(cpu.values())))
+        self.shelf.keep(SwarmMark(part, standings(mark, kept), mark.wall + wall, mark.cpu + sum(cpu.values())))
         self._kept = {number: words for number, words in self._kept.items() if number > part}
 
-    def _finish(self, swarm: Swarm, mark: Mark) -> None:
+    def _finish(self, swarm: Swarm, mark: SwarmMark) -> None:
         for seat, standing in zip(swarm.seats, mark.nodes, strict=True):
             if seat.result is None or seat.result["how"] != "done":
                 raise PflError(f"{self.shelf.ids[seat.index]} left before its rounds were done")
@@ -113,15 +113,15 @@ def progress(swarm: Swarm) -> dict[str, Any]:
 
 
 def main() -> int:
-    parent = Parent()
+    parent = ParentPipe()
     line = parent.order()
     if line is None:
         return 0
     try:
-        order = Order.load(line)
+        order = SwarmOrder.load(line)
         if order.settings.rounds is None:
             raise ConfigError("a run of the lab needs an end: give --set rounds=N")
-        cell = Cell(order, parent)
+        cell = SwarmCell(order, parent)
         configure_logs(cell.settings.log)
         run_loop(cell.run())
     except BaseException as error:

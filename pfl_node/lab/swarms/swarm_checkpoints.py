@@ -20,7 +20,7 @@ from typing import Any
 from pfl_node.errors import ConfigError, PflError
 from pfl_node.sim.faults import node_ids
 from pfl_node.store.atomic import sync_directory, write_atomic
-from pfl_node.store.data_dir import Home
+from pfl_node.store.data_dir import DataDir
 from pfl_node.swarm.messages import node_name, rows_of, state_of
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
@@ -39,7 +39,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SwarmMark:
     """A state of the swarm; the first one is before the first round."""
 
     part: int
@@ -52,7 +52,7 @@ class Mark:
         return tuple((node.details or {}).get("bytes_sent", 0) for node in self.nodes)
 
 
-class Shelf:
+class SwarmCheckpoints:
     """`await vacant()`, `go_on()`, `keep(...)` as often as there is something, `finish(...)`."""
 
     def __init__(self, out: Path, nodes: int) -> None:
@@ -70,7 +70,7 @@ class Shelf:
                     raise PflError(f"another run is under way in {self.out}: {why}")
                 await asyncio.sleep(LOOK)
 
-    def go_on(self) -> Mark:
+    def go_on(self) -> SwarmMark:
         """From the last state, or from nothing."""
         mark = self._read()
         shutil.rmtree(self.path / "nodes", ignore_errors=True)
@@ -78,7 +78,7 @@ class Shelf:
             shutil.rmtree(self.path, ignore_errors=True)
         (self.path / "rows").mkdir(parents=True, exist_ok=True)
         for id, name, standing in zip(self.ids, self.names, mark.nodes, strict=True):
-            home = Home.open(self.path / "nodes" / name)
+            home = DataDir.open(self.path / "nodes" / name)
             home.adopt(id)
             home.close()
             rows_of(self.path, name).touch()
@@ -87,7 +87,7 @@ class Shelf:
                 shutil.copyfile(state_of(self.path, mark.part, name), home.checkpoint)
         return mark
 
-    def keep(self, mark: Mark) -> None:
+    def keep(self, mark: SwarmMark) -> None:
         """The events before it are on disk first; older states are not needed any more."""
         for name in self.names:
             with rows_of(self.path, name).open("rb") as file:
@@ -109,24 +109,24 @@ class Shelf:
         sync_directory(self.out)
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _read(self) -> Mark:
+    def _read(self) -> SwarmMark:
         """One that is not whole is none."""
-        first = Mark(0, tuple(Standing() for _ in self.ids))
+        first = SwarmMark(0, tuple(Standing() for _ in self.ids))
         try:
             raw = json.loads((self.path / "mark.json").read_text(encoding="utf-8"))
-            mark = Mark(**{**raw, "nodes": tuple(Standing(**node) for node in raw["nodes"])})
+            mark = SwarmMark(**{**raw, "nodes": tuple(Standing(**node) for node in raw["nodes"])})
         except (OSError, ValueError, KeyError, TypeError):
             return first
         return mark if len(mark.nodes) == len(self.ids) and self._is_there(mark) else first
 
-    def _is_there(self, mark: Mark) -> bool:
+    def _is_there(self, mark: SwarmMark) -> bool:
         rows = [rows_of(self.path, name) for name in self.names]
         return all(state_of(self.path, mark.part, name).exists() for name in self.names) and all(
             file.exists() and file.stat().st_size >= node.rows for file, node in zip(rows, mark.nodes, strict=True)
         )
 
 
-def standings(mark: Mark, said: Mapping[int, Mapping[str, Any]]) -> tuple[Standing, ...]:
+def standings(mark: SwarmMark, said: Mapping[int, Mapping[str, Any]]) -> tuple[Standing, ...]:
     """Of what all nodes said when they had kept their states."""
     words = (said[index] for index in range(len(mark.nodes)))
     return tuple(
@@ -151,7 +151,7 @@ def _added(before: Mapping[str, int] | None, after: Mapping[str, int] | None) ->
 def _in_use(home: Path) -> str | None:
     """By whom, in words."""
     try:
-        Home.open(home).close()
+        DataDir.open(home).close()
     except ConfigError as error:
         return str(error)
     return None

@@ -23,7 +23,7 @@ ENDING = 15.0  # seconds that a process has to end its swarm
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SwarmOrder:
     """One cell."""
 
     settings: Settings
@@ -38,17 +38,17 @@ class Order:
         return json.dumps({"settings": settings, **rest})
 
     @classmethod
-    def load(cls, line: str) -> Order:
+    def load(cls, line: str) -> SwarmOrder:
         raw = json.loads(line)
         return cls(**{**raw, "settings": Settings.model_validate(raw["settings"]), "out": Path(raw["out"])})
 
 
-def run_all(orders: Sequence[Order], heard: Heard) -> list[Said]:
+def run_all(orders: Sequence[SwarmOrder], heard: Heard) -> list[Said]:
     """What was said last about each cell: `done` or `failed`."""
     return [_run(order, partial(heard, number)) for number, order in enumerate(orders)]
 
 
-def _run(order: Order, heard: Callable[[Said], None]) -> Said:
+def _run(order: SwarmOrder, heard: Callable[[Said], None]) -> Said:
     try:
         process = _spawn()
     except OSError as error:
@@ -62,7 +62,7 @@ def _run(order: Order, heard: Callable[[Said], None]) -> Said:
     return word
 
 
-def _hear_out(process: subprocess.Popen[str], order: Order, heard: Callable[[Said], None]) -> Said:
+def _hear_out(process: subprocess.Popen[str], order: SwarmOrder, heard: Callable[[Said], None]) -> Said:
     """Its last word."""
     assert process.stdin is not None
     assert process.stdout is not None

@@ -17,9 +17,9 @@ from starlette.routing import Route
 from pfl_node.ops.events import KINDS, TooManyWatchers
 from pfl_node.ops.prometheus import registry_of
 from pfl_node.ops.status import facts_of, status_of
-from pfl_node.ops.swarm_view import Outlook
-from pfl_node.ops.web.auth import Guard, Token
-from pfl_node.ops.web.static_files import Files
+from pfl_node.ops.swarm_view import SwarmView
+from pfl_node.ops.web.auth import Token, TokenAuth
+from pfl_node.ops.web.static_files import StaticFiles
 
 if TYPE_CHECKING:
     from pfl_node.node.lifecycle import Node
@@ -32,10 +32,10 @@ LONGEST_FORM = 4096  # bytes
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(node: Node) -> Guard:
+def application(node: Node) -> TokenAuth:
     """One for each node that serves a page."""
     token = Token(node.settings.http.token, node.id) if node.settings.http.token else None
-    views = Views(node, token)
+    views = Pages(node, token)
     routes: dict[str, Handler] = {
         "/": views.index,
         "/static/{digest}/{name}": views.static,
@@ -50,7 +50,7 @@ def application(node: Node) -> Guard:
     }
     listed = [Route(path, view, methods=["GET"]) for path, view in routes.items()]
     listed.append(Route("/login", views.login, methods=["GET", "POST"]))
-    return Guard(Starlette(routes=listed, exception_handlers={HTTPException: _refused}), token)
+    return TokenAuth(Starlette(routes=listed, exception_handlers={HTTPException: _refused}), token)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -58,14 +58,14 @@ async def _refused(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": error.detail}, error.status_code)
 
 
-class Views:
+class Pages:
     """One method for each address."""
 
     def __init__(self, node: Node, token: Token | None) -> None:
         self._node = node
         self._token = token
-        self._files = Files()
-        self._outlook = Outlook(node)
+        self._files = StaticFiles()
+        self._outlook = SwarmView(node)
         self._registry = registry_of(node)
 
     # -- the page ------------------------------------------------------------------------------------------
@@ -106,21 +106,21 @@ class Views:
         if unknown := sorted(kinds - set(KINDS)):
             raise HTTPException(400, f"no such kind: {', '.join(unknown)}; there are {', '.join(KINDS)}")
         last = _number(asked.get("last"), "last")
-        found = self._node.lookout.hub.recent(
+        found = self._node.observer.hub.recent(
             after=_number(asked.get("after"), "after") or 0, kinds=kinds, last=last
         )
         return JSONResponse({"events": [event.plain() for event in found]})
 
     async def live(self, _: Request) -> Response:
         try:
-            watch = self._node.lookout.hub.watch().__enter__()
+            watch = self._node.observer.hub.watch().__enter__()
         except TooManyWatchers as error:
             raise HTTPException(503, str(error)) from error
 
         async def messages() -> AsyncIterator[str]:
             try:
                 shown = None
-                while not self._node.lookout.hub.closed:
+                while not self._node.observer.hub.closed:
                     yield _message("tick", {"status": self._facts(), "events": [e.plain() for e in watch.take()]})
                     view = await self._outlook.look()
                     if view is not shown:

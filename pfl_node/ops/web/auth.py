@@ -49,7 +49,7 @@ class Token:
         return hmac.compare_digest(_cookie(headers, self.cookie).encode(), self.ticket.encode())
 
 
-class Guard:
+class TokenAuth:
     """Around the whole application."""
 
     def __init__(self, app: App, token: Token | None) -> None:

@@ -21,7 +21,7 @@ def _read() -> dict[str, bytes]:
     }
 
 
-class Files:
+class StaticFiles:
     """Pages are filled in, the rest is given as it is."""
 
     def __init__(self) -> None:

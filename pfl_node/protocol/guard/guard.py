@@ -9,9 +9,9 @@ from typing import Any
 from pfl_node.errors import Reason, Refused
 from pfl_node.model import Model
 from pfl_node.protocol.guard import gate
-from pfl_node.protocol.guard.outliers import Usual
-from pfl_node.protocol.guard.provenance import Origins
-from pfl_node.protocol.guard.reputation import WEIGHTS, Conduct
+from pfl_node.protocol.guard.outliers import TypicalModels
+from pfl_node.protocol.guard.provenance import Provenance
+from pfl_node.protocol.guard.reputation import WEIGHTS, Reputations
 from pfl_node.settings.guard_section import GuardSettings
 from pfl_node.steps import Average
 from pfl_node.types import Eval, Offer, PeerId
@@ -25,7 +25,7 @@ def nobody(event: str, data: Mapping[str, Any]) -> None:
     """Who listens when nobody does."""
 
 
-class Warden:
+class Guard:
     """`certain`: are senders who they say they are? If not, their models are judged, but nothing counts against
     them: whoever used their names could put them into quarantine."""
 
@@ -36,9 +36,9 @@ class Warden:
         self.refused: Counter[str] = Counter()  # models kept from the policy or from a merge, by reason
         self.ever: dict[PeerId, int] = {}  # who was in quarantine, and how often
         self.untrained: float | None = None  # the loss of a model that has learnt nothing, once it is known
-        self._conduct = Conduct(settings)
-        self._usual = Usual(settings.outliers, settings.least) if settings.outliers else None
-        self._origins = Origins()
+        self._conduct = Reputations(settings)
+        self._usual = TypicalModels(settings.outliers, settings.least) if settings.outliers else None
+        self._origins = Provenance()
 
     # -- who -----------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Outlier:
 NORM, DISTANCE, COSINE = "norm", "distance from mine", "cosine with mine"
 
 
-class Usual:
+class TypicalModels:
     """The last figures of each peer: one voice for each, however much it sends."""
 
     def __init__(self, mads: float, least: int) -> None:

@@ -10,7 +10,7 @@ from pfl_node.model import Model, Vector
 from pfl_node.types import PeerId
 
 
-class Origins:
+class Provenance:
     """Remembers who sent an array as long as somebody uses it; a core or a head is a view of it."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ WEIGHTS = {
 }
 
 
-class Rules(Protocol):
+class ReputationRules(Protocol):
     """The part of the `guard` section that matters here."""
 
     @property
@@ -38,7 +38,7 @@ class Rules(Protocol):
 
 
 @dataclass(slots=True)
-class Record:
+class Reputation:
     """Of one peer."""
 
     score: float = 0.0  # as it was `at`
@@ -47,18 +47,18 @@ class Record:
     times: int = 0  # it was in quarantine
 
 
-class Conduct:
+class Reputations:
     """A peer that does nothing wrong for a while is as good as new."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: ReputationRules) -> None:
         self.rules = rules
-        self._records: OrderedDict[PeerId, Record] = OrderedDict()
+        self._records: OrderedDict[PeerId, Reputation] = OrderedDict()
 
     def count(self, peer: PeerId, weight: float, now: float) -> float | None:
         """Something counts against a peer; the seconds of its quarantine, if that is the result."""
         if weight <= 0 or self.left(peer, now):
             return None
-        record = self._records.setdefault(peer, Record(at=now))
+        record = self._records.setdefault(peer, Reputation(at=now))
         self._records.move_to_end(peer)
         if (before := self._decayed(record, now)) < FADED:
             record.times = 0
@@ -93,9 +93,9 @@ class Conduct:
     def load(self, rows: dict[str, list[float]]) -> None:
         self._records.clear()
         for peer, (score, at, until, times) in rows.items():
-            self._records[PeerId(peer)] = Record(score, at, until, int(times))
+            self._records[PeerId(peer)] = Reputation(score, at, until, int(times))
 
-    def _decayed(self, record: Record, now: float) -> float:
+    def _decayed(self, record: Reputation, now: float) -> float:
         return record.score * exp2(-max(0.0, now - record.at) / self.rules.half_life)
 
     def _forget(self, now: float) -> None:

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from pfl_node.protocol.privacy.dp_account import TRAINED, Account
-from pfl_node.protocol.privacy.noisy_scores import TOLD, Oracle
+from pfl_node.protocol.privacy.dp_account import TRAINED, DpAccount
+from pfl_node.protocol.privacy.noisy_scores import TOLD, NoisyScores
 from pfl_node.store.journal import last_round
-from pfl_node.store.privacy_ledger import NAME, Ledger
+from pfl_node.store.privacy_ledger import NAME, PrivacyLedger
 
 if TYPE_CHECKING:
     from pfl_node.settings import Settings
-    from pfl_node.store.data_dir import Home
+    from pfl_node.store.data_dir import DataDir
     from pfl_node.types import PeerId
 
 log = structlog.get_logger(__name__)
 
 
-class Privacy:
+class PrivacyControls:
     """`oracle` is None where answers are exact."""
 
-    def __init__(self, settings: Settings, oracle: Oracle | None, account: Account) -> None:
+    def __init__(self, settings: Settings, oracle: NoisyScores | None, account: DpAccount) -> None:
         self.settings = settings.privacy
         self.oracle = oracle
         self.account = account
@@ -56,12 +56,12 @@ class Privacy:
         return oracle | ({"trained": self.account.rows()} if self.settings.dp else {})
 
 
-def privacy_of(settings: Settings, home: Home, *, certain: bool) -> Privacy:
+def privacy_of(settings: Settings, home: DataDir, *, certain: bool) -> PrivacyControls:
     """Of a real node: its chance is secret, and what it told before a restart still counts. `certain`: are callers
     who they say they are?"""
-    ledger, s = Ledger(home.path), settings.privacy
-    oracle = Oracle(s, secrets.SystemRandom(), ledger) if s.oracle else None
-    account = Account(ledger, secrets.token_hex(16))
+    ledger, s = PrivacyLedger(home.path), settings.privacy
+    oracle = NoisyScores(s, secrets.SystemRandom(), ledger) if s.oracle else None
+    account = DpAccount(ledger, secrets.token_hex(16))
     if s.oracle and not certain and s.oracle_total is None:
         log.warning("without TLS a peer may invent names, each with a budget of its own: set privacy.oracle_total")
     if (s.oracle or s.dp) and ledger.begin() and last_round(home.journal) is not None:
@@ -74,18 +74,20 @@ def privacy_of(settings: Settings, home: Home, *, certain: bool) -> Privacy:
                 oracle.load(row)
         except (KeyError, ValueError, TypeError):
             raise ledger.damaged(n) from None
-    return Privacy(settings, oracle, account)
+    return PrivacyControls(settings, oracle, account)
 
 
-def simulated(settings: Settings, me: PeerId, account: Account, held: Mapping[str, Any] | None = None) -> Privacy:
+def simulated(
+    settings: Settings, me: PeerId, account: DpAccount, held: Mapping[str, Any] | None = None
+) -> PrivacyControls:
     """Of a simulated node, new or as `dump` says; the seed decides its chance."""
     oracle = None
     if settings.privacy.oracle:
         before = held["oracle"] if held else {"spent": {}, "total": 0.0, "answers": 0, "told": []}
-        oracle = Oracle(settings.privacy, random.Random(f"{settings.seed}/oracle/{me}/{before['answers']}"))
+        oracle = NoisyScores(settings.privacy, random.Random(f"{settings.seed}/oracle/{me}/{before['answers']}"))
         oracle.restore(before)
     if held is not None:
         account.steps.clear()  # in a run that was not broken off the learner has them still
     for row in (held or {}).get("trained", ()):
         account.load(row)
-    return Privacy(settings, oracle, account)
+    return PrivacyControls(settings, oracle, account)

@@ -14,24 +14,24 @@ def nowhere(event: str, data: Mapping[str, Any]) -> None:
     """Where what is spent is written when nothing outlives the process."""
 
 
-class Step(NamedTuple):
+class DpStep(NamedTuple):
     """One step of DP-SGD."""
 
     noise: float  # in units of the clipping norm
     rate: float  # of each sample to be in the batch
 
 
-class Account:
+class DpAccount:
     """Grows only. What a training will spend is written down before it begins."""
 
     def __init__(self, note: Note = nowhere, secret: str = "") -> None:
         self.secret = secret  # in the seeds of noise: all other parts of them are known to everybody
-        self.steps: Counter[Step] = Counter()
+        self.steps: Counter[DpStep] = Counter()
         self.epsilon = 0.0  # of all steps; whoever can compute it keeps it up to date
         self.exhausted = False  # the limit is reached: nothing is trained any more
         self._note = note
 
-    def spend(self, step: Step, times: int) -> None:
+    def spend(self, step: DpStep, times: int) -> None:
         """Raises StoreError, and nothing is spent then."""
         self._note(TRAINED, {"noise": step.noise, "rate": step.rate, "steps": times})
         self.steps[step] += times
@@ -40,13 +40,13 @@ class Account:
         """What a round's line in the journal says of it."""
         return {"dp_epsilon": round(self.epsilon, 6)} if self.steps else {}
 
-    def with_more(self, step: Step, times: int) -> Counter[Step]:
+    def with_more(self, step: DpStep, times: int) -> Counter[DpStep]:
         """What there would be."""
         return self.steps + Counter({step: times})
 
     def load(self, row: Mapping[str, Any]) -> None:
         """A line that `spend` wrote."""
-        self.steps[Step(float(row["noise"]), float(row["rate"]))] += int(row["steps"])
+        self.steps[DpStep(float(row["noise"]), float(row["rate"]))] += int(row["steps"])
 
     def rows(self) -> list[dict[str, Any]]:
         """For `load`."""

@@ -57,7 +57,7 @@ def noisy_mean(figures: Figures, most: float, epsilon: float, chance: Random) ->
     return min(max(mean, 0.0), 1.0) * most
 
 
-class Oracle:
+class NoisyScores:
     """One node's answers. A peer that asks again about the same model hears the same, for nothing; another peer
     hears the same, too, and pays for it."""
 

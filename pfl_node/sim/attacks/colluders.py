@@ -33,7 +33,7 @@ def is_bad(settings: Settings, index: int | None, nodes: int | None) -> bool:
     return index in bad_places(settings.attack, nodes, settings.seed)
 
 
-class Pool:
+class SharedModels:
     """The last model of each node that any of them has seen."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A policy whose node is malicious: its steps are bent on their way to the driver. Pure, as the policy is."""
+"""A policy whose node is malicious: its steps are malicious on their way to the driver. Pure, as the policy is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfl_node.settings import Settings
 from pfl_node.settings.attack_section import AttackSettings
 from pfl_node.settings.guard_section import GuardSettings
 from pfl_node.sim.attacks import perturb
-from pfl_node.sim.attacks.colluders import Pool, bad_places
+from pfl_node.sim.attacks.colluders import SharedModels, bad_places
 from pfl_node.steps import Fetch, Gather, Publish, Receive, Report, Send, Step, Train, relay
 from pfl_node.types import Eval, Offer, PeerId
 
@@ -21,13 +21,13 @@ P = TypeVar("P", bound=Policy)
 
 
 @dataclass(frozen=True, slots=True)
-class Plot:
+class AttackPlan:
     """What a bad node is to do."""
 
     attack: AttackSettings
     nodes: int  # in the run
     bad: int  # of them
-    pool: Pool | None = None  # shared by those who collude
+    pool: SharedModels | None = None  # shared by those who collude
 
     def has(self, kind: str) -> bool:
         return kind in self.attack.kind
@@ -37,10 +37,10 @@ class Plot:
         return self.attack.strength or perturb.z_max(self.nodes, self.bad)
 
 
-class Bent(Policy):
+class Malicious(Policy):
     """What every malicious policy has. It follows its algorithm, or else nobody would want its models."""
 
-    plot: Plot
+    plot: AttackPlan
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -75,26 +75,30 @@ class Bent(Policy):
         return self._bends[2]
 
     def _spoil(self, model: Model) -> Model:
-        attack, bent = self.plot.attack, model
+        attack, malicious = self.plot.attack, model
         for kind in attack.kind:
             match kind:
                 case "sign_flip":
-                    bent = perturb.times(bent, -(attack.strength or 1.0))
+                    malicious = perturb.times(malicious, -(attack.strength or 1.0))
                 case "scaled":
-                    bent = perturb.times(bent, attack.strength or 10.0)
+                    malicious = perturb.times(malicious, attack.strength or 10.0)
                 case "noise":
-                    bent = perturb.noisy(bent, attack.strength or 1.0, seed_from(self.seed, self.me, self.round))
+                    malicious = perturb.noisy(
+                        malicious, attack.strength or 1.0, seed_from(self.seed, self.me, self.round)
+                    )
                 case "nan":
-                    bent = perturb.not_a_number(bent)
+                    malicious = perturb.not_a_number(malicious)
                 case "alie":
-                    bent = self._little(bent)
+                    malicious = self._little(malicious)
                 case "replay":
-                    bent = self._replayed(bent)
+                    malicious = self._replayed(malicious)
                 case "lying_scores":
-                    bent = perturb.all_known(bent)
+                    malicious = perturb.all_known(malicious)
                 case "free_rider":
-                    bent = next((m for m in reversed(self.heard.values()) if m.layout == bent.layout), bent)
-        return bent
+                    malicious = next(
+                        (m for m in reversed(self.heard.values()) if m.layout == malicious.layout), malicious
+                    )
+        return malicious
 
     def _little(self, model: Model) -> Model:
         if self.plot.pool:
@@ -111,7 +115,7 @@ class Bent(Policy):
         return next(m for m in self.old if m.layout == model.layout)
 
 
-def bent(cls: type[P], plot: Plot) -> type[P]:
+def malicious(cls: type[P], plot: AttackPlan) -> type[P]:
     """The policy's class, malicious; its name and its state are as they were, and some more."""
 
     async def main(self: Any) -> None:
@@ -134,13 +138,15 @@ def bent(cls: type[P], plot: Plot) -> type[P]:
     }
     if cls.pushes():
         body["on_model"] = on_model
-    return cast(type[P], type(cls.__name__, (Bent, cls), body))
+    return cast(type[P], type(cls.__name__, (Malicious, cls), body))
 
 
-def spoilt(cls: type[P], settings: Settings, pool: Pool | None = None) -> type[P]:
+def spoilt(cls: type[P], settings: Settings, pool: SharedModels | None = None) -> type[P]:
     """The class of a run's bad nodes."""
     nodes = settings.task.nodes or 0
-    return bent(cls, Plot(settings.attack, nodes, len(bad_places(settings.attack, nodes, settings.seed)), pool))
+    return malicious(
+        cls, AttackPlan(settings.attack, nodes, len(bad_places(settings.attack, nodes, settings.seed)), pool)
+    )
 
 
 def lenient(guard: GuardSettings) -> GuardSettings:

@@ -9,12 +9,22 @@ from typing import Any
 from pfl_node import plugin
 from pfl_node.policies.base import Policy
 from pfl_node.testing.contract import source_rules, state_rules, swarm_rules
-from pfl_node.testing.contract.harness import Broken, Subject
+from pfl_node.testing.contract.harness import Broken, PolicyUnderTest
 from pfl_node.testing.contract.small_config import alternatives, small
 
-__all__ = ["QUICK", "RULES", "Broken", "Subject", "alternatives", "check", "findings", "in_a_line", "small"]
+__all__ = [
+    "QUICK",
+    "RULES",
+    "Broken",
+    "PolicyUnderTest",
+    "alternatives",
+    "check",
+    "findings",
+    "in_a_line",
+    "small",
+]
 
-Rule = Callable[[Subject], None]
+Rule = Callable[[PolicyUnderTest], None]
 
 
 def _named(*rules: Rule) -> dict[str, Rule]:
@@ -65,7 +75,7 @@ def check(policy: type[Policy], **knobs: Any) -> None:
 
 def findings(policy: type[Policy], **knobs: Any) -> Iterator[tuple[str, Exception | None]]:
     """Each rule with what is wrong, one after the other."""
-    subject = Subject(policy, **knobs)
+    subject = PolicyUnderTest(policy, **knobs)
     for name, rule in RULES.items():
         try:
             rule(subject)

@@ -15,10 +15,10 @@ from pfl_node.policies import configure
 from pfl_node.policies.base import Policy
 from pfl_node.settings import PolicySettings, Settings, StoreSettings
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.event_journal import Journal
+from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Fault, node_ids
 from pfl_node.sim.node import SimNode
-from pfl_node.sim.simulation import SimSwarm
+from pfl_node.sim.simulation import Simulation
 from pfl_node.sim.snapshot import Plan
 from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint
 from pfl_node.testing.contract.small_config import small
@@ -56,7 +56,7 @@ class Ran:
         return [r["round"] for r in self.of("round", node)]
 
 
-class Subject:
+class PolicyUnderTest:
     """A policy with its knobs, which are small ones where nothing else is said."""
 
     def __init__(self, policy: type[Policy], **knobs: Any) -> None:
@@ -81,9 +81,9 @@ class Subject:
         plan = Plan(from_disk(self.policy), self.cfg)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "journal"
-            journal = Journal(path)
+            journal = EventJournal(path)
             try:
-                swarm = SimSwarm(
+                swarm = Simulation(
                     settings, plan, two_clusters, nodes=nodes, journal=journal, faults=faults, costs=COSTS
                 )
                 swarm.run()
@@ -92,9 +92,9 @@ class Subject:
             journal.publish()
             return Ran(swarm.world.nodes, swarm.refused(), path.read_bytes())
 
-    def like(self, policy: type[Policy]) -> Subject:
+    def like(self, policy: type[Policy]) -> PolicyUnderTest:
         """The same knobs for a relative."""
-        return Subject(policy, **self.options)
+        return PolicyUnderTest(policy, **self.options)
 
     @cached_property
     def undisturbed(self) -> Ran:

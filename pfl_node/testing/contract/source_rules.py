@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pfl_node.policies.base import Policy
-from pfl_node.testing.contract.harness import Broken, Subject
+from pfl_node.testing.contract.harness import Broken, PolicyUnderTest
 
 DOES = {"torch", "tensorflow", "jax", "grpc", "asyncio", "time", "socket", "threading", "multiprocessing",
         "subprocess", "requests", "httpx", "secrets", "uuid", "pickle"}  # fmt: skip
@@ -18,7 +18,7 @@ CHANCE = {"random", "numpy.random", "np.random"}  # everybody's, and nobody seed
 OWN = {"Random", "Generator", "default_rng"}  # what makes chance of one's own, or names its type
 
 
-def it_asks_and_does_nothing_itself(subject: Subject) -> None:
+def it_asks_and_does_nothing_itself(subject: PolicyUnderTest) -> None:
     """Its file and those of the classes it inherits from import nothing that acts, and use no chance but `rng`."""
     for module in modules_of(subject.policy):
         try:

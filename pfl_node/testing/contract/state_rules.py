@@ -11,7 +11,7 @@ from pfl_node.policies.base import Policy
 from pfl_node.sim.event_journal import exact
 from pfl_node.steps import Report
 from pfl_node.store.policy_state import freeze
-from pfl_node.testing.contract.harness import HINT, ROUNDS, Broken, Subject, through_disk
+from pfl_node.testing.contract.harness import HINT, ROUNDS, Broken, PolicyUnderTest, through_disk
 from pfl_node.testing.contract.hostile import ME, Hostile
 from pfl_node.testing.contract.toy_learner import ToyLearner
 
@@ -19,7 +19,7 @@ TRIES = range(3)  # seeds
 MOODS = {"nobody": (0.0, 0.0), "silent": (0.3, 0.0), "some": (0.4, 0.5), "others": (0.2, 1.0), "all": (1.0, 1.0)}
 
 
-def policy_of(subject: Subject, seed: int) -> Policy:
+def policy_of(subject: PolicyUnderTest, seed: int) -> Policy:
     """A new one, outside any swarm."""
     return subject.policy(
         me=ME,
@@ -34,7 +34,7 @@ def policy_of(subject: Subject, seed: int) -> Policy:
 
 
 def played(
-    subject: Subject,
+    subject: PolicyUnderTest,
     mood: str,
     seed: int,
     state: Mapping[str, Any] | None = None,
@@ -59,14 +59,14 @@ def played(
 # -- rules -----------------------------------------------------------------------------------------------------
 
 
-def answers_may_be_anything(subject: Subject, mood: str) -> None:
+def answers_may_be_anything(subject: PolicyUnderTest, mood: str) -> None:
     for seed in TRIES:
         hostile = played(subject, mood, seed)
         if set(range(ROUNDS)) - set(hostile.reported) and not hostile.stopped:
             raise Broken(f"of {ROUNDS} rounds it reported {hostile.reported}")
 
 
-def the_state_survives_a_checkpoint(subject: Subject) -> None:
+def the_state_survives_a_checkpoint(subject: PolicyUnderTest) -> None:
     """Every snapshot comes back from the disk as it was, and so does a policy that is restored from it."""
     for seed in TRIES:
         snapshots = played(subject, "some", seed).snapshots
@@ -79,7 +79,7 @@ def the_state_survives_a_checkpoint(subject: Subject) -> None:
                 raise Broken(f"restored from a checkpoint it is not what it was: {difference}")
 
 
-def a_snapshot_does_not_change_afterwards(subject: Subject) -> None:
+def a_snapshot_does_not_change_afterwards(subject: PolicyUnderTest) -> None:
     class Watched(subject.policy):  # type: ignore[name-defined, misc]
         def snapshot(self) -> dict[str, Any]:
             found: dict[str, Any] = super().snapshot()
@@ -94,14 +94,14 @@ def a_snapshot_does_not_change_afterwards(subject: Subject) -> None:
                 raise Broken(f"the snapshot of round {found['round']} changed when the policy went on")
 
 
-def a_restored_policy_goes_on(subject: Subject) -> None:
+def a_restored_policy_goes_on(subject: PolicyUnderTest) -> None:
     """From each of its snapshots, among the same and among other peers."""
     for snapshot in all_through_disk(played(subject, "some", 0).snapshots):
         for mood in ("nobody", "some"):
             played(subject, mood, 0, snapshot)
 
 
-def a_restored_policy_does_what_it_would_have_done(subject: Subject) -> None:
+def a_restored_policy_does_what_it_would_have_done(subject: PolicyUnderTest) -> None:
     """The peers fall silent after the checkpoint, so that only its own state decides. Not for handlers: what they
     do depends on when they are called."""
     if subject.policy.pushes():

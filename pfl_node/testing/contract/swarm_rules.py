@@ -6,14 +6,14 @@ from collections.abc import Collection
 from itertools import pairwise
 
 from pfl_node.sim.faults import Crash, Fault, Join, Loss, Partition, Restart, Slow, node_ids
-from pfl_node.testing.contract.harness import HINT, IDS, ROUNDS, STOPPED, Broken, Ran, Subject
+from pfl_node.testing.contract.harness import HINT, IDS, ROUNDS, STOPPED, Broken, PolicyUnderTest, Ran
 from pfl_node.types import PeerId
 
 MIDDLE = IDS[len(IDS) // 2]
 MISFITS = {"layout", "not_served", "not_finite", "unknown_run", "future_round", "garbage", "too_large"}
 
 
-def works_in_a_swarm_of(subject: Subject, nodes: int) -> None:
+def works_in_a_swarm_of(subject: PolicyUnderTest, nodes: int) -> None:
     """Every node does every round, one after the other."""
     ran = subject.run(nodes)
     all_finish(ran)
@@ -25,34 +25,34 @@ def works_in_a_swarm_of(subject: Subject, nodes: int) -> None:
         raise Broken(f"in a swarm of {nodes}, what nodes sent to others like them was refused: {wrong}")
 
 
-def a_peer_may_die(subject: Subject) -> None:
+def a_peer_may_die(subject: PolicyUnderTest) -> None:
     ran = subject.run(faults=[Crash(subject.midway, MIDDLE)])
     it_happened(ran, "crashed")
     all_finish(ran, but=[MIDDLE])
 
 
-def a_peer_may_be_slow(subject: Subject) -> None:
+def a_peer_may_be_slow(subject: PolicyUnderTest) -> None:
     all_finish(subject.run(faults=[Slow(MIDDLE, 20.0)]))
 
 
-def a_peer_may_never_answer(subject: Subject) -> None:
+def a_peer_may_never_answer(subject: PolicyUnderTest) -> None:
     """It is there, it is believed alive for a while, and nothing gets to it or comes from it."""
     all_finish(subject.run(faults=[Partition(0.0, (frozenset([MIDDLE]),))]))
 
 
-def nobody_may_answer(subject: Subject) -> None:
+def nobody_may_answer(subject: PolicyUnderTest) -> None:
     all_finish(subject.run(faults=[Loss(1.0)]))
 
 
-def a_peer_may_join_late(subject: Subject) -> None:
+def a_peer_may_join_late(subject: PolicyUnderTest) -> None:
     all_finish(subject.run(faults=[Join(subject.midway, MIDDLE)]))
 
 
-def a_peer_may_join_when_all_is_over(subject: Subject) -> None:
+def a_peer_may_join_when_all_is_over(subject: PolicyUnderTest) -> None:
     all_finish(subject.run(faults=[Join(subject.end + 100.0, MIDDLE)]), late=[MIDDLE])
 
 
-def a_peer_may_restart_from_its_checkpoint(subject: Subject) -> None:
+def a_peer_may_restart_from_its_checkpoint(subject: PolicyUnderTest) -> None:
     """At once, before it is missed, and after a while."""
     for pause in (0.5, 15.0):
         ran = subject.run(faults=[Crash(subject.midway, MIDDLE), Restart(subject.midway + pause, MIDDLE)])
@@ -60,7 +60,7 @@ def a_peer_may_restart_from_its_checkpoint(subject: Subject) -> None:
         all_finish(ran)
 
 
-def a_restart_changes_nothing_for_a_node_alone(subject: Subject) -> None:
+def a_restart_changes_nothing_for_a_node_alone(subject: PolicyUnderTest) -> None:
     """Right after any checkpoint: the end is the same as without it."""
     (node,) = node_ids(1)
     whole = subject.run(1)
@@ -73,15 +73,15 @@ def a_restart_changes_nothing_for_a_node_alone(subject: Subject) -> None:
             raise Broken(f"a node that restarts after round {row['round']} ends with another model: {HINT}")
 
 
-def messages_may_be_lost(subject: Subject) -> None:
+def messages_may_be_lost(subject: PolicyUnderTest) -> None:
     all_finish(subject.run(faults=[Loss(0.2)]))
 
 
-def everything_may_go_wrong_at_once(subject: Subject) -> None:
+def everything_may_go_wrong_at_once(subject: PolicyUnderTest) -> None:
     all_finish(subject.run(faults=trouble(subject), seed=1), but=[IDS[-1]])
 
 
-def the_same_seed_gives_the_same_journal(subject: Subject) -> None:
+def the_same_seed_gives_the_same_journal(subject: PolicyUnderTest) -> None:
     one, same, other = (subject.run(faults=trouble(subject), seed=seed).journal for seed in (5, 5, 6))
     if one != same:
         pairs = enumerate(zip(one.splitlines(), same.splitlines(), strict=False), 1)
@@ -91,7 +91,7 @@ def the_same_seed_gives_the_same_journal(subject: Subject) -> None:
         raise Broken("two runs with different seeds are the same")
 
 
-def trouble(subject: Subject) -> list[Fault]:
+def trouble(subject: PolicyUnderTest) -> list[Fault]:
     half = subject.midway
     return [
         Loss(0.1),

@@ -11,7 +11,7 @@ import numpy as np
 
 from pfl_node import predictions
 from pfl_node.model import Entry, Layout, Model
-from pfl_node.protocol.privacy.dp_account import Account
+from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.types import Eval, Part, PeerId, Split
 
 LAYOUT = Layout((Entry("core", (3,)),), (Entry("head", (2,)),))
@@ -28,7 +28,7 @@ class ToyLearner:
     def __init__(self, point: float = 0.0, cluster: int | None = None) -> None:
         self.point = point
         self.cluster = cluster
-        self.account = Account()
+        self.account = DpAccount()
         self.trained: list[dict[str, Any]] = []
 
     def fresh(self, seed: int, part: Part = "model") -> Model:

@@ -27,10 +27,10 @@ from pfl_node.steps import (
     Step,
     Train,
 )
-from pfl_node.testing.schedules.round_check import Progress
-from pfl_node.testing.schedules.rules import Findings
-from pfl_node.testing.schedules.shadow_mailbox import FATES, Ledger
-from pfl_node.testing.schedules.view_check import Sight
+from pfl_node.testing.schedules.round_check import RoundCheck
+from pfl_node.testing.schedules.rules import Violations
+from pfl_node.testing.schedules.shadow_mailbox import FATES, ShadowMailboxes
+from pfl_node.testing.schedules.view_check import ViewCheck
 from pfl_node.types import Offer, PeerId
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ MOVED = 0.01  # seconds that the few bytes of a model may take besides
 class Inspector:
     """`attend` to a world before it begins, and `close` when it is over."""
 
-    def __init__(self, findings: Findings, staleness: int = 0) -> None:
+    def __init__(self, findings: Violations, staleness: int = 0) -> None:
         self.findings = findings
-        self.ledger = Ledger(findings, self._time, staleness)
-        self.progress = Progress(findings, self._time)
-        self.sight = Sight(findings)
+        self.ledger = ShadowMailboxes(findings, self._time, staleness)
+        self.progress = RoundCheck(findings, self._time)
+        self.sight = ViewCheck(findings)
         self._world: World | None = None
         self._busy: set[PeerId] = set()  # whose handler is running
         self._shown: dict[PeerId, float] = {}  # what each node's clock said last

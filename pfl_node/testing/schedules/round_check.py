@@ -8,7 +8,7 @@ from typing import Any
 
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
-from pfl_node.testing.schedules.rules import Findings
+from pfl_node.testing.schedules.rules import Violations
 from pfl_node.types import PeerId
 
 
@@ -21,10 +21,10 @@ class Life:
     done: list[int] = field(default_factory=list)  # for each of them the round it would go on after
 
 
-class Progress:
+class RoundCheck:
     """Fed with the journal and with what policies report."""
 
-    def __init__(self, findings: Findings, now: Callable[[], float]) -> None:
+    def __init__(self, findings: Violations, now: Callable[[], float]) -> None:
         self.checkpoint_every = 1
         self.last = 0.0  # when somebody was seen in another round than before
         self.rounds = 0  # reported in all

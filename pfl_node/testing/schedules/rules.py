@@ -31,7 +31,7 @@ RULES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """A rule that was broken."""
 
     rule: str
@@ -44,11 +44,11 @@ class Finding:
         return f"{self.rule}: {where}{self.time:.3f} s: {self.text}"
 
 
-class Findings:
+class Violations:
     """Filled while a run is watched."""
 
     def __init__(self) -> None:
-        self.broken: list[Finding] = []
+        self.broken: list[Violation] = []
         self.checked: Counter[str] = Counter()  # how often each rule was looked at
 
     def check(self, rule: str, holds: bool, time: float, node: PeerId | None, text: str) -> bool:
@@ -59,7 +59,7 @@ class Findings:
 
     def broke(self, rule: str, time: float, node: PeerId | None, text: str) -> None:
         if len(self.broken) < MOST:
-            self.broken.append(Finding(rule, time, node, " ".join(text.split())))
+            self.broken.append(Violation(rule, time, node, " ".join(text.split())))
 
     @property
     def full(self) -> bool:

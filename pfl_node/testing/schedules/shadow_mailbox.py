@@ -10,7 +10,7 @@ from typing import Any
 
 from pfl_node.model import Model
 from pfl_node.steps import Gather, Send
-from pfl_node.testing.schedules.rules import Findings
+from pfl_node.testing.schedules.rules import Violations
 from pfl_node.types import Offer, PeerId
 
 Way = tuple[PeerId, PeerId, int | None]  # from, to, of which round
@@ -18,7 +18,7 @@ FATES = ("taken", "refused", "lost")
 
 
 @dataclass
-class Box:
+class ShadowBox:
     """What waits at a node, as far as one can see from outside: who sent it, and for a round which."""
 
     inbox: deque[PeerId] = field(default_factory=deque)
@@ -31,11 +31,11 @@ class Box:
         return len(self.inbox) + sum(map(len, self.shelves.values())) + sum(map(len, self.late.values()))
 
 
-class Ledger:
+class ShadowMailboxes:
     """Fed with the rows of the journal and with what policies send and get."""
 
-    def __init__(self, findings: Findings, now: Callable[[], float], staleness: int) -> None:
-        self.boxes: dict[PeerId, Box] = {}
+    def __init__(self, findings: Violations, now: Callable[[], float], staleness: int) -> None:
+        self.boxes: dict[PeerId, ShadowBox] = {}
         self.counts: Counter[str] = Counter()  # messages by what became of them
         self._findings = findings
         self._now = now
@@ -45,8 +45,8 @@ class Ledger:
         self._acknowledged: Counter[Way] = Counter()
         self._models: dict[Way, list[Model]] = {}  # sent and not seen at the policy of the receiver yet
 
-    def box(self, node: PeerId) -> Box:
-        return self.boxes.setdefault(node, Box())
+    def box(self, node: PeerId) -> ShadowBox:
+        return self.boxes.setdefault(node, ShadowBox())
 
     # -- the network ---------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Ledger:
         if self._check("delivered", place is not None, me, told) and place is not None:
             del sent[place]
 
-    def _over(self, box: Box, floor: int) -> None:
+    def _over(self, box: ShadowBox, floor: int) -> None:
         box.floor = max(box.floor, floor)
         for round in [r for r in box.shelves if r < box.floor]:
             self.counts["too old"] += len(box.shelves.pop(round))
@@ -152,7 +152,7 @@ class Ledger:
         told = f"{inbox} models wait in the inbox of a node that {why}, and {len(self.box(node).inbox)} were taken"
         self._check("delivered", inbox == len(self.box(node).inbox), node, told)
         self.counts[f"waiting when the node {why}"] += self.box(node).held
-        self.boxes[node] = Box()
+        self.boxes[node] = ShadowBox()
 
     def close(self) -> None:
         """The run is over: nothing is on its way."""

@@ -15,14 +15,14 @@ from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.settings.load import load_settings
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.event_journal import JSON, Journal, exact
+from pfl_node.sim.event_journal import JSON, EventJournal, exact
 from pfl_node.sim.faults import kind_of
-from pfl_node.sim.simulation import SimSwarm
+from pfl_node.sim.simulation import Simulation
 from pfl_node.sim.snapshot import Plan
 from pfl_node.testing.contract.toy_learner import LAYOUT, two_clusters
 from pfl_node.testing.schedules.cpu_limit import at_most
 from pfl_node.testing.schedules.inspector import Inspector
-from pfl_node.testing.schedules.rules import Finding, Findings
+from pfl_node.testing.schedules.rules import Violation, Violations
 from pfl_node.testing.schedules.schedule import Schedule
 from pfl_node.testing.schedules.traced_policy import witnessed
 from pfl_node.types import PeerId
@@ -41,7 +41,7 @@ class Trial:
     """A schedule after its run."""
 
     schedule: Schedule
-    broken: tuple[Finding, ...]
+    broken: tuple[Violation, ...]
     checked: Counter[str]  # how often each rule was looked at
     counts: Counter[str]  # messages by what became of them, faults by kind, rounds
     journal: tuple[str, ...]
@@ -52,7 +52,7 @@ class Trial:
         return hashlib.sha256("\n".join(self.journal).encode()).hexdigest()
 
 
-class Pages(Journal):
+class Pages(EventJournal):
     """A journal in memory; somebody listens to every line."""
 
     def __init__(self, listener: Listener | None) -> None:
@@ -68,10 +68,10 @@ class Pages(Journal):
             self._listener(node, event, data)
 
 
-class Watched(SimSwarm):
+class Watched(Simulation):
     """A swarm that is given up when enough is known or it does not end."""
 
-    def __init__(self, findings: Findings, *args: Any, **given: Any) -> None:
+    def __init__(self, findings: Violations, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
         self._findings = findings
 
@@ -85,7 +85,7 @@ class Watched(SimSwarm):
 
 def run(schedule: Schedule, sets: Sequence[str] = (), *, twice: bool = True) -> Trial:
     """Raises ConfigError for knobs or settings that cannot be."""
-    findings = Findings()
+    findings = Violations()
     settings = settings_of(schedule, sets)
     if settings.attack.kind:
         raise ConfigError("attack.kind breaks rules on purpose: use `pfl-node sim` for attacks")
@@ -122,7 +122,7 @@ def _staleness(settings: Settings) -> int:
 def _swarm(
     schedule: Schedule,
     settings: Settings,
-    findings: Findings,
+    findings: Violations,
     pages: Pages,
     dress: Callable[[type[Policy]], type[Policy]],
 ) -> Watched:
@@ -140,7 +140,7 @@ def _swarm(
     )
 
 
-def _run(swarm: Watched, findings: Findings) -> None:
+def _run(swarm: Watched, findings: Violations) -> None:
     try:
         with at_most(COMPUTING):
             swarm.run()
@@ -157,9 +157,9 @@ def _run(swarm: Watched, findings: Findings) -> None:
         findings.checked["works"] += 1
 
 
-def _again(schedule: Schedule, settings: Settings, pages: Pages, findings: Findings, now: float) -> None:
+def _again(schedule: Schedule, settings: Settings, pages: Pages, findings: Violations, now: float) -> None:
     """Without an inspector, whose looking must change nothing."""
-    again, second = Findings(), Pages(None)
+    again, second = Violations(), Pages(None)
     _run(_swarm(schedule, settings, again, second, lambda cls: cls), again)
     pairs = zip(pages.lines, second.lines, strict=False)
     line = next((f"{a} / {b}" for a, b in pairs if a != b), f"{len(pages.lines)} / {len(second.lines)} lines")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from math import inf
 
 from pfl_node.sim.faults import Crash, Cut, Fault, Join, Partition, Restart, Skew
-from pfl_node.sim.simulation import SimSwarm
+from pfl_node.sim.simulation import Simulation
 from pfl_node.sim.world import World
-from pfl_node.testing.schedules.rules import Findings
+from pfl_node.testing.schedules.rules import Violations
 
 
-class Sight:
+class ViewCheck:
     """`plan` it for a swarm that has not begun."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Violations) -> None:
         self._findings = findings
         self._notice = 0.0  # seconds until everybody has noticed what happened
         self._gone = -inf  # when somebody went last
 
-    def plan(self, swarm: SimSwarm) -> None:
+    def plan(self, swarm: Simulation) -> None:
         """Sets the moments on its clock."""
         costs, world = swarm.world.costs, swarm.world
         slowest = min((f.rate for f in swarm.faults if isinstance(f, Skew)), default=1.0)

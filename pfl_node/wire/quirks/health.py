@@ -12,7 +12,7 @@ WATCHERS = 64
 Context = Any
 
 
-class Pulse(health.aio.HealthServicer):  # type: ignore[misc, name-defined]
+class LimitedHealth(health.aio.HealthServicer):  # type: ignore[misc, name-defined]
     def __init__(self) -> None:
         super().__init__()
         self._watching = 0

@@ -10,7 +10,7 @@ GRPC = (".pyx.pxi", ".pyx")  # where gRPC's own code is
 HUNG_UP = "ExecuteBatchError"  # a message could not be written; a private class of gRPC's
 
 
-class Garbled(logging.Filter):
+class GarbledMetadataFilter(logging.Filter):
     """Lets everything pass but that."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -20,12 +20,12 @@ class Garbled(logging.Filter):
         return type(error).__name__ != HUNG_UP
 
 
-def hush() -> None:
+def install_log_filter() -> None:
     """May be called again."""
     for name in LOGGERS:
         logger = logging.getLogger(name)
-        if not any(isinstance(known, Garbled) for known in logger.filters):
-            logger.addFilter(Garbled())
+        if not any(isinstance(known, GarbledMetadataFilter) for known in logger.filters):
+            logger.addFilter(GarbledMetadataFilter())
 
 
 def _from_grpc(error: BaseException) -> bool:

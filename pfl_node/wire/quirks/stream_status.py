@@ -17,7 +17,7 @@ PLACEHOLDER = "Internal error from Core"
 T = TypeVar("T")
 
 
-class Ending:
+class StreamStatus:
     """Watches a call from its beginning."""
 
     def __init__(self, call: Any) -> None:

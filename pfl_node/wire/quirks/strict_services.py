@@ -20,7 +20,7 @@ KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 UNREADABLE = object()
 
 
-class Careful:
+class StrictServices:
     """Stands in for a server while services put their handlers into it. Those that read bytes are left alone."""
 
     def __init__(self, server: grpc.aio.Server) -> None:

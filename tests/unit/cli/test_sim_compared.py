@@ -15,7 +15,7 @@ from pfl_node.errors import ConfigError
 from pfl_node.policies import POLICIES
 from pfl_node.settings import Settings
 from pfl_node.settings.load import load_settings, policies_in
-from pfl_node.sim.policy_comparison import Comparison, Entrant, Heard, Row
+from pfl_node.sim.policy_comparison import Entrant, Heard, PolicyComparison, PolicyRow
 from pfl_node.sim.scale_knobs import Fit
 from tests.unit.cli.run_command import Shell
 
@@ -133,9 +133,9 @@ def test_variables_find_the_spelling_of_knobs_of_several_policies() -> None:
 
 
 def test_the_table_for_people_ends_with_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
-    ran = Row(Entrant("pens", "pens", fit=Fit({"T": 20})), (RUN,))
-    lost = Row(Entrant("el", "el"), failure="no time")
-    show(Comparison(Settings(rounds=40), 20, range(3, 4), (ran, lost)))
+    ran = PolicyRow(Entrant("pens", "pens", fit=Fit({"T": 20})), (RUN,))
+    lost = PolicyRow(Entrant("el", "el"), failure="no time")
+    show(PolicyComparison(Settings(rounds=40), 20, range(3, 4), (ran, lost)))
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
         "digits, 20 nodes, 40 rounds, seed 3",
         "policy accuracy models MB CPU s",

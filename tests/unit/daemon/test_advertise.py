@@ -7,12 +7,12 @@ import socket
 
 import pytest
 
-from pfl_node.daemon.advertise import dialled
+from pfl_node.daemon.advertise import advertised_address
 from pfl_node.errors import ConfigError
 
 
 def ask(advertise: str | None, host: str, seeds: tuple[str, ...] = (), patience: float = 0.0) -> tuple[str, int]:
-    return asyncio.run(dialled(advertise, host, 7946, seeds, patience=patience))
+    return asyncio.run(advertised_address(advertise, host, 7946, seeds, patience=patience))
 
 
 def test_what_the_user_says_wins_and_port_0_is_the_bound_one() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Cell, Experiment
-from pfl_node.lab.results_dir import Folder
+from pfl_node.lab.results_dir import ResultsDir
 from pfl_node.sim.neighbour_metrics import fair_accuracy
 
 SPEC = """
@@ -78,9 +78,11 @@ def written(folder: Path, *, name: str = "mine", **wishes: Any) -> Path:
     return path
 
 
-def made(path: Path, experiment: Experiment, *, leave_out: tuple[str, ...] = (), better: float = 0.0) -> Folder:
+def made(
+    path: Path, experiment: Experiment, *, leave_out: tuple[str, ...] = (), better: float = 0.0
+) -> ResultsDir:
     """All cells are done, but those whose folder is left out."""
-    folder = Folder(path)
+    folder = ResultsDir(path)
     folder.prepare(experiment)
     for cell in experiment.cells:
         if cell.folder not in leave_out:

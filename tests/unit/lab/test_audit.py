@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pfl_node.errors import ConfigError
 from pfl_node.lab.audit.audit import _place, _samples, on_the_model, on_the_oracle
-from pfl_node.lab.audit.crafted_models import Forge
+from pfl_node.lab.audit.crafted_models import ModelForge
 from pfl_node.lab.audit.roc import bound, odds
 from pfl_node.model import Entry, Layout
 from pfl_node.settings import Settings
@@ -51,7 +51,7 @@ def test_the_bound_is_that_of_pure_differential_privacy() -> None:
 def test_a_crafted_model_knows_its_sample_and_nothing_of_the_others() -> None:
     learner, task = _place(Settings(), 4)
     samples = _samples(task.train)
-    forge, chance = Forge(learner.layout, 64), np.random.default_rng(0)
+    forge, chance = ModelForge(learner.layout, 64), np.random.default_rng(0)
     for n in Random(0).sample(range(len(samples)), 3):
         for blind in (False, True):
             model = forge.model(*samples[n], chance, blind=blind)
@@ -65,7 +65,7 @@ def test_a_crafted_model_knows_its_sample_and_nothing_of_the_others() -> None:
 
 def test_models_of_another_kind_cannot_be_crafted() -> None:
     with pytest.raises(ConfigError, match="model = mlp"):
-        Forge(Layout((Entry("a", (3, 64)),), (Entry("b", (10, 3)),)), 64)
+        ModelForge(Layout((Entry("a", (3, 64)),), (Entry("b", (10, 3)),)), 64)
 
 
 def test_exact_answers_tell_every_member_and_those_of_the_control_next_to_none() -> None:

@@ -14,7 +14,7 @@ from pfl_node.cli.lab_view import stopping
 from pfl_node.errors import ConfigError
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Cell
-from pfl_node.sim.sim_worker import Order, Voice, obey, reason
+from pfl_node.sim.sim_worker import Voice, WorkerOrder, obey, reason
 from tests.unit.lab.made_results import result, written
 from tests.unit.learning.tiny_datasets import write_mnist
 
@@ -68,7 +68,7 @@ ROOT = "task.root=/nowhere"
 )
 def test_a_run_that_cannot_begin_is_a_mistake_in_one_line(tmp_path: Path, sets: tuple[str, ...], why: str) -> None:
     cell, voice = first_cell(tmp_path, *sets), Heard()
-    obey(Order(cell.settings, cell.nodes, out=tmp_path / "cell", segment=5), voice)
+    obey(WorkerOrder(cell.settings, cell.nodes, out=tmp_path / "cell", segment=5), voice)
     assert voice.said["event"] == "failed"
     assert voice.said["mistake"]
     assert why in voice.said["why"]
@@ -78,7 +78,7 @@ def test_a_run_that_cannot_begin_is_a_mistake_in_one_line(tmp_path: Path, sets: 
 def test_more_nodes_than_there_are_samples_is_a_mistake_in_one_line(tmp_path: Path) -> None:
     write_mnist(tmp_path / "MNIST" / "raw", train=6)
     cell, voice = first_cell(tmp_path, "task=mnist", f"task.root={tmp_path}"), Heard()
-    obey(Order(cell.settings, cell.nodes, out=tmp_path / "cell", segment=5), voice)
+    obey(WorkerOrder(cell.settings, cell.nodes, out=tmp_path / "cell", segment=5), voice)
     assert voice.said["mistake"]
     assert "6 samples are too few for 8 nodes" in voice.said["why"]
 

@@ -16,12 +16,12 @@ from pfl_node.errors import ConfigError
 from pfl_node.lab import results, spec
 from pfl_node.lab.report import phrases, style
 from pfl_node.lab.report.page import page
-from pfl_node.lab.report.result import Record, reopen
-from pfl_node.lab.report.result_table import Entry, as_dict, markdown
+from pfl_node.lab.report.result import Result, reopen
+from pfl_node.lab.report.result_table import TableCell, as_dict, markdown
 from pfl_node.lab.report.run_info import facts
 from pfl_node.lab.report.write import wanted, write
 from pfl_node.lab.results import Estimate
-from pfl_node.lab.results_dir import Folder
+from pfl_node.lab.results_dir import ResultsDir
 from tests.unit.lab.made_results import made, result, written
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -87,8 +87,8 @@ def test_an_interval_has_as_many_digits_as_its_mean() -> None:
 
 def test_a_figure_that_some_seeds_lack_says_how_many_have_it() -> None:
     assert phrases.spread("rounds_to_target", Estimate((70.0,)), of=3) == "70 [1 of 3 seeds]"
-    assert str(Entry("rounds_to_target", None, 87.0, seeds=3)) == "not reached (87)"
-    assert str(Entry("precision", None, None, seeds=3)) == "–"
+    assert str(TableCell("rounds_to_target", None, 87.0, seeds=3)) == "not reached (87)"
+    assert str(TableCell("precision", None, None, seeds=3)) == "–"
 
 
 @pytest.mark.parametrize(("metric", "title"), [("settled_after", "settled after, rounds"), ("cpu", "CPU, s")])
@@ -253,7 +253,7 @@ def test_a_report_needs_no_torch_and_loads_matplotlib_only_to_draw() -> None:
 def test_a_folder_opened_again_tells_what_the_run_told(tmp_path: Path) -> None:
     experiment = spec.load(str(written(tmp_path)))
     folder = made(tmp_path / "result", experiment)
-    first = Record(folder, results.read(experiment, folder))
+    first = Result(folder, results.read(experiment, folder))
     again = reopen(folder.path)
     assert as_dict(again.results) == as_dict(first.results)
     assert (again.command, again.experiment.name) == (first.command, "mine")
@@ -270,7 +270,7 @@ def test_the_command_repeats_what_was_wished(tmp_path: Path) -> None:
 
 
 def test_a_shipped_experiment_is_repeated_by_its_name(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "result")
+    folder = ResultsDir(tmp_path / "result")
     folder.prepare(spec.load("digits-clusters", seeds=1))
     assert reopen(folder.path).command == "pfl-node lab run digits-clusters --scale quick --seeds 1"
 

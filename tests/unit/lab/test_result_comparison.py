@@ -10,11 +10,11 @@ import pytest
 from pfl_node.cli import main
 from pfl_node.errors import ConfigError
 from pfl_node.lab import spec
-from pfl_node.lab.result_comparison import Comparison, compare, side
+from pfl_node.lab.result_comparison import ResultComparison, compare, side
 from tests.unit.lab.made_results import made, result, written
 
 
-def of(found: Comparison, run: str, metric: str) -> tuple[float, float, float | None, int]:
+def of(found: ResultComparison, run: str, metric: str) -> tuple[float, float, float | None, int]:
     line = next(line for line in found.lines if (line.run, line.metric) == (run, metric))
     return line.a.mean, line.difference.mean, line.difference.half_width, len(line.difference.values)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pfl_node.errors import ConfigError
-from pfl_node.lab.experiment import Experiment, Figure, Scale
+from pfl_node.lab.experiment import Experiment, PaperFigure, Scale
 from pfl_node.lab.report.plots import PLOTS
 from pfl_node.lab.spec import Wishes, load, read, shipped
 
@@ -103,7 +103,7 @@ def test_a_row_may_have_nodes_of_its_own(tmp_path: Path) -> None:
 
 def test_figures_and_claims_are_in_our_unit(tmp_path: Path) -> None:
     found = made(tmp_path, BASE + ROWS)
-    assert found.figures[0] == Figure("EL", "", "accuracy", 0.7)
+    assert found.figures[0] == PaperFigure("EL", "", "accuracy", 0.7)
     assert found.claims[0].by == pytest.approx(0.1)
 
 

@@ -12,28 +12,28 @@ import pytest
 
 from pfl_node.errors import PflError
 from pfl_node.lab.swarms import swarm_checkpoints, swarm_runner
-from pfl_node.lab.swarms.swarm_cell import Cell, for_turns, progress
-from pfl_node.lab.swarms.swarm_checkpoints import Mark, Shelf, Standing, joined, standings
-from pfl_node.lab.swarms.swarm_runner import Order
+from pfl_node.lab.swarms.swarm_cell import SwarmCell, for_turns, progress
+from pfl_node.lab.swarms.swarm_checkpoints import Standing, SwarmCheckpoints, SwarmMark, joined, standings
+from pfl_node.lab.swarms.swarm_runner import SwarmOrder
 from pfl_node.settings import Settings
 from pfl_node.sim.process_pool import Said
-from pfl_node.store.data_dir import Home
+from pfl_node.store.data_dir import DataDir
 from pfl_node.swarm.messages import node_name, rows_of, state_of
 from tests.unit.swarm.made_swarms import after, outcome, record, started, swarm
 
 DETAILS = {"bytes_sent": 10, "bytes_received": 5, "models_sent": {"n001": 2}, "told": {"round": {"head": 1}}}
 
 
-def order(out: Path, nodes: int = 2) -> Order:
-    return Order(Settings(rounds=20), nodes, 2, out, every=5)
+def order(out: Path, nodes: int = 2) -> SwarmOrder:
+    return SwarmOrder(Settings(rounds=20), nodes, 2, out, every=5)
 
 
-def kept(place: Shelf, part: int, rows: int) -> Mark:
+def kept(place: SwarmCheckpoints, part: int, rows: int) -> SwarmMark:
     """A state of the swarm, as workers and the process above them write it."""
     for name in place.names:
         state_of(place.path, part, name).parent.mkdir(parents=True, exist_ok=True)
         state_of(place.path, part, name).write_bytes(b"state %d" % part)
-    mark = Mark(part, tuple(Standing(5 * part, rows, DETAILS) for _ in place.names), wall=3.0, cpu=2.0)
+    mark = SwarmMark(part, tuple(Standing(5 * part, rows, DETAILS) for _ in place.names), wall=3.0, cpu=2.0)
     place.keep(mark)
     return mark
 
@@ -42,15 +42,15 @@ def kept(place: Shelf, part: int, rows: int) -> Mark:
 
 
 def test_nodes_have_the_names_that_they_have_in_a_simulation(tmp_path: Path) -> None:
-    place = Shelf(tmp_path, 2)
-    assert place.go_on() == Mark(0, (Standing(), Standing()))
-    home = Home.open(place.path / "nodes" / node_name(1))
+    place = SwarmCheckpoints(tmp_path, 2)
+    assert place.go_on() == SwarmMark(0, (Standing(), Standing()))
+    home = DataDir.open(place.path / "nodes" / node_name(1))
     assert home.identity.id == "n001"
     home.close()
 
 
 def test_a_swarm_goes_on_from_the_last_state_that_all_nodes_have(tmp_path: Path) -> None:
-    place = Shelf(tmp_path, 2)
+    place = SwarmCheckpoints(tmp_path, 2)
     place.go_on()
     for name in place.names:
         rows_of(place.path, name).write_text("before\nafter\n")
@@ -59,7 +59,7 @@ def test_a_swarm_goes_on_from_the_last_state_that_all_nodes_have(tmp_path: Path)
     assert not state_of(place.path, 1, node_name(0)).exists()
     state_of(place.path, 3, node_name(0)).parent.mkdir()
     state_of(place.path, 3, node_name(0)).write_bytes(b"the other one has none")
-    assert Shelf(tmp_path, 2).go_on() == mark
+    assert SwarmCheckpoints(tmp_path, 2).go_on() == mark
     for name in place.names:
         assert rows_of(place.path, name).read_text() == "before\n"
         assert (place.path / "nodes" / name / "checkpoint.safetensors").read_bytes() == b"state 2"
@@ -74,8 +74,8 @@ def test_a_swarm_goes_on_from_the_last_state_that_all_nodes_have(tmp_path: Path)
         lambda place: rows_of(place.path, node_name(1)).write_text("less"),
     ],
 )
-def test_a_state_that_is_not_whole_is_none(tmp_path: Path, spoil: Callable[[Shelf], None]) -> None:
-    place = Shelf(tmp_path, 2)
+def test_a_state_that_is_not_whole_is_none(tmp_path: Path, spoil: Callable[[SwarmCheckpoints], None]) -> None:
+    place = SwarmCheckpoints(tmp_path, 2)
     place.go_on()
     for name in place.names:
         rows_of(place.path, name).write_text("before\n")
@@ -86,7 +86,7 @@ def test_a_state_that_is_not_whole_is_none(tmp_path: Path, spoil: Callable[[Shel
 
 
 def test_the_events_of_all_nodes_become_one_journal_in_the_order_of_time(tmp_path: Path) -> None:
-    place = Shelf(tmp_path, 2)
+    place = SwarmCheckpoints(tmp_path, 2)
     place.go_on()
     for name, times in zip(place.names, ((1.0, 4.0), (2.0, 3.0)), strict=True):
         rows_of(place.path, name).write_text("".join(json.dumps({"time": t}) + "\n" for t in times))
@@ -99,9 +99,9 @@ def test_the_events_of_all_nodes_become_one_journal_in_the_order_of_time(tmp_pat
 def test_nodes_that_are_still_leaving_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarm_checkpoints, "LOOK", 0.01)
     monkeypatch.setattr(swarm_checkpoints, "LEAVING", 0.05)
-    place = Shelf(tmp_path, 1)
+    place = SwarmCheckpoints(tmp_path, 1)
     place.go_on()
-    home = Home.open(place.path / "nodes" / node_name(0))
+    home = DataDir.open(place.path / "nodes" / node_name(0))
     with pytest.raises(PflError, match="another run is under way"):
         asyncio.run(place.vacant())
     home.close()
@@ -121,7 +121,7 @@ def test_counters_of_two_lives_are_added_and_the_last_words_count() -> None:
 
 
 def test_a_state_counts_what_was_before_the_life_that_wrote_it() -> None:
-    mark = Mark(1, (Standing(5, 9, DETAILS), Standing(5, 9, None)))
+    mark = SwarmMark(1, (Standing(5, 9, DETAILS), Standing(5, 9, None)))
     said = {index: {"round": 10, "rows": 20 + index, "details": DETAILS} for index in (1, 0)}
     first, second = standings(mark, said)
     assert (first.round, first.rows, second.rows) == (10, 20, 21)
@@ -131,7 +131,7 @@ def test_a_state_counts_what_was_before_the_life_that_wrote_it() -> None:
 
 
 def test_a_state_is_the_swarms_when_the_last_node_has_it(tmp_path: Path) -> None:
-    cell = Cell(order(tmp_path), parent=None)  # type: ignore[arg-type]
+    cell = SwarmCell(order(tmp_path), parent=None)  # type: ignore[arg-type]
     mark = cell.shelf.go_on()
     said = {"part": 1, "round": 5, "rows": 0, "details": DETAILS, "worker": 0}
     cell._keep(mark, {**said, "index": 1, "cpu": 2.0})
@@ -144,7 +144,7 @@ def test_a_state_is_the_swarms_when_the_last_node_has_it(tmp_path: Path) -> None
 
 
 def test_an_order_survives_the_pipe(tmp_path: Path) -> None:
-    assert Order.load(order(tmp_path).dump()) == order(tmp_path)
+    assert SwarmOrder.load(order(tmp_path).dump()) == order(tmp_path)
 
 
 def test_nodes_that_take_turns_are_given_time() -> None:
@@ -170,7 +170,7 @@ def test_a_swarm_that_fails_does_not_keep_the_next_from_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, why: str
 ) -> None:
     monkeypatch.setattr(swarm_runner, "MODULE", "tests.unit.swarm.child_process")
-    monkeypatch.setattr(Order, "dump", lambda self: json.dumps(what if self.nodes == 1 else "answer"))
+    monkeypatch.setattr(SwarmOrder, "dump", lambda self: json.dumps(what if self.nodes == 1 else "answer"))
     heard: list[tuple[int, Said]] = []
     last = swarm_runner.run_all(
         [order(tmp_path, 1), order(tmp_path, 2)], lambda number, said: heard.append((number, said))
@@ -182,7 +182,7 @@ def test_a_swarm_that_fails_does_not_keep_the_next_from_running(
 
 def test_whoever_stops_listening_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarm_runner, "MODULE", "tests.unit.swarm.child_process")
-    monkeypatch.setattr(Order, "dump", lambda self: json.dumps("wait"))
+    monkeypatch.setattr(SwarmOrder, "dump", lambda self: json.dumps("wait"))
     process = swarm_runner._spawn()
     monkeypatch.setattr(swarm_runner, "_spawn", lambda: process)
 

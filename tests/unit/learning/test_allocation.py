@@ -9,7 +9,7 @@ from pfl_node.errors import ConfigError
 from pfl_node.learning.allocation import (
     PARTITIONS,
     SKEWED,
-    Plan,
+    AllocationPlan,
     Share,
     Tests,
     drawn,
@@ -37,12 +37,12 @@ seeds = st.integers(0, 2**31)
 every = pytest.mark.parametrize("partition", PARTITIONS)
 
 
-def plan_for(partition: str, counts: tuple[int, ...], seed: int = 0, **more: int | None) -> Plan:
+def plan_for(partition: str, counts: tuple[int, ...], seed: int = 0, **more: int | None) -> AllocationPlan:
     alpha = 0.5 if partition in SKEWED else None
-    return Plan(counts=counts, seed=seed, partition=partition, alpha=alpha, **more)  # type: ignore[arg-type]
+    return AllocationPlan(counts=counts, seed=seed, partition=partition, alpha=alpha, **more)  # type: ignore[arg-type]
 
 
-def everybody(plan: Plan, data: Dataset = DATA) -> list[Share]:
+def everybody(plan: AllocationPlan, data: Dataset = DATA) -> list[Share]:
     return [indexed(data, plan, i) for i in range(sum(plan.counts))]
 
 
@@ -182,7 +182,7 @@ def test_a_place_that_is_not_there_is_a_mistake() -> None:
         (plan_for("shards", (1500,)), "2000 samples are too few for 2 shards for each of 1500 nodes"),
     ],
 )
-def test_more_than_there_is_cannot_be_given_out(plan: Plan, text: str) -> None:
+def test_more_than_there_is_cannot_be_given_out(plan: AllocationPlan, text: str) -> None:
     with pytest.raises(ConfigError) as error:
         everybody(plan)
     assert text in str(error.value)
@@ -191,11 +191,11 @@ def test_more_than_there_is_cannot_be_given_out(plan: Plan, text: str) -> None:
 
 def test_what_does_not_go_together_is_said() -> None:
     with pytest.raises(ConfigError, match=r"needs task.alpha"):
-        Plan(counts=(2,), seed=0, partition="dirichlet")
+        AllocationPlan(counts=(2,), seed=0, partition="dirichlet")
     with pytest.raises(ConfigError, match=r"task.alpha is for task.partition = dirichlet or quantity, not iid"):
-        Plan(counts=(2,), seed=0, alpha=1.0)
+        AllocationPlan(counts=(2,), seed=0, alpha=1.0)
     with pytest.raises(ConfigError, match=r"gives out all images: leave out task.samples"):
-        Plan(counts=(2,), seed=0, partition="shards", samples=3)
+        AllocationPlan(counts=(2,), seed=0, partition="shards", samples=3)
     with pytest.raises(ConfigError, match=r"say which one this is, task.index"):
         drawn(DATA, plan_for("shards", (2,)), "me", None)
     with pytest.raises(ConfigError, match="the cluster has only 2000 images of toy in all"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pfl_node.errors import ConfigError
 from pfl_node.learning.digits import (
     IMAGES,
-    Share,
+    DigitsShare,
     digits,
     drawn_share,
     images,
@@ -34,11 +34,11 @@ def place(index: int | None, nodes: int | None, seed: int = 0, node_id: str = "n
     return digits(index, nodes, seed, node_id, **options)
 
 
-def same(a: Share, b: Share) -> bool:
+def same(a: DigitsShare, b: DigitsShare) -> bool:
     return a.cluster == b.cluster and all(map(np.array_equal, a[1:], b[1:]))
 
 
-def everybody(counts: tuple[int, ...], samples: int | None, seed: int) -> list[Share]:
+def everybody(counts: tuple[int, ...], samples: int | None, seed: int) -> list[DigitsShare]:
     return [indexed_share(counts, samples, seed, i) for i in range(sum(counts))]
 
 

@@ -19,7 +19,7 @@ from pfl_node.learning.seeding import generator, noise_of
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.model import Model
-from pfl_node.protocol.privacy.dp_account import Account, Step
+from pfl_node.protocol.privacy.dp_account import DpAccount, DpStep
 from pfl_node.settings import TaskSettings, TrainSettings
 from pfl_node.settings.privacy_section import PrivacySettings
 from tests.unit.learning.nets import blobs, convolutions, learner, plain, student, task, with_batch_norm
@@ -29,7 +29,7 @@ N = 40
 
 
 def private(
-    model: Any = plain, data: Any = None, account: Account | None = None, train: Any = None, **dp: Any
+    model: Any = plain, data: Any = None, account: DpAccount | None = None, train: Any = None, **dp: Any
 ) -> Learner:
     settings = PrivacySettings(dp=True, **dp)
     return Learner(task(model, data), TrainSettings(**(train or {})), "cpu", settings, account)
@@ -81,7 +81,7 @@ def test_there_are_too_many_noises_to_try_them_all(monkeypatch: pytest.MonkeyPat
         return made[-1]
 
     monkeypatch.setattr("pfl_node.learning.dp_sgd.noise_of", watched)
-    moved(private(account=Account(secret="s")))
+    moved(private(account=DpAccount(secret="s")))
     (sequence,) = (chance.bit_generator.seed_seq for chance in made)
     assert isinstance(sequence, np.random.SeedSequence)
     assert not isinstance(sequence.entropy, int | None)
@@ -125,7 +125,7 @@ def test_a_full_disk_costs_the_training_and_the_next_one_is_made() -> None:
         if full:
             raise StoreError("the disk is full")
 
-    me = private(account=Account(note))
+    me = private(account=DpAccount(note))
     start = me.fresh(0)
     assert me.train(start, seed=1) is start
     assert (me.account.steps.total(), me.account.epsilon, me.account.exhausted) == (0, 0.0, False)
@@ -135,7 +135,7 @@ def test_a_full_disk_costs_the_training_and_the_next_one_is_made() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_secret_gives_others() -> None:
-    first, again, other = (moved(private(account=Account(secret=s))).vector for s in ("a", "a", "b"))
+    first, again, other = (moved(private(account=DpAccount(secret=s))).vector for s in ("a", "a", "b"))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -173,7 +173,7 @@ def test_an_epoch_is_as_many_steps_as_its_samples_need(train: dict[str, Any], st
 
 @pytest.mark.parametrize(("noise", "rate", "steps"), [(1.0, 0.1, 100), (4.0, 0.9, 50)])
 def test_the_epsilon_is_that_of_opacus(noise: float, rate: float, steps: int) -> None:
-    ours = epsilon({Step(noise, rate): steps}, 1e-5)
+    ours = epsilon({DpStep(noise, rate): steps}, 1e-5)
     renyi, exact = RDPAccountant(), PRVAccountant()
     renyi.history = exact.history = [(noise, rate, steps)]
     assert ours == pytest.approx(renyi.get_epsilon(1e-5), rel=1e-9)
@@ -182,7 +182,7 @@ def test_the_epsilon_is_that_of_opacus(noise: float, rate: float, steps: int) ->
 
 
 def test_what_was_spent_adds_up_over_trainings_rates_and_restarts() -> None:
-    account = Account()
+    account = DpAccount()
     me = private(account=account, train={"batch": 8})
     moved(me)
     first = account.epsilon
@@ -190,7 +190,7 @@ def test_what_was_spent_adds_up_over_trainings_rates_and_restarts() -> None:
     moved(me)
     assert account.epsilon > first
     assert account.facts() == {"dp_epsilon": round(account.epsilon, 6)}
-    restarted = Account()
+    restarted = DpAccount()
     for row in account.rows():
         restarted.load(row)
     assert private(account=restarted, train={"batch": 16}).account.epsilon == account.epsilon

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from pfl_node.learning.eval_cache import Memory
+from pfl_node.learning.eval_cache import EvalCache
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.task import Data
 from pfl_node.model import Model
@@ -56,7 +56,7 @@ def test_training_data_and_samples_of_it_are_looked_at_every_time() -> None:
 
 def test_only_the_last_figures_are_kept() -> None:
     me = learner(Watched, task_options={"test": blobs(9)})
-    me._pool.memory = Memory(kept=2)
+    me._pool.memory = EvalCache(kept=2)
     LOOKED.clear()
     models = [me.fresh(seed) for seed in range(3)]
     me.score([*models, models[2], models[0]], split="test")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pfl_node.learning.train_options import Options
-from pfl_node.learning.training_loop import Descent, nothing
+from pfl_node.learning.training_loop import TrainingRun, nothing
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Vector
 from tests.unit.learning.nets import blobs, learner, with_batch_norm
@@ -36,7 +36,7 @@ def test_two_runs_are_one_because_the_optimiser_remembers() -> None:
     vectors: list[Vector] = []
     for cuts in ([pieces], [pieces[:2], pieces[2:]]):
         here = space()
-        descent = Descent(here, ADAM)
+        descent = TrainingRun(here, ADAM)
         for cut in cuts:
             descent.run(cut, loss_in(here), nothing)
             here.module.eval()  # a look at the model between the two
@@ -46,7 +46,7 @@ def test_two_runs_are_one_because_the_optimiser_remembers() -> None:
 
 def test_between_is_called_after_every_step() -> None:
     here, calls = space(), []
-    Descent(here, ADAM).run([torch.arange(4)] * 3, loss_in(here), lambda: calls.append(1))
+    TrainingRun(here, ADAM).run([torch.arange(4)] * 3, loss_in(here), lambda: calls.append(1))
     assert len(calls) == 3
 
 
@@ -54,5 +54,5 @@ def test_nothing_to_train_is_no_step_at_all() -> None:
     me = learner(task_options={"head": "*"})
     with me._pool.borrow() as here:
         here.load(me.fresh(0))
-        Descent(here, ADAM, only="core").run([torch.arange(4)], loss_in(here), nothing)
+        TrainingRun(here, ADAM, only="core").run([torch.arange(4)], loss_in(here), nothing)
         assert np.array_equal(here.export(), me.fresh(0).vector)

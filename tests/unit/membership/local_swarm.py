@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pfl_node.membership.member import Member, State
-from pfl_node.membership.member_events import Event
+from pfl_node.membership.member_events import MemberEvent
 from pfl_node.membership.service import Membership
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.wire.endpoint import Endpoint
@@ -39,12 +39,12 @@ class Place:
 
 @dataclass
 class Swarm:
-    """Every event of every member rings the bell."""
+    """Every event of every member rings the notifier."""
 
     config: SwimConfig = QUICK
     places: list[Place] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    bell: asyncio.Event = field(default_factory=asyncio.Event)
+    events: list[MemberEvent] = field(default_factory=list)
+    notifier: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def prepare(self, member: Member, *, listen: str = "127.0.0.1:0") -> Place:
         """Bound and serving, but no member yet."""
@@ -63,21 +63,21 @@ class Swarm:
         return place
 
     async def until(self, so: Callable[[], bool]) -> None:
-        await until(so, self.bell)
+        await until(so, self.notifier)
 
-    def _heard(self, event: Event) -> None:
+    def _heard(self, event: MemberEvent) -> None:
         self.events.append(event)
-        self.bell.set()
+        self.notifier.set()
 
 
-async def until(so: Callable[[], bool], bell: asyncio.Event | None = None) -> None:
-    """Look when the bell rings, and now and then for what rings none."""
-    bell = bell or asyncio.Event()
+async def until(so: Callable[[], bool], notifier: asyncio.Event | None = None) -> None:
+    """Look when the notifier rings, and now and then for what rings none."""
+    notifier = notifier or asyncio.Event()
     async with asyncio.timeout(PATIENCE):
         while not so():
-            bell.clear()
+            notifier.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(bell.wait(), 0.05)
+                await asyncio.wait_for(notifier.wait(), 0.05)
 
 
 @asynccontextmanager

@@ -7,12 +7,12 @@ from random import Random
 from typing import TypeVar
 
 from pfl_node.membership.member import Member, State
-from pfl_node.membership.member_events import Event, Wish
+from pfl_node.membership.member_events import MemberEvent, Wish
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.swim_config import SwimConfig
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=MemberEvent)
 
 
 def peer(number: int, *, incarnation: int = 1, state: State = State.ALIVE, round: int = 0) -> Member:
@@ -37,7 +37,7 @@ class Hand:
         self.swim = Swim(ME, config or SwimConfig(), Random(7))
         self.swim.start(self.now, seeds=seeds)
         self.packets: list[tuple[str, Packet]] = []
-        self.events: list[Event] = []
+        self.events: list[MemberEvent] = []
         self.wishes: list[Wish] = []
         self.peers = [peer(number) for number in range(1, peers + 1)]
         if peers:

@@ -16,7 +16,7 @@ from pfl_node.types import PeerId
 from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire.dialer import Dialer, Link
 from pfl_node.wire.endpoint import Endpoint
-from pfl_node.wire.membership_channels import Channels
+from pfl_node.wire.membership_channels import MembershipChannels
 from tests.unit.membership.local_swarm import until
 
 
@@ -99,7 +99,7 @@ def test_a_channel_is_used_again_and_closed_when_idle() -> None:
         endpoint = Endpoint()
         await endpoint.bind("127.0.0.1:0")
         await endpoint.start()
-        channels = Channels(idle=0.05)
+        channels = MembershipChannels(idle=0.05)
         stubs = []
         for _ in range(2):
             async with channels.stub(endpoint.address) as (stub, _):
@@ -115,7 +115,7 @@ def test_a_channel_is_used_again_and_closed_when_idle() -> None:
 
 def test_a_channel_that_fails_is_not_used_again() -> None:
     async def scenario() -> None:
-        channels = Channels()
+        channels = MembershipChannels()
         with pytest.raises(grpc.aio.AioRpcError):
             async with channels.stub("127.0.0.1:9") as (stub, _):
                 await stub.List(pb.ListRequest(), timeout=5)
@@ -142,7 +142,7 @@ class Patient(Dialer):
 
 def test_a_new_line_is_not_taken_for_an_idle_one_before_it_was_used() -> None:
     async def scenario() -> None:
-        channels = Channels(dialer=Patient(may=True))
+        channels = MembershipChannels(dialer=Patient(may=True))
         line = await channels._line("127.0.0.1:9", 1.0)
         channels._reap()
         assert len(channels) == 1
@@ -153,13 +153,13 @@ def test_a_new_line_is_not_taken_for_an_idle_one_before_it_was_used() -> None:
 
 
 def test_whoever_waited_for_a_line_that_was_closed_meanwhile_is_told_so() -> None:
-    async def call(channels: Channels) -> None:
+    async def call(channels: MembershipChannels) -> None:
         async with channels.stub("127.0.0.1:9") as (stub, _):
             await stub.List(pb.ListRequest(), timeout=5)
 
     async def scenario() -> None:
         dialer = Patient(may=False)
-        channels = Channels(dialer=dialer)
+        channels = MembershipChannels(dialer=dialer)
         waiting = asyncio.create_task(call(channels))
         await until(lambda: bool(channels._dialling))
         dialled = channels._dialling["127.0.0.1:9"]

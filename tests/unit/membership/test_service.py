@@ -240,7 +240,7 @@ def test_a_listener_that_fails_does_not_stop_the_membership(caplog: pytest.LogCa
             first = await group.add(member("n0"))
 
             def fail(event: object) -> None:
-                group.bell.set()
+                group.notifier.set()
                 raise RuntimeError("listener")
 
             first.membership._engine._on_event = fail

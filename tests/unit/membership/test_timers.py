@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfl_node.membership.suspendable_clock import OwnTime
+from pfl_node.membership.suspendable_clock import SuspendableClock
 from pfl_node.membership.timers import Timers
 
 
@@ -46,7 +46,7 @@ def test_moving_timers_about_takes_no_memory() -> None:
 
 
 def test_own_time_follows_the_worlds_while_wakeups_are_punctual() -> None:
-    own = OwnTime(slack=0.25, pause=5.0)
+    own = SuspendableClock(slack=0.25, pause=5.0)
     own.start(100.0)
     own.wake(100.5, due=100.5)
     own.wake(101.1, due=101.0)
@@ -55,7 +55,7 @@ def test_own_time_follows_the_worlds_while_wakeups_are_punctual() -> None:
 
 
 def test_own_time_stands_still_while_the_process_is_stopped() -> None:
-    own = OwnTime(slack=0.25, pause=5.0)
+    own = SuspendableClock(slack=0.25, pause=5.0)
     own.start(100.0)
     own.wake(103.0, due=101.0)  # two seconds late
     assert own.now == 101.0
@@ -64,7 +64,7 @@ def test_own_time_stands_still_while_the_process_is_stopped() -> None:
 
 
 def test_after_a_long_pause_own_time_is_lenient_for_as_long() -> None:
-    own = OwnTime(slack=0.25, pause=5.0)
+    own = SuspendableClock(slack=0.25, pause=5.0)
     own.start(100.0)
     own.wake(160.0, due=101.0)
     assert own.lenient
@@ -76,7 +76,7 @@ def test_after_a_long_pause_own_time_is_lenient_for_as_long() -> None:
 
 
 def test_a_wakeup_at_the_right_moment_is_never_a_bit_too_early() -> None:
-    own = OwnTime(slack=0.25, pause=5.0)
+    own = SuspendableClock(slack=0.25, pause=5.0)
     own.start(100.0)
     own.wake(160.3, due=101.1)
     for due in (102.1, 103.7, 104.9, 106.1):
@@ -86,7 +86,7 @@ def test_a_wakeup_at_the_right_moment_is_never_a_bit_too_early() -> None:
 
 
 def test_own_time_never_goes_back() -> None:
-    own = OwnTime(slack=0.25, pause=5.0)
+    own = SuspendableClock(slack=0.25, pause=5.0)
     own.start(100.0)
     own.wake(101.0, due=None)
     own.wake(99.0, due=None)
@@ -94,7 +94,7 @@ def test_own_time_never_goes_back() -> None:
 
 
 def test_a_timer_that_was_set_into_the_past_is_no_sleep() -> None:
-    own = OwnTime(slack=0.25, pause=5.0)
+    own = SuspendableClock(slack=0.25, pause=5.0)
     own.start(100.0)
     own.wake(110.0, due=None)
     own.wake(110.1, due=103.0)

@@ -14,13 +14,13 @@ from pfl_node import predictions
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 from pfl_node.learning.trainer import Trainer
 from pfl_node.model import Layout, Model
-from pfl_node.node.context import Desk
+from pfl_node.node.context import NodeContext
 from pfl_node.node.driver import Driver
-from pfl_node.node.notifier import Bell
-from pfl_node.node.work_count import Work
+from pfl_node.node.notifier import Notifier
+from pfl_node.node.work_count import WorkCount
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.protocol.deadlines import ENOUGH, SILENT
-from pfl_node.protocol.guard.guard import Warden
+from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Limits, Mailbox
 from pfl_node.settings import Settings
 from pfl_node.settings.guard_section import GuardSettings
@@ -55,7 +55,7 @@ class Switchboard:
 
     def __init__(self, *ids: PeerId) -> None:
         self.boxes = {i: Mailbox() for i in ids}
-        self.bells = {i: Bell() for i in ids}
+        self.bells = {i: Notifier() for i in ids}
         self.down: set[PeerId] = set()
         self.alive = set(ids)
         self.finished: list[PeerId] = []
@@ -170,7 +170,7 @@ def driver(
     learner: ToyLearner | None = None,
     aggregate: dict[str, Any] | None = None,
     wire: dict[str, Any] | None = None,
-    warden: Warden | None = None,
+    guard: Guard | None = None,
     linger: float = 600.0,
     waiting: dict[str, Any] | None = None,
 ) -> tuple[Driver, Notes]:
@@ -178,7 +178,7 @@ def driver(
     policy.script = script
     notes = Notes()
     line: Any = Line(board, me)
-    desk = Desk(
+    context = NodeContext(
         settings=Settings.model_validate(
             {
                 "round": {"patience": 0.05, "linger": linger, **(waiting or {})},
@@ -190,13 +190,13 @@ def driver(
         trainer=trainer,
         client=line,
         mailbox=board.boxes[me],
-        bell=board.bells[me],
-        company=Company(board, me),
+        notifier=board.bells[me],
+        peers=Company(board, me),
         diary=notes,
-        work=Work(),
-        warden=warden or Warden(GuardSettings(), certain=True),
+        work=WorkCount(),
+        guard=guard or Guard(GuardSettings(), certain=True),
     )
-    return Driver(policy, desk), notes
+    return Driver(policy, context), notes
 
 
 def run(
@@ -460,7 +460,7 @@ def test_while_a_node_waits_it_looks_how_far_the_others_are() -> None:
 
     async def goes_on(me: Policy) -> None:
         await Sleep(0.01)
-        board.rounds[B] = 1  # no bell rings
+        board.rounds[B] = 1  # no notifier rings
 
     run(waiter, goes_on, board=board)
 
@@ -586,7 +586,7 @@ def test_a_stopped_driver_finishes_the_message_in_hand() -> None:
     async def go() -> None:
         trainer = Trainer()
         made, _ = driver(board, A, script, trainer=trainer)
-        object.__setattr__(made.desk, "client", SlowLine(board, A))
+        object.__setattr__(made.context, "client", SlowLine(board, A))
         task = asyncio.create_task(made.run())
         await sending.wait()
         task.cancel()
@@ -635,30 +635,30 @@ def test_one_whose_answers_are_bad_is_not_asked_any_more() -> None:
     board = Switchboard(A, B, C)
     board.spoiled.add(B)
     told: list[str] = []
-    warden = Warden(GuardSettings(), certain=True, tell=lambda event, data: told.append(event))
+    guard = Guard(GuardSettings(), certain=True, tell=lambda event, data: told.append(event))
 
     async def script(me: Policy) -> None:
         for _ in range(5):
             assert [o.sender for o in await Fetch([B, C])] == [C]
 
-    notes = run(script, board=board, warden=warden)[0]
+    notes = run(script, board=board, guard=guard)[0]
     assert len(notes.failures) == 3  # then it is in quarantine
     assert told == ["quarantined"]
-    assert warden.ever == {B: 1}
+    assert guard.ever == {B: 1}
 
 
 def test_the_gate_scores_what_is_to_be_merged_and_leaves_out_what_is_much_worse() -> None:
-    warden = Warden(GuardSettings(gate=0.5), certain=True)
+    guard = Guard(GuardSettings(gate=0.5), certain=True)
     answers: list[Any] = []
 
     async def script(me: Policy) -> None:
         answers.append(await Average(constant(3.0), [constant(3.2), constant(-50.0)]))
         answers.append(await Average(constant(3.0).core, [constant(-50.0).core]))
 
-    run(script, learner=ToyLearner(point=3.0), warden=warden)
+    run(script, learner=ToyLearner(point=3.0), guard=guard)
     assert answers[0].vector[0] == pytest.approx(3.1)
     assert answers[1].vector[0] == 3.0
-    assert warden.refused == {"gate": 2}
+    assert guard.refused == {"gate": 2}
 
 
 def test_one_that_is_done_does_not_stay_for_somebody_who_gets_no_further() -> None:
@@ -729,7 +729,7 @@ def test_a_push_that_hangs_goes_on_beside_the_round_until_the_next_one() -> None
     async def go() -> None:
         trainer = Trainer()
         made, _ = driver(board, A, script, trainer=trainer, waiting={"least": 0.01})
-        object.__setattr__(made.desk, "client", Hanging(board, A))
+        object.__setattr__(made.context, "client", Hanging(board, A))
         await made.run()
         await trainer.close()
 
@@ -761,7 +761,7 @@ def test_one_that_is_back_gets_a_model_though_rounds_are_shorter_than_a_push() -
     async def go() -> None:
         trainer = Trainer()
         made, _ = driver(board, A, script, trainer=trainer)
-        object.__setattr__(made.desk, "client", Slow(board, A))
+        object.__setattr__(made.context, "client", Slow(board, A))
         receipts = made._pushes._receipts
         for number in range(ENOUGH):
             receipts.answered(B, number, 3600.0)

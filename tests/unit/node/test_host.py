@@ -9,12 +9,12 @@ import pytest
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.learning.trainer import Trainer
-from pfl_node.node.host import OTHERS, Reception
-from pfl_node.node.notifier import Bell
+from pfl_node.node.host import OTHERS, Host
+from pfl_node.node.notifier import Notifier
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.mailbox import Limits, Mailbox
 from pfl_node.protocol.peer_table import NAMES
-from pfl_node.protocol.published import Window
+from pfl_node.protocol.published import PublishedModels
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Offer, Part, PeerId, weight
@@ -25,14 +25,14 @@ from tests.toy import ToyLearner, constant
 ME, YOU = PeerId("me"), PeerId("you")
 
 
-def make_host(**serve: Any) -> Reception:
+def make_host(**serve: Any) -> Host:
     settings = ServeSettings.model_validate(serve)
     box = Mailbox(Limits(per_peer=settings.per_peer, inbox=settings.inbox))
-    window = Window(ME, settings, Policy.serves)
-    return Reception(ME, "run", settings, box, Bell(), status=Status, window=window)
+    window = PublishedModels(ME, settings, Policy.serves)
+    return Host(ME, "run", settings, box, Notifier(), status=Status, window=window)
 
 
-def opened(**serve: Any) -> Reception:
+def opened(**serve: Any) -> Host:
     made = make_host(**serve)
     made.open(ToyLearner(), Trainer())  # type: ignore[arg-type]
     return made
@@ -42,7 +42,7 @@ def envelope(sender: str = YOU, run: str = "run", round: int | None = None, part
     return Envelope(sender=PeerId(sender), run=run, round=round, part=part)
 
 
-async def admit(host: Reception, call: str, said: Envelope) -> Reason | None:
+async def admit(host: Host, call: str, said: Envelope) -> Reason | None:
     try:
         host.admit(call, said)
     except Refused as error:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pfl_node.membership.member import Member, State
-from pfl_node.node.notifier import Bell
-from pfl_node.node.peers import Company
+from pfl_node.node.notifier import Notifier
+from pfl_node.node.peers import RunPeers
 from pfl_node.settings import StartSettings
 
 
@@ -33,80 +33,80 @@ class Table:
         self.told.append(round)
 
 
-def company(*rows: Member, rounds: int | None = 5) -> tuple[Company, Table]:
+def peers(*rows: Member, rounds: int | None = 5) -> tuple[RunPeers, Table]:
     table: Any = Table(list(rows))
-    return Company(table, "r", rounds), table
+    return RunPeers(table, "r", rounds), table
 
 
 def test_those_alive_in_my_run_have_an_address() -> None:
-    others, _ = company(member("a"), member("b", run="other"), member("c", state=State.DEAD))
+    others, _ = peers(member("a"), member("b", run="other"), member("c", state=State.DEAD))
     assert others() == {"a": "a:1"}
 
 
 def test_who_left_after_its_last_round_is_finished_and_who_left_before_is_not() -> None:
-    others, _ = company(member("a", 5, state=State.LEFT), member("b", 3, state=State.LEFT), member("c", 5))
+    others, _ = peers(member("a", 5, state=State.LEFT), member("b", 3, state=State.LEFT), member("c", 5))
     assert others.finished() == ["a"]
-    assert company(member("a", 5, state=State.LEFT), rounds=None)[0].finished() == []
+    assert peers(member("a", 5, state=State.LEFT), rounds=None)[0].finished() == []
 
 
 def test_work_is_left_while_somebody_alive_is_before_the_last_round() -> None:
-    assert company(member("a", 4), member("b", 5))[0].at_work()
-    assert not company(member("a", 5), member("b", 2, state=State.DEAD))[0].at_work()
-    assert not company()[0].at_work()
+    assert peers(member("a", 4), member("b", 5))[0].at_work()
+    assert not peers(member("a", 5), member("b", 2, state=State.DEAD))[0].at_work()
+    assert not peers()[0].at_work()
 
 
 def test_without_an_end_there_is_always_work() -> None:
-    others, table = company(member("a", 99), rounds=None)
+    others, table = peers(member("a", 99), rounds=None)
     assert others.at_work()
     others.i_am_done()
     assert table.told == []
 
 
 def test_who_is_done_says_so_with_the_last_round() -> None:
-    others, table = company(member("a"))
+    others, table = peers(member("a"))
     others.i_am_in(2)
     others.i_am_done()
     assert table.told == [2, 5]
 
 
 def test_who_comes_when_all_is_done_is_waited_for() -> None:
-    others, table = company(member("a", 5))
+    others, table = peers(member("a", 5))
     others.i_have_come(5)
     assert table.told == [4]
 
 
 def test_those_who_are_done_and_gone_count_as_seen() -> None:
-    others, _ = company(member("a", 5, state=State.LEFT), member("b", 2, state=State.LEFT), member("c", 1))
+    others, _ = peers(member("a", 5, state=State.LEFT), member("b", 2, state=State.LEFT), member("c", 1))
     assert others.seen() == 2
 
 
 def test_a_start_is_as_soon_as_there_are_enough_and_at_once_where_nobody_may_wait() -> None:
     async def scene() -> None:
-        others, _ = company(member("a"))
-        await others.gather(StartSettings(peers=1, wait=1e6), Bell())
-        await others.gather(StartSettings(peers=2, calm=1e6, wait=0), Bell())
+        others, _ = peers(member("a"))
+        await others.gather(StartSettings(peers=1, wait=1e6), Notifier())
+        await others.gather(StartSettings(peers=2, calm=1e6, wait=0), Notifier())
 
     asyncio.run(scene())
 
 
 def test_while_nodes_keep_coming_a_start_waits_unless_they_have_begun() -> None:
     async def scene() -> None:
-        bell = Bell()
-        others, table = company(member("a"))
-        start = asyncio.create_task(others.gather(StartSettings(peers=1, calm=1e6, wait=1e7), bell))
+        notifier = Notifier()
+        others, table = peers(member("a"))
+        start = asyncio.create_task(others.gather(StartSettings(peers=1, calm=1e6, wait=1e7), notifier))
         table.rows.append(member("b"))
         for _ in range(5):
             await asyncio.sleep(0)
-            bell.ring()
+            notifier.ring()
         assert not start.done()
         table.rows.append(member("c", 3))
         await asyncio.sleep(0)
-        bell.ring()
+        notifier.ring()
         await asyncio.wait_for(start, 30)
 
     asyncio.run(scene())
 
 
 def test_a_start_comes_when_nobody_new_has_come_for_a_while() -> None:
-    others, _ = company(member("a"))
-    asyncio.run(asyncio.wait_for(others.gather(StartSettings(peers=1, calm=0.01, wait=1e6), Bell()), 30))
+    others, _ = peers(member("a"))
+    asyncio.run(asyncio.wait_for(others.gather(StartSettings(peers=1, calm=0.01, wait=1e6), Notifier()), 30))

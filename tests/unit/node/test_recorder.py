@@ -18,13 +18,13 @@ from structlog.testing import capture_logs
 
 from pfl_node.errors import PeerGone, Reason, Refused, StoreError
 from pfl_node.learning.trainer import Trainer
-from pfl_node.node.recorder import Chronicle, checkpoint_facts, go_on
-from pfl_node.node.work_count import Work
+from pfl_node.node.recorder import Recorder, checkpoint_facts, restore_checkpoint
+from pfl_node.node.work_count import WorkCount
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
 from pfl_node.steps import Publish, Record, Report
-from pfl_node.store.checkpoints import Generations
-from pfl_node.store.data_dir import Home
+from pfl_node.store.checkpoints import Checkpoints
+from pfl_node.store.data_dir import DataDir
 from pfl_node.types import PeerId
 from tests.arm_failpoints import failing
 from tests.toy import LAYOUT, ToyLearner, constant
@@ -39,19 +39,19 @@ class Walk(Policy):
 
 
 class Scene:
-    """A chronicle and everything around it."""
+    """A recorder and everything around it."""
 
     def __init__(self, path: Path, trainer: Trainer, settings: dict[str, Any]) -> None:
         self.settings = Settings.model_validate(settings)
-        self.home = Home.open(path)
+        self.home = DataDir.open(path)
         self.policy = Walk(
             me=ME, cfg=PolicyConfig(), model=constant(8.0), rounds=None, seed=0, rng=random.Random(0)
         )
         self.published: list[Publish] = []
         self.ended: list[int] = []
         self.observed: list[str] = []
-        self.work = Work()
-        self.chronicle = Chronicle(
+        self.work = WorkCount()
+        self.recorder = Recorder(
             self.settings,
             self.home,
             self.policy,
@@ -68,7 +68,7 @@ class Scene:
         for _ in range(n):
             t = self.policy.round
             self.policy.model = constant(float(t))
-            await self.chronicle.report(Report(t, self.policy.model, {"from": ["you"]}, tag=t + 5, notes={"x": t}))
+            await self.recorder.report(Report(t, self.policy.model, {"from": ["you"]}, tag=t + 5, notes={"x": t}))
             self.policy.round += 1
 
     @property
@@ -77,7 +77,7 @@ class Scene:
 
     def checkpoint(self) -> dict[str, Any] | None:
         facts = checkpoint_facts(self.settings, self.policy)
-        found = Generations(self.home.checkpoint).load(LAYOUT, **facts)
+        found = Checkpoints(self.home.checkpoint).load(LAYOUT, **facts)
         return found.state if found else None
 
     def model(self) -> tuple[dict[str, Any], dict[str, str]]:
@@ -97,7 +97,7 @@ def play(path: Path, act: Callable[[Scene], Awaitable[None]], **settings: Any) -
             await act(scene)
         finally:
             await trainer.close()
-            scene.chronicle.close()
+            scene.recorder.close()
             scene.home.close()
         return scene
 
@@ -112,8 +112,8 @@ def test_a_report_publishes_the_model_and_is_written_down_with_its_figures(tmp_p
     rows = scene.journal
     assert [row["round"] for row in rows] == [0, 1]
     assert (rows[1]["from"], rows[1]["test_loss"], rows[1]["val_accuracy"]) == (["you"], 1.0, 0.5)
-    assert scene.chronicle.measured["test"].loss == 1.0
-    assert scene.chronicle.told["round"] == {"from": ["you"]}
+    assert scene.recorder.measured["test"].loss == 1.0
+    assert scene.recorder.told["round"] == {"from": ["you"]}
     assert scene.work.models == {"measured": 4}
 
 
@@ -138,23 +138,23 @@ def test_a_checkpoint_is_written_every_so_many_rounds(tmp_path: Path) -> None:
 
 def test_a_record_is_written_at_once_and_the_last_of_each_is_told(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        scene.chronicle.record(Record("neighbours", {"ids": ["a"]}))
-        scene.chronicle.record(Record("neighbours", {"ids": ["b"], "loss": float("nan")}))
+        scene.recorder.record(Record("neighbours", {"ids": ["a"]}))
+        scene.recorder.record(Record("neighbours", {"ids": ["b"], "loss": float("nan")}))
 
     scene = play(tmp_path, act)
     assert [row["ids"] for row in scene.journal] == [["a"], ["b"]]
     assert scene.journal[1]["loss"] is None
-    assert scene.chronicle.told["neighbours"]["ids"] == ["b"]
+    assert scene.recorder.told["neighbours"]["ids"] == ["b"]
 
 
 def test_failed_calls_are_counted_by_what_and_why(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         for _ in range(2):
-            scene.chronicle.failed("SendModel", Refused(Reason.STALE_ROUND, "too late", "you"))
-        scene.chronicle.failed("Fetch", PeerGone("you", "no answer"))
+            scene.recorder.failed("SendModel", Refused(Reason.STALE_ROUND, "too late", "you"))
+        scene.recorder.failed("Fetch", PeerGone("you", "no answer"))
 
     scene = play(tmp_path, act)
-    assert scene.chronicle.failures == {("SendModel", "stale_round"): 2, ("Fetch", "gone"): 1}
+    assert scene.recorder.failures == {("SendModel", "stale_round"): 2, ("Fetch", "gone"): 1}
 
 
 # -- the end -----------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_failed_calls_are_counted_by_what_and_why(tmp_path: Path) -> None:
 def test_done_the_last_model_is_measured_and_everything_is_on_disk(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         await scene.rounds(2)
-        await scene.chronicle.finish("done")
+        await scene.recorder.finish("done")
 
     scene = play(tmp_path, act, eval={"every": 10})
     assert scene.journal[-1]["event"] == "finished"
@@ -186,7 +186,7 @@ def test_done_the_last_model_is_measured_and_everything_is_on_disk(tmp_path: Pat
 def test_done_a_model_that_was_just_measured_is_not_measured_again(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         await scene.rounds(2)
-        await scene.chronicle.finish("done")
+        await scene.recorder.finish("done")
 
     scene = play(tmp_path, act)
     assert scene.work.models == {"measured": 4}
@@ -197,7 +197,7 @@ def test_stopped_the_state_of_the_last_report_counts_and_nothing_is_measured(tmp
     async def act(scene: Scene) -> None:
         await scene.rounds(3)
         scene.policy.model = constant(99.0)  # in the middle of a round
-        await scene.chronicle.finish("stopped")
+        await scene.recorder.finish("stopped")
 
     scene = play(tmp_path, act, eval={"every": 2})
     state = scene.checkpoint()
@@ -210,7 +210,7 @@ def test_stopped_the_state_of_the_last_report_counts_and_nothing_is_measured(tmp
 
 
 def test_stopped_before_the_first_round_there_is_a_model_and_no_checkpoint(tmp_path: Path) -> None:
-    scene = play(tmp_path, lambda s: s.chronicle.finish("stopped"))
+    scene = play(tmp_path, lambda s: s.recorder.finish("stopped"))
     assert scene.checkpoint() is None
     assert float(scene.model()[0]["core"][0]) == 8.0
     assert scene.journal[-1]["how"] == "stopped"
@@ -219,7 +219,7 @@ def test_stopped_before_the_first_round_there_is_a_model_and_no_checkpoint(tmp_p
 def test_a_run_that_failed_keeps_what_it_had(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         await scene.rounds(1)
-        await scene.chronicle.finish("failed")
+        await scene.recorder.finish("failed")
 
     scene = play(tmp_path, act)
     assert scene.checkpoint() is not None
@@ -240,11 +240,11 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_training(
         with monkeypatch.context() as broken:
             broken.setattr("os.fsync", full)
             await scene.rounds(1)
-            assert scene.chronicle.written() == {"checkpoint_round": 0, "failed_checkpoints": 1, "lost_lines": 0}
-            await scene.chronicle.finish("stopped")
-            assert scene.chronicle.unwritten == ("the last checkpoint", "model.safetensors")
+            assert scene.recorder.written() == {"checkpoint_round": 0, "failed_checkpoints": 1, "lost_lines": 0}
+            await scene.recorder.finish("stopped")
+            assert scene.recorder.unwritten == ("the last checkpoint", "model.safetensors")
         await scene.rounds(1)  # the disk has room again
-        assert scene.chronicle.written() == {"checkpoint_round": 2, "failed_checkpoints": 0, "lost_lines": 0}
+        assert scene.recorder.written() == {"checkpoint_round": 2, "failed_checkpoints": 0, "lost_lines": 0}
 
     with capture_logs() as logs:
         scene = play(tmp_path, act, store={"checkpoint_every": 1})
@@ -261,7 +261,7 @@ def test_a_full_disk_costs_lines_of_the_journal_and_not_the_training(tmp_path: P
 
     async def act(scene: Scene) -> None:
         await scene.rounds(9)
-        await scene.chronicle.finish("done")
+        await scene.recorder.finish("done")
 
     with capture_logs() as logs:
         scene = play(tmp_path, act)
@@ -271,7 +271,7 @@ def test_a_full_disk_costs_lines_of_the_journal_and_not_the_training(tmp_path: P
     assert scene.observed == ["round"] * 9 + ["finished"]
     assert scene.checkpoint() is not None
     assert scene.home.model.exists()
-    assert scene.chronicle.unwritten == ()
+    assert scene.recorder.unwritten == ()
 
 
 def test_a_journal_that_is_written_again_says_how_many_lines_are_missing(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_stop_waits_for_a_checkpoint_that_is_being_written(
         report = asyncio.create_task(scene.rounds(1))
         await asyncio.to_thread(writing.wait, 30)
         report.cancel()
-        end = asyncio.create_task(scene.chronicle.finish("stopped"))
+        end = asyncio.create_task(scene.recorder.finish("stopped"))
         await asyncio.wait((end,), timeout=0.1)
         assert not end.done()
         may_end.set()
@@ -332,7 +332,7 @@ def test_a_stop_waits_for_a_checkpoint_that_is_being_written(
 def test_a_checkpoint_that_another_node_wrote_is_gone_on_from_and_told(tmp_path: Path) -> None:
     scene = play(tmp_path, lambda s: s.rounds(1), store={"checkpoint_every": 1})
     writer, told = scene.home.identity.id, list[str]()
-    assert go_on(scene.policy, scene.settings, scene.home, LAYOUT, warn=told.append).round == 1
+    assert restore_checkpoint(scene.policy, scene.settings, scene.home, LAYOUT, warn=told.append).round == 1
     assert told == [
         f"checkpoint-000001.safetensors was written by node {writer}, and this is {scene.policy.me}: "
         "is it in the right place?"
@@ -343,14 +343,14 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_from(tmp_path: Path) -> None
     scene = play(tmp_path, lambda s: s.rounds(1), store={"checkpoint_every": 1})
     facts = checkpoint_facts(Settings(run="other"), scene.policy)
     with pytest.raises(StoreError, match=r"another run \('default', now 'other'\)"):
-        Generations(scene.home.checkpoint).load(LAYOUT, **facts)
+        Checkpoints(scene.home.checkpoint).load(LAYOUT, **facts)
 
 
 def test_a_peer_that_does_not_fit_is_told_once(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         for _ in range(3):
-            scene.chronicle.failed("SendModel", Refused(Reason.LAYOUT, "another layout", "b"))
-            scene.chronicle.failed("SendModel", PeerGone("c", "no answer"))
+            scene.recorder.failed("SendModel", Refused(Reason.LAYOUT, "another layout", "b"))
+            scene.recorder.failed("SendModel", PeerGone("c", "no answer"))
 
     with capture_logs() as logs:
         play(tmp_path, act)

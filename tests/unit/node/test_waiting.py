@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pfl_node.node.waiting import Waits
+from pfl_node.node.waiting import PendingWaits
 from tests.drive_policy import A, B, C
 
 
 def test_what_is_waited_for_is_seen_while_it_is_waited_for() -> None:
-    waits = Waits()
+    waits = PendingWaits()
     with waits.on("models", 7) as models, waits.on("Fetch") as fetch:
         models.peers, models.until = [A, B], 110.04
         fetch.peers = {B: 1, C: 1}
@@ -23,14 +23,14 @@ def test_what_is_waited_for_is_seen_while_it_is_waited_for() -> None:
 
 
 def test_a_wait_for_nobody_is_none() -> None:
-    waits = Waits()
+    waits = PendingWaits()
     with waits.on("models", 7) as models:
         models.until = 5.0
         assert (waits.peers, waits.left(0.0), waits.table(0.0)) == ((), None, [])
 
 
 def test_what_should_be_over_has_no_time_left() -> None:
-    waits = Waits()
+    waits = PendingWaits()
     with waits.on("models", 7) as models:
         models.peers, models.until = [A], 5.0
         assert waits.left(9.0) == 0.0
@@ -38,7 +38,7 @@ def test_what_should_be_over_has_no_time_left() -> None:
 
 
 def test_it_ends_when_the_waiting_fails() -> None:
-    waits = Waits()
+    waits = PendingWaits()
     try:
         with waits.on("models") as models:
             models.peers = [A]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pfl_node.node.work_count import Work
+from pfl_node.node.work_count import WorkCount
 
 
 def test_models_are_counted_by_kind_and_the_seconds_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 12.5, 20.0, 21.0])
     monkeypatch.setattr("time.monotonic", lambda: next(times))
-    work = Work()
+    work = WorkCount()
     with work.of("trained"):
         pass
     with work.of("scored", 4):
@@ -20,7 +20,7 @@ def test_models_are_counted_by_kind_and_the_seconds_in_all(monkeypatch: pytest.M
 
 
 def test_work_that_failed_or_was_stopped_is_not_counted() -> None:
-    work = Work()
+    work = WorkCount()
     with pytest.raises(ZeroDivisionError), work.of("trained"):
         raise ZeroDivisionError
     assert (dict(work.models), work.seconds) == ({}, 0.0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pfl_node.ops.affinity import PEERS, Ties
+from pfl_node.ops.affinity import PEERS, Affinities
 
 
 def test_what_the_policy_merged_counts_lately_and_in_all() -> None:
-    ties = Ties()
+    ties = Affinities()
     ties.round({"from": ["ann", "bob"]}, taken={})
     ties.round({"from": ["ann"]}, taken={})
     assert ties.total == {"bob": 1, "ann": 2}
@@ -17,7 +17,7 @@ def test_what_the_policy_merged_counts_lately_and_in_all() -> None:
 
 
 def test_a_tie_fades_and_is_forgotten_but_not_in_all() -> None:
-    ties = Ties()
+    ties = Affinities()
     ties.round({"from": ["ann"]}, taken={})
     for _ in range(60):
         ties.round({"from": ["bob"]}, taken={})
@@ -26,7 +26,7 @@ def test_a_tie_fades_and_is_forgotten_but_not_in_all() -> None:
 
 
 def test_where_the_policy_does_not_say_it_is_whose_models_came_since_the_last_round() -> None:
-    ties = Ties()
+    ties = Affinities()
     ties.round({}, taken={"ann": 3})
     ties.round({"head": 1}, taken={"ann": 3, "bob": 1})
     assert ties.total == {"ann": 3, "bob": 1}
@@ -34,13 +34,13 @@ def test_where_the_policy_does_not_say_it_is_whose_models_came_since_the_last_ro
 
 
 def test_a_policy_may_say_anything() -> None:
-    ties = Ties()
+    ties = Affinities()
     ties.round({"from": [1, None, "ann"]}, taken={})
     ties.round({"from": "ann"}, taken={})
     assert set(ties.total) == {"ann"}
 
 
 def test_the_number_of_peers_is_bounded() -> None:
-    ties = Ties()
+    ties = Affinities()
     ties.round({"from": [f"peer{n}" for n in range(PEERS + 10)]}, taken={})
     assert len(ties.total) == PEERS

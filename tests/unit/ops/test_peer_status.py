@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl_node.ops.peer_status import PEERS, WORD, points_of, sight_of
+from pfl_node.ops.peer_status import PEERS, WORD, peer_status, points_of
 from pfl_node.wire import peer_pb2 as pb
 
 anything = st.recursive(
@@ -27,7 +27,7 @@ def status(**details: Any) -> pb.Status:
 
 
 def test_what_is_well_formed_is_taken() -> None:
-    found = sight_of(
+    found = peer_status(
         status(
             samples=60,
             measured={"test": {"loss": 0.5, "accuracy": None}, "val": {"loss": 1, "accuracy": 0.25}},
@@ -47,21 +47,21 @@ def test_what_is_well_formed_is_taken() -> None:
 
 def test_what_is_not_is_left_out() -> None:
     wrong = {"flood": -1, "x": 1.5, "y": True}
-    found = sight_of(status(samples="many", refused=wrong, learns_with=[1], told="hello", version=3))
+    found = peer_status(status(samples="many", refused=wrong, learns_with=[1], told="hello", version=3))
     assert (found.samples, found.refused, found.learns_with, found.version) == (None, {}, {}, "")
     for text in ("", "[", "12", '"x"', "null"):
-        assert sight_of(pb.Status(json=text)).measured == {}
+        assert peer_status(pb.Status(json=text)).measured == {}
 
 
 def test_long_words_and_large_tables_are_cut() -> None:
-    found = sight_of(status(refused={f"reason {n}": 1 for n in range(PEERS + 5)}, waiting_for=["x" * 1000]))
+    found = peer_status(status(refused={f"reason {n}": 1 for n in range(PEERS + 5)}, waiting_for=["x" * 1000]))
     assert len(found.refused) == PEERS
     assert len(found.waiting_for[0]) == WORD
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, anything)))
 def test_whatever_is_told_becomes_json(details: dict[str, Any]) -> None:
-    found = sight_of(pb.Status(uptime=float("inf"), json=json.dumps(details)))
+    found = peer_status(pb.Status(uptime=float("inf"), json=json.dumps(details)))
     json.dumps(found.plain(), allow_nan=False)
 
 

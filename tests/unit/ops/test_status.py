@@ -13,11 +13,11 @@ from pfl_node import __version__
 from pfl_node.errors import PeerGone
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node.lifecycle import Node
-from pfl_node.node.recorder import Chronicle
+from pfl_node.node.recorder import Recorder
 from pfl_node.ops.status import details_of, status_of
 from pfl_node.settings import Settings
 from pfl_node.steps import Record
-from pfl_node.store.data_dir import Home
+from pfl_node.store.data_dir import DataDir
 from pfl_node.types import Eval, Offer, PeerId
 from pfl_node.wire.peer_pb2 import Status
 from tests.toy import ToyLearner, constant
@@ -27,7 +27,7 @@ YOU = PeerId("you")
 
 def status(path: Path, change: Callable[[Node], None] | None = None, **settings: Any) -> tuple[Status, Any]:
     async def go() -> Status:
-        home = Home.open(path)
+        home = DataDir.open(path)
         node = Node(Settings.model_validate(settings), home, Trainer())
         try:
             await node.start()
@@ -35,8 +35,8 @@ def status(path: Path, change: Callable[[Node], None] | None = None, **settings:
                 change(node)
             return Status.FromString(status_of(node).SerializeToString())
         finally:
-            if node.chronicle:
-                node.chronicle.close()
+            if node.recorder:
+                node.recorder.close()
             await node.close()
 
     found = asyncio.run(go())
@@ -50,7 +50,7 @@ def learns(node: Node) -> None:
     )
     node.policy.round = 7
     node.state = "training"
-    node.chronicle = Chronicle(
+    node.recorder = Recorder(
         node.settings,
         node.home,
         node.policy,
@@ -60,16 +60,16 @@ def learns(node: Node) -> None:
         publish=lambda _: None,
         ended=lambda _: None,
     )
-    node.chronicle.measured = {"test": Eval(loss=0.5, accuracy=float("nan"), samples=3)}
-    node.chronicle.record(Record("neighbours", {"ids": [YOU], "pairs": {(1, 2): float("inf")}}))
-    node.chronicle.failed("SendModel", PeerGone(YOU, "no answer"))
-    node.chronicle.gave_up(6, [YOU], 2.0)
+    node.recorder.measured = {"test": Eval(loss=0.5, accuracy=float("nan"), samples=3)}
+    node.recorder.record(Record("neighbours", {"ids": [YOU], "pairs": {(1, 2): float("inf")}}))
+    node.recorder.failed("SendModel", PeerGone(YOU, "no answer"))
+    node.recorder.gave_up(6, [YOU], 2.0)
     node.client.traffic.add(YOU, "out", 100)
     node.client.traffic.add(YOU, "in", 10)
     node.mailbox.put(Offer(YOU, constant(1.0)))
-    node.reception.received[YOU] += 2
-    node.reception.count("SendModel", "ok", YOU, 30)
-    node.reception.count("SendModel", "layout", YOU, 0)
+    node.host.received[YOU] += 2
+    node.host.count("SendModel", "ok", YOU, 30)
+    node.host.count("SendModel", "layout", YOU, 0)
 
 
 def test_before_it_has_learnt_anything_it_says_who_and_where_it_is(tmp_path: Path) -> None:

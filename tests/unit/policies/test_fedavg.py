@@ -6,7 +6,7 @@ from pfl_node.model import Model
 from pfl_node.policies.fedavg import ASKED, FedAvg
 from pfl_node.sim.faults import Crash, Join, Restart
 from pfl_node.steps import Fetch, Fresh, Gather, Report, Send, Train
-from pfl_node.testing.contract.harness import IDS, ROUNDS, Subject
+from pfl_node.testing.contract.harness import IDS, ROUNDS, PolicyUnderTest
 from pfl_node.types import Offer, PeerId
 from tests.drive_policy import A, B, C, Hand, Run, make, model, offer
 
@@ -178,7 +178,7 @@ def after_some_rounds(start: float) -> Model:
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 @pytest.mark.parametrize("how", ["joins", "restarts"])
 def test_one_who_comes_late_or_back_ends_with_the_model_of_all(fraction: float, how: str) -> None:
-    subject = Subject(FedAvg, C=fraction)
+    subject = PolicyUnderTest(FedAvg, C=fraction)
     late, at = IDS[2], subject.midway
     ran = subject.run(faults=[Join(at, late)] if how == "joins" else [Crash(at, late), Restart(at + 1.0, late)])
     models = [node.policy.model for node in ran.nodes.values()]

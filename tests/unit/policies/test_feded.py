@@ -7,7 +7,7 @@ from pfl_node import predictions
 from pfl_node.policies.feded import FedEd
 from pfl_node.sim.faults import Join
 from pfl_node.steps import Distill, Fetch, Gather, Linger, Predict, Publish, Report, Send, Train
-from pfl_node.testing.contract.harness import IDS, ROUNDS, Subject
+from pfl_node.testing.contract.harness import IDS, ROUNDS, PolicyUnderTest
 from pfl_node.types import Offer, PeerId
 from tests.drive_policy import A, B, C, Hand, Run, make, model, said
 
@@ -147,7 +147,7 @@ def test_when_the_students_training_diverges_the_local_model_stays() -> None:
 
 @pytest.mark.parametrize("moment", [0.2, 0.5, 0.8, 0.95])
 def test_in_a_swarm_a_latecomers_last_teacher_is_everybody(moment: float) -> None:
-    subject = Subject(FedEd)
+    subject = PolicyUnderTest(FedEd)
     ran = subject.run(faults=[Join(moment * subject.end, IDS[2])])
     rows = ran.of("round", IDS[2])
     assert rows[-1]["round"] == ROUNDS - 1

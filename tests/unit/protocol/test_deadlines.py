@@ -15,9 +15,9 @@ from pfl_node.protocol.deadlines import (
     SILENT,
     WINDOW,
     Deadline,
-    Habit,
-    Patience,
-    Receipts,
+    Deadlines,
+    PeerTiming,
+    SendDeadlines,
     median,
     suffices,
 )
@@ -41,7 +41,7 @@ class Life:
         self.round = 0
         self.own = own
         self.most = most
-        self.patience = Patience(bounds or Bounds(), 0.0)
+        self.patience = Deadlines(bounds or Bounds(), 0.0)
         self.to_come: list[tuple[float, int]] = []  # late models of A: when, for which round
 
     def deadline(self) -> Deadline:
@@ -123,7 +123,7 @@ def test_the_own_part_of_a_round_is_no_part_of_what_a_peer_needs() -> None:
 
 
 def test_a_peer_whose_models_are_here_before_the_round_begins_needs_nothing() -> None:
-    patience = Patience(Bounds(), 0.0)
+    patience = Deadlines(Bounds(), 0.0)
     for round in range(ENOUGH):
         patience.came(A, round, 0.0)
     for round in range(ENOUGH):
@@ -173,7 +173,7 @@ def test_a_model_of_a_forgotten_round_is_a_sign_of_life_and_tells_nothing_else()
 
 
 def test_one_given_up_early_because_others_were_enough_is_not_taken_for_quick() -> None:
-    habit = Habit()
+    habit = PeerTiming()
     for round in range(5):
         habit.took(round, 8.0)
     habit.took_longer(5, 1.0)
@@ -205,7 +205,7 @@ def test_where_the_least_is_the_most_nothing_adapts() -> None:
 
 
 def test_of_very_many_peers_those_silent_for_longest_are_forgotten() -> None:
-    patience = Patience(Bounds(), 0.0)
+    patience = Deadlines(Bounds(), 0.0)
     crowd = [PeerId(f"p{i}") for i in range(PEERS + 1)]
     for round in range(ENOUGH):
         deadline = patience.enter(round, 1.0)
@@ -249,7 +249,7 @@ def test_nobody_who_can_come_in_time_is_locked_out_whatever_was_before(
 
 @given(st.lists(st.floats(0, 20), min_size=ENOUGH, max_size=WINDOW), st.floats(0, 5))
 def test_who_needs_longer_in_every_round_gets_no_less_time(needed: list[float], more: float) -> None:
-    quick, slow = Habit(), Habit()
+    quick, slow = PeerTiming(), PeerTiming()
     for round, seconds in enumerate(needed):
         quick.took(round, seconds)
         slow.took(round, seconds + more)
@@ -258,7 +258,7 @@ def test_who_needs_longer_in_every_round_gets_no_less_time(needed: list[float], 
 
 @given(st.lists(st.floats(0, 20), min_size=ENOUGH, max_size=WINDOW), st.floats(0.1, 8), st.floats(0, 8))
 def test_a_larger_spread_never_waits_shorter(needed: list[float], spread: float, more: float) -> None:
-    habit = Habit()
+    habit = PeerTiming()
     for round, seconds in enumerate(needed):
         habit.took(round, seconds)
     assert habit.deadline(spread + more) >= habit.deadline(spread) >= habit.usual
@@ -289,7 +289,7 @@ def test_a_quorum_is_a_share_of_those_who_came_or_can_still_come(
 
 
 def test_one_that_never_took_a_model_holds_no_round_up_after_some_pushes_in_vain_until_it_does() -> None:
-    receipts = Receipts(Bounds())
+    receipts = SendDeadlines(Bounds())
     for number in range(SILENT):
         assert receipts.seconds([A]) == inf
         receipts.failed(A, number, 5.0)
@@ -299,14 +299,14 @@ def test_one_that_never_took_a_model_holds_no_round_up_after_some_pushes_in_vain
 
 
 def test_a_push_that_fails_at_once_holds_nobody_up_and_tells_nothing() -> None:
-    receipts = Receipts(Bounds())
+    receipts = SendDeadlines(Bounds())
     for number in range(2 * ENOUGH):
         receipts.failed(A, number, 0.1)
     assert receipts.seconds([A]) == inf
 
 
 def test_one_that_refuses_a_push_is_there_and_holds_rounds_up_again() -> None:
-    receipts = Receipts(Bounds())
+    receipts = SendDeadlines(Bounds())
     for number in range(ENOUGH):
         receipts.answered(A, number, 3.0)
     usual = receipts.usual(A)

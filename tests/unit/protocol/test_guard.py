@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import Reason, Refused
-from pfl_node.protocol.guard.guard import Warden
-from pfl_node.protocol.guard.provenance import Origins
+from pfl_node.protocol.guard.guard import Guard
+from pfl_node.protocol.guard.provenance import Provenance
 from pfl_node.settings.guard_section import GuardSettings
 from pfl_node.steps import Average
 from pfl_node.types import Eval, Offer, PeerId
@@ -24,9 +24,9 @@ class Told(list[tuple[str, Mapping[str, Any]]]):
         self.append((event, data))
 
 
-def make_guard(*, certain: bool = True, **settings: Any) -> tuple[Warden, Told]:
+def make_guard(*, certain: bool = True, **settings: Any) -> tuple[Guard, Told]:
     told = Told()
-    return Warden(GuardSettings(**settings), certain=certain, tell=told), told
+    return Guard(GuardSettings(**settings), certain=certain, tell=told), told
 
 
 def test_bad_messages_end_in_quarantine_and_that_is_told() -> None:
@@ -125,7 +125,7 @@ def test_a_copy_goes_on_alike() -> None:
 
 
 def test_who_sent_a_model_is_forgotten_with_the_model() -> None:
-    origins, model = Origins(), constant(1.0)
+    origins, model = Provenance(), constant(1.0)
     origins.came(model, A)
     assert (origins.of(model.core), origins.of(model.head), origins.of(constant(1.0))) == (A, A, None)
     del model

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pfl_node.errors import Reason, Refused, StoreError
 from pfl_node.model import Model
-from pfl_node.protocol.privacy.noisy_scores import GRID, PEERS, Oracle, grid_sum, noisy_mean
+from pfl_node.protocol.privacy.noisy_scores import GRID, PEERS, NoisyScores, grid_sum, noisy_mean
 from pfl_node.settings.privacy_section import PrivacySettings
 from pfl_node.types import Eval, PeerId
 from tests.toy import constant
@@ -24,16 +24,16 @@ LOSSES, RIGHT = np.array([0.5, 1.0, 2.0, 9.0]), np.array([1.0, 1.0, 0.0, 0.0])
 anything = st.floats(allow_nan=True, allow_infinity=True)
 
 
-def oracle(note: Any = None, **settings: Any) -> Oracle:
+def oracle(note: Any = None, **settings: Any) -> NoisyScores:
     made = PrivacySettings(oracle=True, **settings)
-    return Oracle(made, Random(5), note) if note else Oracle(made, Random(5))
+    return NoisyScores(made, Random(5), note) if note else NoisyScores(made, Random(5))
 
 
-def ask(host: Oracle, peer: PeerId = YOU, model: Model | None = None) -> Eval:
+def ask(host: NoisyScores, peer: PeerId = YOU, model: Model | None = None) -> Eval:
     return host.tell(peer, model or constant(1.0), LOSSES, RIGHT)
 
 
-def refused(host: Oracle, peer: PeerId = YOU, model: Model | None = None) -> Refused | None:
+def refused(host: NoisyScores, peer: PeerId = YOU, model: Model | None = None) -> Refused | None:
     try:
         ask(host, peer, model)
     except Refused as error:
@@ -67,7 +67,7 @@ def test_the_noise_of_an_answer_has_the_scale_that_its_epsilon_says() -> None:
 
 @given(st.floats(1e-3, 10), st.integers(0, 2**32))
 def test_an_answer_is_a_possible_figure_whatever_the_noise(epsilon: float, seed: int) -> None:
-    made = Oracle(PrivacySettings(oracle=True, oracle_epsilon=epsilon, oracle_budget=100), Random(seed))
+    made = NoisyScores(PrivacySettings(oracle=True, oracle_epsilon=epsilon, oracle_budget=100), Random(seed))
     score = ask(made)
     assert 0 <= score.loss <= made.settings.oracle_clip
     assert 0 <= score.accuracy <= 1

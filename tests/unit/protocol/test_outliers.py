@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfl_node.model import Entry, Layout, Model
-from pfl_node.protocol.guard.outliers import Figures, Usual, alone, bound, measure
+from pfl_node.protocol.guard.outliers import Figures, TypicalModels, alone, bound, measure
 from pfl_node.types import PeerId
 from tests.toy import LAYOUT, constant
 
@@ -19,8 +19,8 @@ def model(*numbers: float) -> Model:
     return Model(LAYOUT, np.array(numbers, np.float32))
 
 
-def usual(*values: float, mads: float = 6.0) -> Usual:
-    made = Usual(mads, least=4)
+def usual(*values: float, mads: float = 6.0) -> TypicalModels:
+    made = TypicalModels(mads, least=4)
     for i, value in enumerate(values):
         made.judge(PeerId(f"p{i}"), constant(value), MINE)
     return made
@@ -62,7 +62,7 @@ def test_parts_are_compared_with_their_own_kind() -> None:
 
 
 def test_a_copy_judges_alike() -> None:
-    copy = Usual(6.0, 4)
+    copy = TypicalModels(6.0, 4)
     copy.load(usual(*HONEST).dump())
     assert copy.judge(PeerId("x"), constant(10.0), MINE)
 
@@ -89,7 +89,7 @@ def trained(clusters: list[int], seed: int, apart: float = 1.0, *, common: bool 
 
 def against(models: list[Model], mine: Model) -> list[float]:
     """What counts against the sender of each, once all have sent one before."""
-    usual = Usual(6.0, least=4)
+    usual = TypicalModels(6.0, least=4)
     for _ in range(2):
         found = [usual.judge(PeerId(f"p{i}"), sent, mine) for i, sent in enumerate(models)]
     return [f.weight if f else 0.0 for f in found]
@@ -130,7 +130,7 @@ def test_where_a_third_is_turned_it_counts_against_nobody(seed: int, turned: int
 
 def test_what_is_far_is_refused_and_does_not_count() -> None:
     mine, *others = trained([10, 1], seed=1)
-    usual = Usual(6.0, least=4)
+    usual = TypicalModels(6.0, least=4)
     found = [usual.judge(PeerId(f"p{i}"), sent, mine) for i, sent in enumerate(others)]
     assert [f.what if f else None for f in found] == [None] * 9 + ["distance from mine"]
     assert found[-1]
@@ -142,7 +142,7 @@ def test_the_larger_a_model_the_more_it_counts_but_twice_as_large_is_only_refuse
     factor: float, weight: float | None
 ) -> None:
     mine, *others = trained([8], seed=2)
-    usual = Usual(6.0, least=4)
+    usual = TypicalModels(6.0, least=4)
     for i, sent in enumerate(others):
         usual.judge(PeerId(f"p{i}"), sent, mine)
     found = usual.judge(PeerId("x"), turned_round(others[0], factor), mine)
@@ -157,7 +157,7 @@ def test_a_direction_says_nothing_of_a_model_of_few_numbers() -> None:
 
 def test_it_is_said_what_is_wrong() -> None:
     mine, *others = trained([6], seed=3)
-    usual = Usual(6.0, least=4)
+    usual = TypicalModels(6.0, least=4)
     for i, sent in enumerate(others):
         usual.judge(PeerId(f"p{i}"), sent, mine)
     found = usual.judge(PeerId("x"), turned_round(mine), mine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pfl_node.errors import Reason, Refused
-from pfl_node.protocol.published import Window
+from pfl_node.protocol.published import PublishedModels
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Part, PeerId
@@ -14,14 +14,14 @@ from tests.toy import ToyLearner, constant
 ALL: tuple[Part, ...] = ("model", "core", "head", "predictions")
 
 
-def window(serves: tuple[Part, ...] = ALL, **gates: bool) -> Window:
-    made = Window(PeerId("me"), ServeSettings(**gates), serves)
+def window(serves: tuple[Part, ...] = ALL, **gates: bool) -> PublishedModels:
+    made = PublishedModels(PeerId("me"), ServeSettings(**gates), serves)
     made.show(Publish(constant(2.0), 3, tag=1, notes={"a": 0.5}), samples=10)
     made.show(Publish(ToyLearner().predict(constant(2.0), seed=0), 4), samples=10)
     return made
 
 
-def refused(made: Window, part: Part) -> Reason:
+def refused(made: PublishedModels, part: Part) -> Reason:
     with pytest.raises(Refused) as error:
         made.give(part)
     return error.value.reason
@@ -49,7 +49,7 @@ def test_what_the_operator_does_not_serve_is_not_given() -> None:
 
 
 def test_before_anything_was_told_there_is_nothing_to_give() -> None:
-    assert refused(Window(PeerId("me"), ServeSettings(), ALL), "model") is Reason.NOT_READY
+    assert refused(PublishedModels(PeerId("me"), ServeSettings(), ALL), "model") is Reason.NOT_READY
 
 
 def test_a_part_alone_cannot_be_published() -> None:

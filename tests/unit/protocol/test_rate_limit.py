@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pfl_node.errors import Refused
-from pfl_node.protocol.rate_limit import CALLERS, Effort, Rate
+from pfl_node.protocol.rate_limit import CALLERS, EffortLimit, RateLimit
 from pfl_node.types import PeerId
 
 YOU = PeerId("you")
 
 
 def test_a_rate_is_per_peer_and_recovers() -> None:
-    rate = Rate(2, window=60.0)
+    rate = RateLimit(2, window=60.0)
     rate.take(YOU, 0.0)
     rate.take(YOU, 1.0)
     with pytest.raises(Refused, match=r"wait 58\.0 s"):
@@ -22,7 +22,7 @@ def test_a_rate_is_per_peer_and_recovers() -> None:
 
 
 def test_a_rate_forgets_those_who_are_silent() -> None:
-    rate = Rate(2, window=60.0)
+    rate = RateLimit(2, window=60.0)
     for n in range(100):
         rate.take(PeerId(f"invented-{n}"), 1.0)
     rate.take(YOU, 30.0)
@@ -33,7 +33,7 @@ def test_a_rate_forgets_those_who_are_silent() -> None:
 
 
 def test_a_rate_counts_a_bounded_number_of_names() -> None:
-    rate = Rate(limit=1)
+    rate = RateLimit(limit=1)
     for i in range(CALLERS + 10):
         rate.take(PeerId(f"invented{i}"), now=0.0)
     assert len(rate.calls) == CALLERS
@@ -42,7 +42,7 @@ def test_a_rate_counts_a_bounded_number_of_names() -> None:
 
 
 def test_the_time_that_work_takes_is_bounded_per_peer_and_recovers() -> None:
-    effort = Effort(most=2.0, window=60.0)
+    effort = EffortLimit(most=2.0, window=60.0)
     for now in (0.0, 1.0):
         effort.check(YOU, now)
         effort.done(YOU, 1.5, now)

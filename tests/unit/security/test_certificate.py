@@ -15,8 +15,8 @@ from pfl_node.security.x509_builder import (
     key_id,
     make_authority,
     make_certificate,
-    make_nobody,
     make_own_certificate,
+    make_pinned_issuer,
     new_key,
 )
 
@@ -45,7 +45,7 @@ def test_the_first_of_a_chain_counts() -> None:
 
 
 def test_nobodys_certificate_is_the_one_that_was_made() -> None:
-    shipped, made = read_pem(NOBODY), read_pem(make_nobody())
+    shipped, made = read_pem(NOBODY), read_pem(make_pinned_issuer())
     assert (shipped.id, shipped.subject, shipped.not_after) == (made.id, NOBODY_NAME, made.not_after)
     own = read_pem(make_own_certificate(KEY))
     assert (own.id, own.issuer) == (key_id(KEY), NOBODY_NAME)

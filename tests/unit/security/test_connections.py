@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from pfl_node.errors import Reason
-from pfl_node.security.connections import PAUSE, TABLES, Arrivals
+from pfl_node.security.connections import PAUSE, TABLES, ConnectionTable
 from pfl_node.security.handshake_log import LINE, meaning
 
 GRPC = "I1116 09:12:15.515498   20152 ssl_transport_security.cc:2563] Handshake failed with error SSL_ERROR_SSL: "
@@ -18,7 +18,7 @@ def test_one_who_came_and_went_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     moment = 100.0
     monkeypatch.setattr("pfl_node.security.connections.monotonic", lambda: moment)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        arrivals = Arrivals(server.getsockname()[1])
+        arrivals = ConnectionTable(server.getsockname()[1])
         stays = socket.create_connection(server.getsockname())
         kept, _ = server.accept()
         with socket.create_connection(server.getsockname()) as goes:

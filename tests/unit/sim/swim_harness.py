@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from random import Random
 
 from pfl_node.membership.member import Member, State
-from pfl_node.membership.member_events import Event, Sync, Wish
+from pfl_node.membership.member_events import MemberEvent, Sync, Wish
 from pfl_node.membership.packet import Packet
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.swim_config import SwimConfig
@@ -26,7 +26,7 @@ class Host:
 
     swim: Swim
     address: str
-    events: list[tuple[float, Event]] = field(default_factory=list)
+    events: list[tuple[float, MemberEvent]] = field(default_factory=list)
     up: bool = True
     asleep_until: float = 0.0
     missed: list[Callable[[], None]] = field(default_factory=list)
@@ -143,7 +143,7 @@ class SwimNetwork:
             ids == {m.id for m in host.swim.members() if m.state is State.ALIVE and m.id in ids} for host in group
         )
 
-    def count(self, kind: type[Event], *, of: str | None = None) -> int:
+    def count(self, kind: type[MemberEvent], *, of: str | None = None) -> int:
         return sum(
             isinstance(event, kind) and of in (None, event.member.id)
             for host in self.hosts.values()

@@ -7,7 +7,7 @@ from pfl_node.aggregate import combine
 from pfl_node.model import Model
 from pfl_node.settings import AggregateSettings, PolicySettings, Settings
 from pfl_node.sim import simulate
-from pfl_node.sim.average_cache import Averages
+from pfl_node.sim.average_cache import AverageCache
 from pfl_node.steps import Average
 from tests.toy import constant
 from tests.unit.sim.toy_swarms import toy
@@ -34,7 +34,7 @@ def again(model: Model) -> Model:
 
 
 def test_nodes_that_average_the_same_models_do_it_once(blended: list[int]) -> None:
-    averages, others = Averages(), [constant(1.0), constant(4.0)]
+    averages, others = AverageCache(), [constant(1.0), constant(4.0)]
     found = [
         averages.combine(RULE, Average(constant(node), [again(o) for o in others], [1.0, 2.0], own=0.0))
         for node in (7.0, 8.0, 9.0)
@@ -44,7 +44,7 @@ def test_nodes_that_average_the_same_models_do_it_once(blended: list[int]) -> No
 
 
 def test_other_models_weights_or_a_model_of_ones_own_are_another_average(blended: list[int]) -> None:
-    averages, others = Averages(), [constant(1.0), constant(4.0)]
+    averages, others = AverageCache(), [constant(1.0), constant(4.0)]
     asked = [
         Average(constant(7.0), others, [1.0, 2.0], own=0.0),
         Average(constant(7.0), others, [2.0, 1.0], own=0.0),
@@ -59,13 +59,13 @@ def test_other_models_weights_or_a_model_of_ones_own_are_another_average(blended
 
 
 def test_a_node_that_can_use_nothing_keeps_its_own_model() -> None:
-    averages, bad = Averages(), constant(float("nan"))
+    averages, bad = AverageCache(), constant(float("nan"))
     for mine in (constant(1.0), constant(2.0)):
         assert averages.combine(RULE, Average(mine, [bad], own=0.0)) is mine
 
 
 def test_clipping_has_another_centre_at_every_node(blended: list[int]) -> None:
-    averages, others = Averages(), [constant(1.0), constant(4.0)]
+    averages, others = AverageCache(), [constant(1.0), constant(4.0)]
     for node in (7.0, 8.0):
         averages.combine(AggregateSettings(rule="clipping"), Average(constant(node), others, own=0.0))
     assert blended == [2, 2]

@@ -15,13 +15,13 @@ from pfl_node.model import Entry, Layout, Model
 from pfl_node.policies import POLICIES, configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
-from pfl_node.sim.event_journal import Journal
+from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Slow
-from pfl_node.sim.learner_port import Learns, Load
+from pfl_node.sim.learner_port import LearnerPort, Load
 from pfl_node.sim.neighbour_metrics import caught
 from pfl_node.sim.segments import simulate_in_segments
 from pfl_node.sim.simulate import simulate
-from pfl_node.sim.simulation import SimSwarm
+from pfl_node.sim.simulation import Simulation
 from pfl_node.sim.snapshot import Plan
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Sleep, Train
 from pfl_node.types import Eval, Part, PeerId
@@ -41,15 +41,15 @@ def together(folder: Path, told: Settings, policy: type[Policy] = Together) -> R
     return ran(folder, policy, nodes=5, rounds=told.rounds, settings=told)
 
 
-def same(index: int, node: PeerId) -> Learns:
+def same(index: int, node: PeerId) -> LearnerPort:
     """Everybody's point is at 1: without bad models all are near it."""
     return ToyLearner(point=1.0)
 
 
 def alike(folder: Path, told: Settings, policy: type[Policy] = Together, nodes: int = 5, load: Load = same) -> Ran:
-    journal = Journal(folder / "journal.jsonl")
+    journal = EventJournal(folder / "journal.jsonl")
     plan = Plan(policy, configure(policy, told.policy.options))
-    swarm = SimSwarm(told, plan, load, nodes=nodes, journal=journal, costs=EVEN)
+    swarm = Simulation(told, plan, load, nodes=nodes, journal=journal, costs=EVEN)
     try:
         swarm.run()
     finally:
@@ -149,7 +149,7 @@ def clusters(folder: Path, few: int, kind: str = "", init: str = "common", **att
         attack={"nodes": [0, NODES - 1], **attack},
     )
 
-    def load(index: int, node: PeerId) -> Learns:
+    def load(index: int, node: PeerId) -> LearnerPort:
         return WideLearner(cluster=int(index >= few))
 
     return alike(folder, told, load_policy("el"), NODES, load)

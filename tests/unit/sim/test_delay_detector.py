@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from pfl_node.sim.clock import Clock
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.delay_detector import Views
+from pfl_node.sim.delay_detector import DelayDetector
 from pfl_node.types import PeerId
 from tests.unit.sim.toy_swarms import A, B, C, D
 
@@ -20,7 +20,7 @@ class Town:
         self.down: set[PeerId] = set()
         self.walls: set[frozenset[PeerId]] = set()
         self.noticed: list[tuple[float, PeerId, tuple[PeerId, ...]]] = []
-        self.views = Views(self.clock, self.costs, seed, self.reach, self.notice)
+        self.views = DelayDetector(self.clock, self.costs, seed, self.reach, self.notice)
         self.views.found(members)
 
     def reach(self, a: PeerId, b: PeerId) -> bool:

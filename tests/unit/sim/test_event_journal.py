@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from pfl_node.errors import StoreError
-from pfl_node.sim.event_journal import Journal, exact
+from pfl_node.sim.event_journal import EventJournal, exact
 from tests.unit.sim.toy_swarms import A
 
 
 def test_a_line_is_compact_and_its_keys_are_sorted(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.jsonl")
+    journal = EventJournal(tmp_path / "journal.jsonl")
     journal.write(1.23456789, A, "round", zebra=1, ape=(A,))
     journal.publish()
     expected = b'{"ape":["n000"],"event":"round","node":"n000","time":1.234568,"zebra":1}\n'
@@ -35,7 +35,7 @@ def test_what_cannot_be_written_is_an_error_that_names_its_type() -> None:
 def test_the_old_journal_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text("old\n")
-    journal = Journal(path)
+    journal = EventJournal(path)
     journal.write(0.0, A, "started")
     journal.close()
     assert path.read_text() == "old\n"
@@ -45,7 +45,7 @@ def test_the_old_journal_stays_until_the_new_one_is_whole(tmp_path: Path) -> Non
 
 
 def test_single_messages_can_be_left_out(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.jsonl", "rounds")
+    journal = EventJournal(tmp_path / "journal.jsonl", "rounds")
     journal.message(0.0, A, "sent")
     journal.write(0.0, A, "round")
     journal.publish()
@@ -53,12 +53,12 @@ def test_single_messages_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_without_a_path_nothing_is_written() -> None:
-    journal = Journal(None)
+    journal = EventJournal(None)
     journal.write(0.0, A, "round")
     journal.publish()
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "not there" / "journal.jsonl")
+    journal = EventJournal(tmp_path / "not there" / "journal.jsonl")
     with pytest.raises(StoreError, match="cannot write"):
         journal.write(0.0, A, "started")

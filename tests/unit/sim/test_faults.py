@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from pfl_node.errors import ConfigError
-from pfl_node.sim.conditions import Weather
+from pfl_node.sim.conditions import Conditions
 from pfl_node.sim.faults import (
     FORMS,
     Crash,
@@ -137,7 +137,7 @@ def test_a_node_may_crash_and_restart_again_and_again() -> None:
 
 
 def test_a_partition_stands_between_groups_for_its_time() -> None:
-    weather = Weather([Partition(10.0, (ids("n000"), ids("n001")), 20.0)])
+    weather = Conditions([Partition(10.0, (ids("n000"), ids("n001")), 20.0)])
     assert not weather.apart(N0, N1, 9.9)
     assert weather.apart(N0, N1, 10.0)
     assert weather.apart(N1, N2, 15.0)
@@ -146,7 +146,7 @@ def test_a_partition_stands_between_groups_for_its_time() -> None:
 
 
 def test_a_cut_stops_one_direction_only() -> None:
-    weather = Weather([Cut(10.0, ids("n000"), ids("n001"), 20.0)])
+    weather = Conditions([Cut(10.0, ids("n000"), ids("n001"), 20.0)])
     assert weather.apart(N0, N1, 15.0)
     assert not weather.apart(N1, N0, 15.0)
     assert not weather.apart(N0, N2, 15.0)
@@ -161,7 +161,7 @@ def test_losses_delays_and_slowness_add_up_while_they_last() -> None:
         Slow(N0, 3.0, 5.0, 6.0),
         Loss(1.0, 5.0, 6.0),
     ]
-    weather, chance = Weather(faults), Random(0)
+    weather, chance = Conditions(faults), Random(0)
     assert weather.delay(0.0) == pytest.approx(0.1)
     assert weather.delay(5.0) == pytest.approx(0.3)
     assert (weather.slowness(N0, 0.0), weather.slowness(N0, 5.0), weather.slowness(N1, 5.0)) == (2.0, 6.0, 1.0)
@@ -169,6 +169,6 @@ def test_losses_delays_and_slowness_add_up_while_they_last() -> None:
 
 
 def test_about_the_given_share_is_lost() -> None:
-    weather, chance = Weather([Loss(0.2)]), Random(0)
+    weather, chance = Conditions([Loss(0.2)]), Random(0)
     lost = sum(weather.loses(0.0, chance) for _ in range(10_000))
     assert 1800 < lost < 2200

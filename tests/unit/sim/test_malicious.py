@@ -16,8 +16,8 @@ from pfl_node.model import Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings.attack_section import AttackSettings
 from pfl_node.sim.attacks import perturb
-from pfl_node.sim.attacks.colluders import Pool, bad_places
-from pfl_node.sim.attacks.malicious import Bent, Plot, bent, liar
+from pfl_node.sim.attacks.colluders import SharedModels, bad_places
+from pfl_node.sim.attacks.malicious import AttackPlan, Malicious, liar, malicious
 from pfl_node.steps import Average, Gather, Peers, Report, Send, Step, Train
 from pfl_node.types import Eval, Offer, PeerId
 from tests.drive_policy import said
@@ -55,11 +55,11 @@ class Pushed(Simple):
         self.model = await Average(self.model, [offer.model])
 
 
-def made(kind: str, cls: type[Policy] = Simple, *, pool: Pool | None = None, **attack: Any) -> Policy:
+def made(kind: str, cls: type[Policy] = Simple, *, pool: SharedModels | None = None, **attack: Any) -> Policy:
     told = AttackSettings.model_validate({"kind": kind.split(","), **attack})
-    plot = Plot(told, nodes=10, bad=2, pool=pool)
+    plot = AttackPlan(told, nodes=10, bad=2, pool=pool)
     given: dict[str, Any] = {"me": ME, "cfg": PolicyConfig(), "model": constant(0.0), "rounds": 3, "seed": 0}
-    return bent(cls, plot)(**given, rng=random.Random(0))
+    return malicious(cls, plot)(**given, rng=random.Random(0))
 
 
 def answered(step: Step[Any], came: tuple[Offer, ...]) -> Any:
@@ -140,7 +140,7 @@ def test_alie_hides_in_the_spread_of_what_it_received() -> None:
 
 
 def test_those_who_collude_know_what_each_of_them_knows() -> None:
-    pool = Pool()
+    pool = SharedModels()
     pool.heard(B, constant(5.0))
     first = sent(made("alie", strength=1.0, pool=pool))[0]
     assert first == pytest.approx(3.0 - 2.0)
@@ -170,7 +170,7 @@ def test_places_by_name_and_mistakes_in_them() -> None:
 def test_a_malicious_class_is_its_policy_in_name_state_and_entry_points() -> None:
     plain, pushing = made("nan"), made("nan", Pushed)
     assert type(plain).__name__ == "Simple"
-    assert isinstance(plain, Bent)
+    assert isinstance(plain, Malicious)
     assert not plain.pushes()
     assert pushing.pushes()
     assert set(plain.snapshot()["kept"]) == {"mine", "heard", "old"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pfl_node.sim.neighbour_metrics import (
-    Caught,
+    Detection,
     NodeRecord,
     accuracy_by_cluster,
     caught,
@@ -94,7 +94,7 @@ def test_the_figures_are_those_of_the_honest_and_a_quarantine_is_right_or_wrong(
     nodes = [good, other, *bad]
     assert mean_accuracy(nodes) == pytest.approx(0.8)
     assert mean_loss(nodes) == pytest.approx(1.5)
-    assert caught(nodes) == Caught(precision=2 / 3, recall=2 / 4)
+    assert caught(nodes) == Detection(precision=2 / 3, recall=2 / 4)
     assert caught([good, other]) is None
-    assert caught([other, *bad, NodeRecord("c")]) == Caught(1.0, 1 / 4)
-    assert caught([NodeRecord("c"), *bad]) == Caught(None, 0.0)
+    assert caught([other, *bad, NodeRecord("c")]) == Detection(1.0, 1 / 4)
+    assert caught([NodeRecord("c"), *bad]) == Detection(None, 0.0)

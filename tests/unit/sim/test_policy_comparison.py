@@ -13,10 +13,10 @@ import pytest
 from pfl_node.errors import ConfigError
 from pfl_node.settings import EvalSettings, Settings, TaskSettings, TrainSettings
 from pfl_node.sim import comparison_table, process_pool, simulate
-from pfl_node.sim.policy_comparison import Comparison, Entrant, Heard, Row, Spread, compare, enter
+from pfl_node.sim.policy_comparison import Entrant, Heard, PolicyComparison, PolicyRow, Spread, compare, enter
 from pfl_node.sim.process_pool import Said, run_all
 from pfl_node.sim.scale_knobs import Fit
-from pfl_node.sim.sim_worker import Order, reason
+from pfl_node.sim.sim_worker import WorkerOrder, reason
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = Settings(rounds=2, train=TrainSettings(steps=1), device="cpu")
@@ -101,9 +101,9 @@ def test_each_run_is_what_a_simulation_alone_is(tmp_path: Path) -> None:
 
 
 def test_how_often_and_on_what_models_are_measured_is_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Order] = []
+    seen: list[WorkerOrder] = []
 
-    def note(orders: Sequence[Order], workers: int, heard: object) -> list[Said]:
+    def note(orders: Sequence[WorkerOrder], workers: int, heard: object) -> list[Said]:
         seen.extend(orders)
         return [{"event": "failed", "why": "it was not meant to run"} for _ in orders]
 
@@ -136,8 +136,8 @@ def frail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_pool, "MODULE", "tests.unit.sim.failing_worker")
 
 
-def orders(*tasks: str) -> list[Order]:
-    return [Order(Settings(rounds=1, task=TaskSettings(name=task)), nodes=1) for task in tasks]
+def orders(*tasks: str) -> list[WorkerOrder]:
+    return [WorkerOrder(Settings(rounds=1, task=TaskSettings(name=task)), nodes=1) for task in tasks]
 
 
 @pytest.mark.usefixtures("frail")
@@ -170,8 +170,8 @@ def test_whoever_stops_a_comparison_leaves_no_process_behind() -> None:
 
 def test_an_order_is_the_same_at_the_other_end() -> None:
     task = TaskSettings.model_validate({"name": "digits", "angles": [0], "alpha": 0.1})
-    order = Order(QUICK.model_copy(update={"task": task}), 7, ("loss:0.1", "crash:n003@2"), Path("x/y"))
-    assert Order.load(order.dump()) == order
+    order = WorkerOrder(QUICK.model_copy(update={"task": task}), 7, ("loss:0.1", "crash:n003@2"), Path("x/y"))
+    assert WorkerOrder.load(order.dump()) == order
 
 
 def test_a_failure_is_one_line_and_a_bug_of_ours_shows_its_way(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,16 +189,16 @@ def run(accuracy: float, **more: Any) -> dict[str, Any]:
     return figures | {"models_sent": 1200, "bytes_sent": 3_400_000, "cpu_seconds": 1.25} | more
 
 
-def found(*rows: Row, seeds: int = 2) -> Comparison:
-    return Comparison(Settings(rounds=40), 20, range(seeds), rows)
+def found(*rows: PolicyRow, seeds: int = 2) -> PolicyComparison:
+    return PolicyComparison(Settings(rounds=40), 20, range(seeds), rows)
 
 
-PENS = Row(
+PENS = PolicyRow(
     Entrant("pens", "pens", {"m": 1}, Fit({"T": 20, "m": 2})),
     (run(0.9, neighbours={"precision": 1.0, "recall": 0.5}), run(0.95, neighbours={"precision": None})),
 )
-LOCAL = Row(Entrant("local", "local"), (run(0.8), run(0.82)))
-FEDED = Row(Entrant("feded", "feded", fit=Fit(rounds=1)), failure="it needs auxiliary samples")
+LOCAL = PolicyRow(Entrant("local", "local"), (run(0.8), run(0.82)))
+FEDED = PolicyRow(Entrant("feded", "feded", fit=Fit(rounds=1)), failure="it needs auxiliary samples")
 
 
 def test_a_figure_over_seeds_has_a_mean_and_its_ends_and_gaps_do_not_count() -> None:
@@ -226,14 +226,14 @@ def test_the_table_has_a_row_for_each_policy_and_says_what_was_run() -> None:
 
 
 def test_what_nobody_has_is_no_column() -> None:
-    one = Row(Entrant("local", "local"), (run(0.8, accuracy_by_cluster={"0": 0.8}),))
+    one = PolicyRow(Entrant("local", "local"), (run(0.8, accuracy_by_cluster={"0": 0.8}),))
     assert comparison_table.columns(found(one, seeds=1)) == ["policy", "accuracy", "models", "MB", "CPU s"]
     assert comparison_table.cells(found(one, seeds=1), one) == ["local", "80.0", "1,200", "3.4", "1.2"]
 
 
 def test_policies_with_the_same_knobs_share_a_line() -> None:
-    rows = [Row(Entrant(n, n, fit=Fit({"C": 0.5})), LOCAL.runs) for n in ("fedavg", "fedprox")]
-    one_shot = Row(Entrant("feded", "feded", fit=Fit(rounds=1)), LOCAL.runs)
+    rows = [PolicyRow(Entrant(n, n, fit=Fit({"C": 0.5})), LOCAL.runs) for n in ("fedavg", "fedprox")]
+    one_shot = PolicyRow(Entrant("feded", "feded", fit=Fit(rounds=1)), LOCAL.runs)
     assert comparison_table.knobs(found(*rows, LOCAL, one_shot)) == [
         "fedavg, fedprox: C=0.5 (fitted)",
         "feded: rounds=1 (fitted)",

@@ -52,7 +52,7 @@ class Scripted(Policy):
         await Sleep(60.0)
 
 
-# -- time and company --------------------------------------------------------------------------------------------
+# -- time and peers --------------------------------------------------------------------------------------------
 
 
 def test_sleep_takes_virtual_time_and_tells_the_time(tmp_path: Path) -> None:

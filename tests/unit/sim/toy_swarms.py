@@ -12,11 +12,11 @@ from pfl_node.policies import configure
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.event_journal import Journal
+from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Fault
-from pfl_node.sim.learner_port import Learns
+from pfl_node.sim.learner_port import LearnerPort
 from pfl_node.sim.node import SimNode
-from pfl_node.sim.simulation import SimSwarm
+from pfl_node.sim.simulation import Simulation
 from pfl_node.sim.snapshot import Plan
 from pfl_node.steps import Average, Gather, Peers, Report, Send, Train
 from pfl_node.types import PeerId
@@ -45,7 +45,7 @@ class Together(Policy):
 class Ran:
     """A swarm after its run."""
 
-    swarm: SimSwarm
+    swarm: Simulation
     text: bytes
 
     @property
@@ -63,7 +63,7 @@ class Ran:
         return self.swarm.virtual_seconds
 
 
-def toy(index: int, node: PeerId) -> Learns:
+def toy(index: int, node: PeerId) -> LearnerPort:
     """Two clusters, around -1 and 1."""
     return ToyLearner(point=(-1.0, 1.0)[index % 2], cluster=index % 2)
 
@@ -82,10 +82,10 @@ def ran(
 ) -> Ran:
     told = (settings or Settings()).model_copy(update={"rounds": rounds, "seed": seed})
     path = folder / "journal.jsonl"
-    journal = Journal(path)
+    journal = EventJournal(path)
     plan = Plan(policy, configure(policy, dict(options)))
     try:
-        swarm = SimSwarm(told, plan, toy, nodes=nodes, journal=journal, faults=faults, costs=costs)
+        swarm = Simulation(told, plan, toy, nodes=nodes, journal=journal, faults=faults, costs=costs)
         swarm.run()
     finally:
         journal.close()

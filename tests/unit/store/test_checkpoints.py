@@ -16,14 +16,14 @@ from structlog.testing import capture_logs
 
 from pfl_node.errors import StoreError, Unusable
 from pfl_node.store.checkpoint import save_model
-from pfl_node.store.checkpoints import Generations
+from pfl_node.store.checkpoints import Checkpoints
 from pfl_node.store.policy_state import freeze
 from tests.arm_failpoints import failing
 from tests.toy import LAYOUT, constant
 
 
-def at(folder: Path) -> Generations:
-    return Generations(folder / "checkpoint.safetensors")
+def at(folder: Path) -> Checkpoints:
+    return Checkpoints(folder / "checkpoint.safetensors")
 
 
 def save(folder: Path, round: int, **facts: str) -> Path:

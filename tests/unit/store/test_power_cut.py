@@ -17,7 +17,7 @@ import pytest
 from pfl_node.errors import StoreError
 from pfl_node.store import atomic
 from pfl_node.store import checkpoints as generations
-from pfl_node.store.checkpoints import Generations
+from pfl_node.store.checkpoints import Checkpoints
 from tests.toy import LAYOUT, constant
 
 Names = dict[str, int]  # to inodes
@@ -84,7 +84,7 @@ class Trial:
         return False
 
     def found(self, folder: Path) -> int:
-        found = Generations(folder / "checkpoint.safetensors").load(LAYOUT)
+        found = Checkpoints(folder / "checkpoint.safetensors").load(LAYOUT)
         if found is None:
             return -1
         assert found.state["model"] == constant(found.state["round"])
@@ -100,7 +100,7 @@ def run(path: Path, patch: pytest.MonkeyPatch, deaf_to: str = "") -> Trial:
     patch.setattr(atomic, "failpoint", trial.moment)
     patch.setattr(generations, "failpoint", trial.moment)
     for round in range(4):
-        Generations(folder / "checkpoint.safetensors").save({"model": constant(round), "round": round}, LAYOUT)
+        Checkpoints(folder / "checkpoint.safetensors").save({"model": constant(round), "round": round}, LAYOUT)
         trial.finished = round
         trial.moment()
     return trial

@@ -8,10 +8,10 @@ import sys
 import time
 
 from pfl_node.errors import PflError, TaskError
-from pfl_node.swarm.process_pipes import Parent, leave
+from pfl_node.swarm.process_pipes import ParentPipe, leave
 
 
-async def until_stopped(parent: Parent) -> None:
+async def until_stopped(parent: ParentPipe) -> None:
     stop = asyncio.Event()
     parent.on_stop(stop.set)
     parent.tell("ready", {})
@@ -20,7 +20,7 @@ async def until_stopped(parent: Parent) -> None:
 
 
 def main() -> int:
-    parent = Parent()
+    parent = ParentPipe()
     order = parent.order()
     if order is None:
         return 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pfl_node.swarm.baseline import Alone, Baseline
-from pfl_node.swarm.live_view import EVERY, Lines, View, state_of, watching
+from pfl_node.swarm.baseline import Baseline, LocalRun
+from pfl_node.swarm.live_view import EVERY, LiveView, StatusLines, state_of, watching
 from pfl_node.swarm.supervisor import Swarm
 from tests.unit.swarm.made_swarms import after, drawn, paper, settings, started, swarm, text
 
@@ -12,7 +12,7 @@ KINDS = {0: "upright", 1: "upside down"}
 
 
 def screen(made: Swarm, *, baseline: Baseline | None = None, width: int = 100, height: int = 50) -> list[str]:
-    view = View(made, kinds=KINDS, baseline=baseline)
+    view = LiveView(made, kinds=KINDS, baseline=baseline)
     return drawn(view, width=width, height=height, terminal=True).splitlines()
 
 
@@ -106,7 +106,7 @@ def test_the_comparison_has_a_bar_and_can_be_skipped_in_the_end() -> None:
     for seat in made.seats:
         seat.result = {}
     assert "Ctrl-C skips this" in screen(made, baseline=baseline)[-1]
-    baseline.alone = Alone(0.5, 1.0, {})
+    baseline.alone = LocalRun(0.5, 1.0, {})
     assert "Ctrl-C" not in screen(made, baseline=baseline)[-1]
 
 
@@ -123,7 +123,7 @@ class Clock:
 
 def test_plain_lines_tell_the_start_and_every_tenth() -> None:
     made, said, clock = swarm(10), list[str](), Clock()
-    lines = Lines(made, None, said.append, clock)
+    lines = StatusLines(made, None, said.append, clock)
     assert said == ["starting 2 processes: importing torch takes a few seconds"]
     clock.now += 4
     started(made)
@@ -141,7 +141,7 @@ def test_plain_lines_tell_the_start_and_every_tenth() -> None:
 
 def test_a_run_without_an_end_says_a_line_now_and_then() -> None:
     made, said, clock = started(swarm(3, rounds=None)), list[str](), Clock()
-    lines = Lines(made, None, said.append, clock)
+    lines = StatusLines(made, None, said.append, clock)
     for rounds in range(1, 100):
         clock.now += EVERY / 10
         after(made, rounds)
@@ -153,7 +153,7 @@ def test_a_run_without_an_end_says_a_line_now_and_then() -> None:
 
 def test_plain_lines_tell_what_is_waited_for_in_the_end() -> None:
     made, said, baseline = after(started(swarm(2)), 10), list[str](), comparison(2)
-    lines = Lines(made, baseline, said.append, Clock())
+    lines = StatusLines(made, baseline, said.append, Clock())
     for seat in made.seats:
         seat.result = {}
     baseline.rounds_done = 10
@@ -165,7 +165,7 @@ def test_plain_lines_tell_what_is_waited_for_in_the_end() -> None:
 
 def test_plain_lines_tell_that_it_stops() -> None:
     made, said = started(swarm(2)), list[str]()
-    lines = Lines(made, None, said.append, Clock())
+    lines = StatusLines(made, None, said.append, Clock())
     made.stopping = True
     lines.look()
     assert said[-1].startswith("stopping")

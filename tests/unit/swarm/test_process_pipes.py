@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pfl_node.errors import ConfigError, PflError
-from pfl_node.swarm.process_pipes import Child, Said
+from pfl_node.swarm.process_pipes import ChildPipe, Said
 
 ROOT = Path(__file__).parents[3]
 LONG = 60.0  # seconds, on a busy machine
@@ -25,8 +25,8 @@ def the_child_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def child(order: str | None) -> AsyncIterator[Child]:
-    made = await Child.spawn("tests.unit.swarm.child_process", "the child")
+async def child(order: str | None) -> AsyncIterator[ChildPipe]:
+    made = await ChildPipe.spawn("tests.unit.swarm.child_process", "the child")
     try:
         if order:
             made.order(json.dumps(order))
@@ -40,7 +40,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, LONG))
 
 
-async def all_of(made: Child) -> list[Said]:
+async def all_of(made: ChildPipe) -> list[Said]:
     return [said async for said in made.events()]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pfl_node.swarm.supervisor import Seat, Swarm
+from pfl_node.swarm.supervisor import NodeSlot, Swarm
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 from tests.unit.swarm.made_swarms import after, outcome, record, started, swarm
 
 
-def result(seat: Seat, **told: object) -> None:
+def result(seat: NodeSlot, **told: object) -> None:
     seat.result = {
         "how": "done",
         "measured": {"test": {"accuracy": 0.9, "loss": 0.3}},

@@ -12,7 +12,7 @@ from pydantic import Field
 from pfl_node import plugin
 from pfl_node.errors import ConfigError, SimulationStuck, StoreError
 from pfl_node.policies.base import Policy, PolicyConfig
-from pfl_node.testing.contract import RULES, Broken, Subject, alternatives, check, findings, small
+from pfl_node.testing.contract import RULES, Broken, PolicyUnderTest, alternatives, check, findings, small
 from tests.unit.testing import bad_policies
 from tests.unit.testing.good_policy import Good
 
@@ -76,7 +76,7 @@ def test_a_policy_of_anybody_is_checked_with_one_call() -> None:
 @pytest.mark.parametrize(("policy", "rule", "error", "says"), BAD)
 def test_a_bad_policy_is_found_out(policy: type[Policy], rule: str, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
-        RULES[rule](Subject(policy))
+        RULES[rule](PolicyUnderTest(policy))
 
 
 def test_what_is_wrong_is_a_line_for_each_rule() -> None:
@@ -112,7 +112,7 @@ def acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_file_that_acts_by_itself_is_found_out(acts: type[Policy]) -> None:
     with pytest.raises(Broken, match=r"acts\.py imports asyncio, time: a policy asks its node instead"):
-        RULES["it asks and does nothing itself"](Subject(acts))
+        RULES["it asks and does nothing itself"](PolicyUnderTest(acts))
 
 
 # -- knobs -----------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Knobs(Good):
 def test_knobs_are_made_small_and_keep_their_order() -> None:
     assert small(Knobs) == {"many": 6, "more": 6, "at_least": 50}
     assert small(Knobs, real_time=True) == {"many": 6, "more": 6, "at_least": 50, "delta": 0.1}
-    assert Subject(Knobs, many=7).options["many"] == 7
+    assert PolicyUnderTest(Knobs, many=7).options["many"] == 7
 
 
 def test_alternatives_are_what_else_a_knob_can_be_told() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pfl_node.policies import POLICIES
-from pfl_node.testing.contract import QUICK, RULES, Subject, alternatives
+from pfl_node.testing.contract import QUICK, RULES, PolicyUnderTest, alternatives
 from pfl_node.testing.contract.swarm_rules import trouble
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,8 +21,8 @@ KNOBS = [(name, knob) for name, policy in POLICIES.items() for knob in alternati
 
 
 @cache
-def subject(name: str) -> Subject:
-    return Subject(POLICIES[name])
+def subject(name: str) -> PolicyUnderTest:
+    return PolicyUnderTest(POLICIES[name])
 
 
 def told(value: Any) -> str | None:
@@ -38,7 +38,7 @@ def test_every_policy_keeps_the_contract(name: str, rule: str) -> None:
 @pytest.mark.parametrize(("name", "knob"), KNOBS, ids=told)
 def test_every_policy_keeps_it_whatever_a_knob_is_told(name: str, knob: dict[str, Any]) -> None:
     """The rules that are quick."""
-    changed = Subject(POLICIES[name], **knob)
+    changed = PolicyUnderTest(POLICIES[name], **knob)
     for rule in QUICK.values():
         rule(changed)
 

@@ -20,10 +20,10 @@ from pfl_node.model import Model
 from pfl_node.policies import POLICIES, configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.mailbox import Mailbox
-from pfl_node.sim.average_cache import Averages
+from pfl_node.sim.average_cache import AverageCache
 from pfl_node.sim.clock_skew import OwnClock
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.delay_detector import Views
+from pfl_node.sim.delay_detector import DelayDetector
 from pfl_node.sim.faults import FORMS, Crash, Loss, Restart, check_faults, kind_of, node_ids
 from pfl_node.sim.lane import Lane
 from pfl_node.sim.message_network import Flight, Post
@@ -172,7 +172,7 @@ def loses_without_a_word(patch: Patch) -> None:
 
 
 def never_sees_the_healing(patch: Patch) -> None:
-    patch.setattr(Views, "healed", lambda self: None)
+    patch.setattr(DelayDetector, "healed", lambda self: None)
 
 
 def writes_no_checkpoint(patch: Patch) -> None:
@@ -190,11 +190,11 @@ def restores_another_model(patch: Patch) -> None:
 
 
 def averages_too_much(patch: Patch) -> None:
-    def doubled(self: Averages, rule: aggregate.Rule, step: Average) -> Model:
+    def doubled(self: AverageCache, rule: aggregate.Rule, step: Average) -> Model:
         found = aggregate.combine(rule, step.mine, step.others, step.weights, step.own)
         return Model(found.layout, 2 * found.vector)
 
-    patch.setattr(Averages, "combine", doubled)
+    patch.setattr(AverageCache, "combine", doubled)
 
 
 def waits_for_too_long(patch: Patch) -> None:

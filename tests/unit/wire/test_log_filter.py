@@ -7,11 +7,11 @@ from importlib import import_module
 
 import pytest
 
-from pfl_node.wire.quirks.log_filter import LOGGERS, hush
+from pfl_node.wire.quirks.log_filter import LOGGERS, install_log_filter
 
 
 def logged(name: str, error: Exception, caplog: pytest.LogCaptureFixture) -> bool:
-    hush()
+    install_log_filter()
     caplog.clear()
     try:
         raise error
