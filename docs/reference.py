@@ -1,11 +1,10 @@
-"""Writes what is generated in the documents: settings, metrics, kinds of events, and the map of files.
+"""Writes the generated tables of the documents: settings, metrics, kinds of events, fail points.
 
-python docs/reference.py [--check]        with --check it only says, by exit code 1, that one of them is stale
+python docs/reference.py [--check]        with --check, write nothing and exit with 1 if a table is stale
 """
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,27 +45,6 @@ def default(name: str) -> str:
     return "" if value is None else f"`{toml(value)}`"
 
 
-def files() -> str:
-    """Every module with the first sentence of its docstring; a folder is what its __init__ says."""
-    lines = ["```"]
-    for top in ("pfl_node", "bootstrap"):
-        for path in sorted((ROOT / top).rglob("*.py"), key=lambda p: (p.parent, p.name != "__init__.py", p.name)):
-            if "_pb2" in path.name or "__pycache__" in path.parts:
-                continue
-            place = path.relative_to(ROOT)
-            folder = path.name == "__init__.py"
-            name = f"{place.parent}/" if folder else "  " * (len(place.parts) - 1) + path.name
-            lines.append(f"{name:<24} {first_sentence(path)}")
-    return "\n".join([*lines, "```"]) + "\n"
-
-
-def first_sentence(path: Path) -> str:
-    text = " ".join(
-        (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0].split()
-    )
-    return text.split(". ")[0].rstrip(".")
-
-
 def metrics() -> str:
     """What `/metrics` exports."""
     lines = ["| name | type | labels | what it is |", "| --- | --- | --- | --- |"]
@@ -95,8 +73,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "docs/configure.md": ("settings", settings),
     "docs/metrics.md": ("metrics", metrics),
     "docs/watch.md": ("events", events),
-    "docs/reliability.md": ("failpoints", failpoints),
-    "ARCHITECTURE.md": ("files", files),
+    "docs/reliability/fail-points.md": ("failpoints", failpoints),
 }
 
 
