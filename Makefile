@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-docker test-chaos check proto docs bench image compose compose-50 clean
+.PHONY: help setup demo test test-all test-docker test-chaos check proto docs pictures bench image compose compose-50 clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ proto: $(STAMP)  ## generate the gRPC stubs from proto/
 
 docs: $(STAMP)  ## write what is generated in the documents
 	$(BIN)/python docs/reference.py
+
+pictures: $(STAMP)  ## take the pictures of the README again; needs Chromium
+	$(BIN)/python docs/pictures.py $(ARGS)
 
 bench: $(STAMP)  ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
