@@ -65,14 +65,43 @@ def test_every_policy_has_a_row_of_the_algorithms() -> None:
     assert [name for name in POLICIES if f"| `{name}` |" not in page] == []
 
 
-PAGES = ["README.md", "ARCHITECTURE.md", *(f"docs/{page.name}" for page in sorted(DOCS.glob("*.md")))]
+PAGES = [str(page.relative_to(ROOT)) for page in [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]]
+WIDTH = 100
+GENERATED = re.compile(r"<!-- (\w+): begin .*?<!-- \1: end -->", re.DOTALL)
+
+
+def prose(name: str) -> str:
+    """A document without its code blocks and generated tables."""
+    return re.sub(r"^ *```.*?^ *```$", "", GENERATED.sub("", text(name)), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of its headings, as GitHub makes them."""
+    lines = prose(str(page.relative_to(ROOT))).splitlines()
+    titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
+    return {re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_links_between_the_documents_lead_somewhere(name: str) -> None:
-    prose = re.sub(r"```.*?```", "", text(name), flags=re.DOTALL)
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", prose)
-    assert [link for link in links if not ((ROOT / name).parent / link).exists()] == []
+    broken = []
+    for link in re.findall(r"\]\((?!https?:)([^)]+)", prose(name)):
+        path, _, anchor = link.partition("#")
+        page = ((ROOT / name).parent / path).resolve() if path else ROOT / name
+        if not page.exists() or (anchor and page.suffix == ".md" and anchor not in anchors(page)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_prose_is_wrapped(name: str) -> None:
+    """Tables cannot be; everything else that is not code ends before column 100."""
+    long = [line for line in prose(name).splitlines() if len(line) > WIDTH and not line.lstrip().startswith("|")]
+    assert long == []
+
+
+def test_the_architecture_fits_on_a_few_screens() -> None:
+    assert len(text("ARCHITECTURE.md").splitlines()) <= 150
 
 
 def test_the_example_of_a_task_is_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
