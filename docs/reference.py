@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def settings() -> str:
-    """One table for the top of the tree, one for each section."""
-    parts = ["### At the top\n\n" + table([key for key in keys() if "." not in key])]
+    """One table for the top level, one for each section."""
+    parts = ["### Top level\n\n" + table([key for key in keys() if "." not in key])]
     for section, cls in sections().items():
         about = " ".join((cls.__doc__ or "").split())
         rows = table([key for key in keys() if key.startswith(f"{section}.")])
@@ -30,7 +30,7 @@ def settings() -> str:
 
 
 def table(names: list[str]) -> str:
-    lines = ["| key | may be | default | what it is |", "| --- | --- | --- | --- |"]
+    lines = ["| key | values | default | description |", "| --- | --- | --- | --- |"]
     for name in names:
         cls, field = keys()[name]
         about = " ".join((cls.model_fields[field].description or "").split())
@@ -46,8 +46,8 @@ def default(name: str) -> str:
 
 
 def metrics() -> str:
-    """What `/metrics` exports."""
-    lines = ["| name | type | labels | what it is |", "| --- | --- | --- | --- |"]
+    """The metrics under `/metrics`."""
+    lines = ["| name | type | labels | description |", "| --- | --- | --- | --- |"]
     for figure in FIGURES:
         labels = ", ".join(f"`{label}`" for label in figure.labels)
         lines.append(f"| `{figure.exported}` | {figure.kind} | {labels} | {figure.help} |".replace("|  |", "| |"))
@@ -55,18 +55,18 @@ def metrics() -> str:
 
 
 def events() -> str:
-    """What a node tells those who watch."""
+    """The kinds of events."""
     rows = [f"| `{kind}` | {about} |" for kind, about in KINDS.items()]
-    return "\n".join(["| kind | what happened |", "| --- | --- |", *rows]) + "\n"
+    return "\n".join(["| kind | meaning |", "| --- | --- |", *rows]) + "\n"
 
 
 def failpoints() -> str:
-    """Every place at which something can be made to go wrong."""
+    """All fail points."""
     more = {name: ", ".join(f"`{a}`" for a in sorted(place.takes - EVERYWHERE)) for name, place in PLACES.items()}
     rows = [
         f"| `{name}` | {place.about} | {more[name]} |".replace("|  |", "| |") for name, place in PLACES.items()
     ]
-    return "\n".join(["| place | when | takes besides |", "| --- | --- | --- |", *rows]) + "\n"
+    return "\n".join(["| fail point | place | additional actions |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -78,7 +78,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
 
 
 def renewed(text: str, mark: str, made: str) -> str:
-    """The page with fresh text between its two marks."""
+    """The page with new text between its two marks."""
     begin, end = f"<!-- {mark}: begin (make docs) -->\n", f"<!-- {mark}: end -->\n"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
