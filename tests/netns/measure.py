@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.measure WHAT`: real processes in the lab; figures of docs/reliability/measurements.md.
+"""`python -m tests.netns.measure WHAT`: real processes in the lab; figures of docs/reliability/measurements.md.
 
 Prints each figure beside its aim; exit code 1 when one is not reached, 2 when the lab cannot run here.
 """
