@@ -27,10 +27,9 @@ import uvloop
 from benchmarks.report import show
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.settings import WireSettings
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.client import PeerClient
-from pfl_node.wire.codec import Envelope
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.server import PeerService
 

@@ -41,6 +41,19 @@ class Offer:
         return self.model.nbytes + weight(self.notes)
 
 
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What is said about a model besides its numbers."""
+
+    sender: PeerId
+    run: str
+    round: int | None = None
+    tag: int = 0
+    samples: int = 0
+    notes: Mapping[str, float] = field(default_factory=dict)
+    part: Part = "model"
+
+
 def weight(notes: Mapping[str, float]) -> int:
     """Bytes in memory, about: a small model may come with very many of them."""
     return sum(NOTE + len(name) for name in notes)

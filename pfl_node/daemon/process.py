@@ -13,9 +13,9 @@ from typing import Any
 
 import structlog
 
+from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.failpoints import arm
 from pfl_node.learning.trainer import Trainer
-from pfl_node.node.lifecycle import Node
 from pfl_node.node.startup import check_lab
 from pfl_node.ops.logs import as_line, configure_logs, for_people
 from pfl_node.ops.loop import run_loop
@@ -83,7 +83,7 @@ def as_set(value: Any) -> str:
 
 async def _run(settings: Settings, ears: HandshakeLog | None = None) -> int:
     trainer = Trainer()
-    node = Node(settings, DataDir.open(settings.data_dir), trainer)
+    node = DaemonNode(settings, DataDir.open(settings.data_dir), trainer)
     try:
         await node.start()
         if node.tls and ears:
@@ -97,7 +97,7 @@ async def _run(settings: Settings, ears: HandshakeLog | None = None) -> int:
         await trainer.close()
 
 
-def _ended(how: str, node: Node) -> int:
+def _ended(how: str, node: DaemonNode) -> int:
     """What is left of it, and the exit code: 1 if the disk did not take it."""
     if node.recorder and node.recorder.unwritten:
         what = " and ".join(node.recorder.unwritten)
@@ -108,9 +108,9 @@ def _ended(how: str, node: Node) -> int:
     return 0
 
 
-def _announce(settings: Settings, node: Node) -> None:
+def _announce(settings: Settings, node: DaemonNode) -> None:
     """Where it is and how to join it: on stdout, in the form that the logs have."""
-    join, page = join_line(settings, node.address), node.observer.page
+    join, page = join_line(settings, node.address), node.node_observer.page
     if not for_people(settings.log, sys.stdout, sys.stderr):
         facts = {"name": node.name, "id": node.id, "address": node.address, "data_dir": str(node.home.path)}
         _say(as_line("listening", **facts, join=join, page=page and page.url))
@@ -130,7 +130,7 @@ def _say(line: str) -> None:
         sys.stdout = StringIO()  # the line is still in the old one, and would be an error at the end
 
 
-def _on_signals(node: Node) -> None:
+def _on_signals(node: DaemonNode) -> None:
     """The first signal ends the node in order, the second at once."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)

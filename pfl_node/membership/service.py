@@ -115,6 +115,9 @@ class Membership:
         """Packets, calls, exchanges, garbage and events so far."""
         return self._engine.counters
 
+    def get(self, member: str) -> Member | None:
+        return self._engine.swim.get(member)
+
     def members(self) -> tuple[Member, ...]:
         """Everybody known and me, those who are gone but not forgotten included."""
         return tuple(sorted(self._engine.members(), key=lambda member: member.id))

@@ -26,10 +26,11 @@ class CatchUp:
         self._seen = 0
         self._trusting = 0
 
-    def after(self, round: int, policy: Policy) -> None:
-        """A round is done. Goes on where the others are, if they went on without this node."""
+    def after(self, round: int, policy: Policy) -> int | None:
+        """A round is done. Goes on where the others are, if they went on without this node; the answer is their
+        round then."""
         if not policy.lockstep:
-            return
+            return None
         if (pauses := self._pauses()) > self._seen:
             self._seen, self._trusting = pauses, TRUSTING
         absent, self._trusting = self._trusting > 0, max(0, self._trusting - 1)
@@ -39,3 +40,4 @@ class CatchUp:
             log.info("catching up", round=round, swarm=ahead)
             policy.round = ahead - 1
             self._mailbox.advance(ahead)
+        return ahead

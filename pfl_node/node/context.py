@@ -1,13 +1,14 @@
-"""What the daemon's driver works with: the parts of a node as it sees them."""
+"""What a node's driver works with: the parts of a node as it sees them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pfl_node.errors import PeerError
 from pfl_node.node.notifier import Notifier
+from pfl_node.node.ports import LearnerFacts, Network, Trainer
 from pfl_node.node.work_count import WorkCount
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
@@ -16,14 +17,9 @@ from pfl_node.settings.guard_section import GuardSettings
 from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import PeerId
 
-if TYPE_CHECKING:
-    from pfl_node.learning.learner import Learner
-    from pfl_node.learning.trainer import Trainer
-    from pfl_node.wire.client import PeerClient
-
 
 class RecorderPort(Protocol):
-    """Who listens to what the policy tells."""
+    """Who listens to what the policy tells (`node/recorder.py`)."""
 
     def record(self, step: Record) -> None: ...
     def published(self, step: Publish) -> None: ...
@@ -37,8 +33,8 @@ class PeersPort(Protocol):
 
     def __call__(self) -> Mapping[PeerId, str]: ...
     def rounds(self) -> Mapping[PeerId, int]: ...
+    def everyone(self, *, finished: bool) -> tuple[PeerId, ...]: ...
     def ask(self, peers: Iterable[PeerId]) -> None: ...
-    def finished(self) -> Iterable[PeerId]: ...
     def at_work(self) -> Mapping[PeerId, int]: ...
     def i_am_done(self) -> None: ...
 
@@ -48,11 +44,11 @@ class NodeContext:
     """What a driver works with."""
 
     settings: Settings
-    learner: Learner
+    learner: LearnerFacts
     trainer: Trainer
-    client: PeerClient
+    network: Network
     mailbox: Mailbox
-    notifier: Notifier  # rings when a model came or the peers changed
+    notifier: Notifier  # of models that come, and of members that come and go
     peers: PeersPort
     diary: RecorderPort
     work: WorkCount

@@ -1,24 +1,20 @@
-"""Runs a policy inside the daemon: answers its steps with gRPC, the real clock and the trainer thread.
-
-Knows how an answer comes about; knows no algorithm and no lifecycle.
-"""
+"""Runs a policy: answers its steps. Knows how an answer comes about; knows no algorithm and no lifecycle."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
-from pfl_node.errors import ConfigError, PeerError, Reason, Refused
+from pfl_node.errors import ConfigError, SimulationStuck
 from pfl_node.fault import users_fault
-from pfl_node.model import Layout
+from pfl_node.node.calls import Calls
 from pfl_node.node.context import NodeContext
 from pfl_node.node.gather import LOOK, Gatherer
 from pfl_node.node.learn import LearningSteps
 from pfl_node.node.linger import LingerTimer
-from pfl_node.node.push import Call, Pusher
+from pfl_node.node.ports import now
+from pfl_node.node.push import Pusher
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.deadlines import Deadlines
@@ -37,11 +33,10 @@ from pfl_node.steps import (
     Sleep,
     Step,
 )
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import Offer
 
-T = TypeVar("T")
-ANSWERED = frozenset({"Fetch", "EvaluateModel"})  # calls whose answer can be bad
-SPOILED = frozenset({Reason.NOT_FINITE, Reason.CHECKSUM, Reason.BOMB, Reason.TOO_LARGE, Reason.GARBAGE})
+HASTE = 100_000  # steps of a policy in no time, after which it is taken to go round in circles
+CROWD = 0.001  # seconds for each peer, between two looks at all of them
 
 
 class Driver:
@@ -51,12 +46,13 @@ class Driver:
         self.policy = policy
         self.context = context
         self.waits = PendingWaits()
-        patience = Deadlines(context.settings.round, time.monotonic())
+        patience = Deadlines(context.settings.round, now())
+        self._calls = Calls(context, self.waits)
         self._rounds = Gatherer(context, self.waits, patience, lockstep=policy.lockstep)
         self._study = LearningSteps(policy, context)
         self._lingering = LingerTimer(context.settings.round.linger)
-        self._pushes = Pusher(context, self.waits, self._reach, patience)
-        self._pulls = asyncio.Semaphore(context.settings.wire.concurrency)  # of what I ask for
+        self._pushes = Pusher(context, self._calls, self.waits, patience)
+        self._moment, self._steps = 0.0, 0  # what was asked for since time last moved
 
     async def run(self) -> None:
         """Until `main` returns. A policy that fails takes the node with it."""
@@ -64,9 +60,10 @@ class Driver:
         if self.policy.pushes():
             flows.append(asyncio.create_task(self._lane(), name="lane"))
         try:
-            done, _ = await asyncio.wait(flows, return_when=asyncio.FIRST_COMPLETED)
-            for flow in done:
-                flow.result()
+            await asyncio.wait(flows, return_when=asyncio.FIRST_COMPLETED)
+            for flow in flows:
+                if flow.done():
+                    flow.result()
         finally:
             for flow in flows:
                 flow.cancel()
@@ -103,28 +100,27 @@ class Driver:
 
     async def _lane(self) -> None:
         """The handlers, one after the other: every model of the inbox, and the silence between them."""
-        box, notifier = self.context.mailbox, self.context.notifier
-        loop = asyncio.get_running_loop()
-        heard = loop.time()
+        box, heard = self.context.mailbox, now()
         while True:
             if offers := box.take(1):
                 await self._drive(self.policy.on_model(offers[0]))
-                heard = loop.time()
+                heard = now()
                 continue
             patience = self.policy.quiet_after
-            left = None if patience is None else heard + patience - loop.time()
+            left = None if patience is None else heard + patience - now()
             if left is not None and left <= 0:
                 await self._drive(self.policy.on_quiet())
-                heard = loop.time()
+                heard = now()
                 continue
-            await notifier.wait(left)
+            await self.context.notifier.wait(left, "inbox")
 
     async def _answer(self, step: Step[Any]) -> Any:
+        self._count(step)
         match step:
             case Sleep():
                 return await self._sleep(step)
             case Peers():
-                return self._peers()
+                return self.context.peers.everyone(finished=self.policy.lockstep)
             case Send():
                 return await self._pushes.send(step)
             case Gather():
@@ -132,9 +128,9 @@ class Driver:
             case Receive():
                 return await self._receive(step)
             case Fetch():
-                return await self._fetch(step)
+                return await self._calls.fetch(step, self.policy.model)
             case Ask():
-                return await self._ask(step)
+                return await self._calls.ask(step)
             case Linger():
                 return await self._linger(step)
             case Publish():
@@ -149,76 +145,33 @@ class Driver:
 
     async def _sleep(self, step: Sleep) -> float:
         await asyncio.sleep(step.seconds)
-        return asyncio.get_running_loop().time()
+        return now()
 
-    def _peers(self) -> tuple[PeerId, ...]:
-        finished = self.context.peers.finished() if self.policy.lockstep else ()
-        return tuple(sorted({*self.context.peers(), *finished}))
+    def _count(self, step: Step[Any]) -> None:
+        """A policy that asks for ever without waiting would stop everything else."""
+        if now() > self._moment:
+            self._moment, self._steps = now(), 0
+        self._steps += 1
+        if self._steps > HASTE:
+            asked = type(step).__name__
+            raise SimulationStuck(f"{self.policy.me} took {HASTE} steps in no time and asks for {asked} again")
 
     async def _linger(self, step: Linger) -> bool:
-        end = inf if step.seconds is None else time.monotonic() + step.seconds
+        end = inf if step.seconds is None else now() + step.seconds
         self.context.peers.i_am_done()
         with self.waits.on("their last rounds") as wait:
-            while left := self._lingering.left(time.monotonic(), busy := self.context.peers.at_work()):
-                wait.peers, wait.until = tuple(busy), min(end, time.monotonic() + left)
-                if time.monotonic() >= end:
+            while left := self._lingering.left(now(), busy := self.context.peers.at_work()):
+                wait.peers, wait.until = tuple(busy), min(end, now() + left)
+                if now() >= end:
                     break
-                await self.context.notifier.wait(min(LOOK, left, end - time.monotonic()))
+                await asyncio.sleep(min(max(LOOK, CROWD * len(busy)), left, end - now()))
         return not left
 
     # -- messages ------------------------------------------------------------------------------------------
 
-    async def _each(self, call: str, peers: Sequence[PeerId], go: Call[T]) -> dict[PeerId, T]:
-        """Call these peers, as many at a time as the settings allow. Those that are gone or refuse are missing, as
-        are those in quarantine, whose answer nobody would use."""
-
-        once = self.context.guard.free(dict.fromkeys(peers), time.monotonic())
-        with self.waits.on(call) as wait:
-            wait.peers = still = dict.fromkeys(once)
-
-            async def pull(peer: PeerId) -> T | None:
-                async with self._pulls:
-                    answer = await self._reach(call, peer, go)
-                del still[peer]
-                return answer
-
-            answers = await asyncio.gather(*map(pull, once))
-        return {p: a for p, a in zip(once, answers, strict=True) if a is not None}
-
-    async def _reach(self, call: str, peer: PeerId, go: Call[T]) -> T | None:
-        """Call a peer; None when it is gone or refuses, which is told to the diary."""
-        address = self.context.peers().get(peer)
-        if address is None:
-            return None
-        try:
-            return await go(peer, address)
-        except PeerError as error:
-            if isinstance(error, Refused) and error.reason is Reason.STALE_ROUND:
-                self.context.mailbox.overtaken(peer, error.round)
-            if isinstance(error, Refused) and call in ANSWERED and error.reason in SPOILED:
-                self.context.guard.offence(peer, error.reason, time.monotonic())
-            self.context.diary.failed(call, error)
-            return None
-
     async def _receive(self, step: Receive) -> tuple[Offer, ...]:
-        loop, box = asyncio.get_running_loop(), self.context.mailbox
-        patience = self.context.settings.round.patience if step.patience is None else step.patience
-        end = loop.time() + patience
-        while len(box) < step.n and await self.context.notifier.wait(max(0.0, end - loop.time())):
+        box = self.context.mailbox
+        end = now() + (self.context.settings.round.patience if step.patience is None else step.patience)
+        while len(box) < step.n and await self.context.notifier.wait(end - now(), "inbox"):
             pass
         return box.take(step.n)
-
-    async def _fetch(self, step: Fetch) -> tuple[Offer, ...]:
-        client, layout = self.context.client, self._layout(step.part)
-        if layout is None:
-            return ()
-        found = await self._each("Fetch", step.peers, lambda p, a: client.fetch(p, a, step.part, layout))
-        return self.context.guard.fetched(found.values(), self.policy.model, time.monotonic())
-
-    def _layout(self, part: Part) -> Layout | None:
-        learner = self.context.learner
-        return learner.predictions if part == "predictions" else learner.layout.of(part)
-
-    async def _ask(self, step: Ask) -> dict[PeerId, Eval]:
-        client = self.context.client
-        return await self._each("EvaluateModel", step.peers, lambda p, a: client.evaluate(p, a, step.model))

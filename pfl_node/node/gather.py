@@ -1,10 +1,9 @@
-"""Answers Gather inside the daemon: the waiting of a round, for whom, until when, and what it ends with."""
+"""Answers Gather: the waiting of a round, for whom, until when, and what it ends with."""
 
 from __future__ import annotations
 
-import time
-
 from pfl_node.node.context import NodeContext
+from pfl_node.node.ports import now
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.protocol.deadlines import Deadline, Deadlines, suffices
 from pfl_node.steps import Gather
@@ -21,28 +20,28 @@ class Gatherer:
         self._lockstep = lockstep  # so one left behind catches up
         self._waits = waits
         self._patience = patience
-        context.mailbox.heard = lambda peer, round: self._patience.came(peer, round, time.monotonic())
+        context.mailbox.heard = lambda peer, round: self._patience.came(peer, round, now())
 
     async def gather(self, step: Gather) -> tuple[Offer, ...]:
-        box, began = self._context.mailbox, time.monotonic()
+        box, began = self._context.mailbox, now()
         ask_at = began + LOOK
         box.advance(step.round)
         deadline = self._patience.enter(step.round, began, step.patience)
         with self._waits.on("models", step.round) as wait:
             while awaited := self._awaited(step, deadline):
-                wait.peers, wait.until = awaited, deadline.last(awaited)
-                if (now := time.monotonic()) >= ask_at:  # one that caught up skipped rounds, and sends none
+                wait.peers, wait.until = awaited, (until := deadline.last(awaited))
+                if (time := now()) >= ask_at:  # one that caught up skipped rounds, and sends none
                     self._context.peers.ask(awaited)
-                    ask_at = now + (now - began)  # all may wait for the same few, and for long
-                await self._context.notifier.wait(min(LOOK, max(0.0, wait.until - now)))
-        now = time.monotonic()
-        given_up = [p for p in self._missing(step) if deadline.until(p) <= now]
-        self._patience.over(step.round, step.peers, given_up, now)
+                    ask_at = time + (time - began)  # all may wait for the same few, and for long
+                await self._context.notifier.wait(min(LOOK, until - time), "rounds", "members")
+        ended = now()
+        given_up = [p for p in self._missing(step) if deadline.until(p) <= ended]
+        self._patience.over(step.round, step.peers, given_up, ended)
         if given_up:
-            self._context.diary.gave_up(step.round, given_up, now - began)
-        known = {*step.peers, *self._context.peers()}  # nobody else has a voice, whatever name it gives itself
+            self._context.diary.gave_up(step.round, given_up, ended - began)
         found = box.collect(step.peers, step.round, others=step.others)
-        return tuple(o for o in found if o.sender in known)
+        asked, alive = set(step.peers), self._context.peers()
+        return tuple(o for o in found if o.sender in asked or o.sender in alive)  # nobody else has a voice
 
     def _awaited(self, step: Gather, deadline: Deadline) -> list[PeerId]:
         """Nobody: all are here that will come in time, or enough, or the swarm went on without me."""
@@ -52,8 +51,8 @@ class Gatherer:
             return []
         if self._lockstep and box.passed_by(step.round, self._context.peers.rounds):
             return []
-        now = time.monotonic()
-        return [p for p in missing if deadline.until(p) > now]
+        time = now()
+        return [p for p in missing if deadline.until(p) > time]
 
     def _missing(self, step: Gather) -> list[PeerId]:
         """Whose models can still come. One that is in a later round, as the membership tells, has sent already:
@@ -61,4 +60,4 @@ class Gatherer:
         rounds = self._context.peers.rounds()
         missing = self._context.mailbox.missing(step.peers, step.round, rounds)
         there = [p for p in missing if p in rounds and self._patience.worth(p)]
-        return self._context.guard.free(there, time.monotonic())
+        return self._context.guard.free(there, now())

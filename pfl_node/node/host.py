@@ -1,21 +1,20 @@
 """What a node does for peers that call: it decides who may, takes what they bring, and counts.
 
-The wire's server calls it; it calls nobody outside, so a caller never waits for a third node.
+The network calls it; it calls nobody outside, so a caller never waits for a third node.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Any, Literal
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import failpoint
 from pfl_node.model import Layout, Model
 from pfl_node.node.notifier import Notifier
-from pfl_node.ops.events import Tell, nobody
+from pfl_node.node.ports import HONEST, Job, LearnerFacts, Role, Tell, Trainer, nobody, now
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.protocol.peer_table import BoundedCounter
@@ -25,15 +24,8 @@ from pfl_node.protocol.rate_limit import EffortLimit, RateLimit
 from pfl_node.settings import ServeSettings
 from pfl_node.settings.guard_section import GuardSettings
 from pfl_node.steps import Publish
-from pfl_node.types import Eval, Offer, Part, PeerId, weight
-from pfl_node.wire.codec import Envelope
-from pfl_node.wire.peer_pb2 import Status
+from pfl_node.types import Envelope, Eval, Offer, Part, PeerId, weight
 
-if TYPE_CHECKING:
-    from pfl_node.learning.learner import Learner
-    from pfl_node.learning.trainer import Trainer
-
-T = TypeVar("T")
 BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that bring a model
 SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
 MAX_ID = 64  # characters; a longer name of a sender is nobody's
@@ -50,17 +42,17 @@ class Host:
         settings: ServeSettings,
         mailbox: Mailbox,
         notifier: Notifier,
-        status: Callable[[], Status],
         window: PublishedModels,
         guard: Guard | None = None,
         mine: Callable[[], Model | None] = lambda: None,
+        oracle: NoisyScores | None = None,
+        role: Role = HONEST,
     ) -> None:
         self.me = me
         self.run = run
         self.settings = settings
         self.mailbox = mailbox
         self.notifier = notifier
-        self.status = status
         self.calls: Counter[tuple[str, str]] = Counter()  # (call, "ok" or the reason)
         self.received: Counter[PeerId] = BoundedCounter(OTHERS)  # models
         self.served: Counter[PeerId] = BoundedCounter(OTHERS)  # models and parts of them that were fetched from me
@@ -72,8 +64,8 @@ class Host:
         self.tell: Tell = nobody
         self.guard = guard or Guard(GuardSettings(), certain=False)
         self.mine = mine  # my personal model, to compare others' with
-        self.oracle: NoisyScores | None = None  # answers with noise and by a budget; None: exactly
-        self.lie: Callable[[Eval], Eval] | None = None  # what a malicious node says instead; in a lab only
+        self.oracle = oracle  # answers with noise and by a budget; None: exactly
+        self._role = role
         self._taking = RateLimit(settings.models_per_minute)
         self._scoring = RateLimit(settings.scores_per_minute)
         self._effort = EffortLimit(settings.scoring)
@@ -81,10 +73,10 @@ class Host:
         self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
         self._judging = 0  # bytes of the models of all of them
         self._whole = 0  # bytes of one
-        self._learning: tuple[Learner, Trainer] | None = None
+        self._learning: tuple[LearnerFacts, Trainer] | None = None
         self._window = window
 
-    def open(self, learner: Learner, trainer: Trainer) -> None:
+    def open(self, learner: LearnerFacts, trainer: Trainer) -> None:
         """From now on models are taken."""
         self._learning = (learner, trainer)
         self._whole = learner.layout.nbytes
@@ -116,19 +108,20 @@ class Host:
             raise Refused(Reason.FLOOD, "not admitted: fail point admit", envelope.sender)
         sender = PeerId(envelope.sender)
         if call in BROUGHT:
-            self.guard.admit(sender, time.monotonic())
+            self.guard.admit(sender, now())
         if call == "SendModel":
-            self._taking.take(sender, time.monotonic())
-            self.notifier.ring()  # even a refused header tells how far its sender is
+            self._taking.take(sender, now())
+            if envelope.round is not None:
+                self.notifier.notify("rounds")  # even a refused header tells how far its sender is
             size = self.layout(envelope.part).nbytes + weight(envelope.notes)
             self.mailbox.admit(sender, envelope.round, envelope.part, size)
             return
         if call == "EvaluateModel":
-            self._effort.check(sender, time.monotonic())
+            self._effort.check(sender, now())
             if self.oracle:
                 self.oracle.admit(sender)
         rate = self._scoring if call == "EvaluateModel" else self._fetching
-        rate.take(sender, time.monotonic())
+        rate.take(sender, now())
         if call == "EvaluateModel":
             self._begin(sender, self._whole + weight(envelope.notes))
 
@@ -144,46 +137,39 @@ class Host:
             self.mailbox.cancel(offer.sender, offer.round)
             raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
         try:
-            self.guard.examine(offer, self.mine(), time.monotonic())
+            self.guard.examine(offer, self.mine(), now())
         except Refused:
             self.mailbox.cancel(offer.sender, offer.round)
             self._spoil(offer.sender, offer.round)
             raise
         self.mailbox.put(offer)
         self.received[offer.sender] += 1
-        self.notifier.ring()
+        self.notifier.notify("inbox" if offer.round is None else "rounds")
 
     async def evaluate(self, offer: Offer) -> Eval:
         """Scored between two batches of our own training, on our training data."""
         try:
             if self._learning is None:
                 raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
-            learner, trainer = self._learning
             if self.oracle:
-                score = await self._consult(self.oracle, offer, learner, trainer)
+                score = await self._consult(self.oracle, offer, self._learning[1])
             else:
-                score = (await self._work(offer, trainer, lambda: learner.score([offer.model], split="train")))[0]
-            return self.lie(score) if self.lie else score
+                job = Job("score", (offer.model,), {"split": "train"})
+                score = (await self._work(offer, self._learning[1], job))[0]
+            return self._role.score(score)
         finally:
             self._release(offer.sender, offer.nbytes)
 
-    async def _consult(self, oracle: NoisyScores, offer: Offer, learner: Learner, trainer: Trainer) -> Eval:
+    async def _consult(self, oracle: NoisyScores, offer: Offer, trainer: Trainer) -> Eval:
         known = oracle.known(offer.sender, offer.model)
         if known is not None:
             return known
-        figures = await self._work(offer, trainer, lambda: learner.each(offer.model))
+        figures = await self._work(offer, trainer, Job("each", offer.model))
         return await asyncio.to_thread(oracle.tell, offer.sender, offer.model, *figures)  # it writes to the disk
 
-    async def _work(self, offer: Offer, trainer: Trainer, work: Callable[[], T]) -> T:
-        """On the trainer's thread; the time it takes, not that it waits, is the peer's."""
-
-        def timed() -> tuple[T, float]:
-            began = time.monotonic()
-            return work(), time.monotonic() - began
-
-        found, seconds = await trainer.soon(timed)
-        self._effort.done(offer.sender, seconds, time.monotonic())
-        return found
+    async def _work(self, offer: Offer, trainer: Trainer, job: Job) -> Any:
+        """The time that the job takes, not that it waits, is the peer's."""
+        return await trainer.soon(job, lambda seconds: self._effort.done(offer.sender, seconds, now()))
 
     def serve(self, part: Part) -> Offer:
         if self._learning is None:
@@ -194,7 +180,7 @@ class Host:
         self.calls[call, outcome] += 1
         facts = {"call": call, "peer": peer[:MAX_ID], "bytes": nbytes}
         if outcome != "ok" and peer:
-            self.guard.offence(PeerId(peer[:MAX_ID]), outcome, time.monotonic())
+            self.guard.offence(PeerId(peer[:MAX_ID]), outcome, now())
         if outcome != "ok":  # a refused caller may have invented its name, as many and as long as it likes
             self.tell("refused", {**facts, "reason": outcome})
         if call in ("SendModel", "EvaluateModel"):
@@ -236,7 +222,7 @@ class Host:
         """Its model of the round came and cannot be used. Where anybody can use its name, it is waited for."""
         if self.guard.certain:
             self.mailbox.spoil(peer, round)
-            self.notifier.ring()
+            self.notifier.notify("rounds")
 
     def _begin(self, peer: PeerId, size: int) -> None:
         if self._busy[peer] >= self.settings.per_peer:

@@ -1,25 +1,44 @@
-"""Something changed: wake whoever waits for it. One event loop, no polling."""
+"""Wakes those who wait for a change, by topic: a model in the inbox wakes nobody who waits for a round."""
 
 from __future__ import annotations
 
 import asyncio
+from math import inf
+from typing import Literal
+
+Topic = Literal["inbox", "rounds", "members"]
 
 
 class Notifier:
-    """Rings for all that wait now; those who come later wait for the next ring."""
+    """`notify` wakes all that wait for the topic now; those who come later wait for the next time."""
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._waiting: dict[Topic, dict[asyncio.Future[bool], None]] = {"inbox": {}, "rounds": {}, "members": {}}
 
-    def ring(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
+    def notify(self, topic: Topic) -> None:
+        waiting = self._waiting[topic]
+        if waiting:
+            self._waiting[topic] = {}
+            for future in waiting:
+                if not future.done():
+                    future.set_result(True)
 
-    async def wait(self, seconds: float | None) -> bool:
-        """True: it rang; False: the time was over first."""
+    async def wait(self, seconds: float | None, *topics: Topic) -> bool:
+        """True: one of the topics changed; False: the time was over first."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        timer = None if seconds is None or seconds == inf else loop.call_later(max(0.0, seconds), _over, future)
+        for topic in topics:
+            self._waiting[topic][future] = None
         try:
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        return True
+            return await future
+        finally:
+            if timer:
+                timer.cancel()
+            for topic in topics:
+                self._waiting[topic].pop(future, None)
+
+
+def _over(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)

@@ -7,31 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from pfl_node import __version__
 from pfl_node.errors import PeerError, Reason, Refused, StoreError
 from pfl_node.model import Layout, Model
+from pfl_node.node.ports import Job, LearnerFacts, Store, Tell, Trainer, nobody, now
 from pfl_node.node.work_count import WorkCount
-from pfl_node.ops.events import Tell, nobody
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import DIVERGED, Publish, Record, Report
-from pfl_node.store.checkpoint import save_model
-from pfl_node.store.checkpoints import Checkpoints
-from pfl_node.store.data_dir import DataDir
-from pfl_node.store.journal import Journal, last_round
 from pfl_node.types import Eval, PeerId
-
-if TYPE_CHECKING:
-    from pfl_node.learning.learner import Learner
-    from pfl_node.learning.trainer import Trainer
 
 log = structlog.get_logger(__name__)
 
@@ -47,18 +37,18 @@ def checkpoint_facts(settings: Settings, policy: Policy) -> dict[str, str]:
 
 
 def restore_checkpoint(
-    policy: Policy, settings: Settings, home: DataDir, layout: Layout, *, warn: Callable[[str], None]
+    policy: Policy, settings: Settings, store: Store, layout: Layout, *, warn: Callable[[str], None]
 ) -> Policy:
     """The policy as its last checkpoint left it, if there is one."""
-    if found := Checkpoints(home.checkpoint).load(layout, **checkpoint_facts(settings, policy)):
+    if found := store.load_checkpoint(layout, checkpoint_facts(settings, policy)):
         policy.restore(found.state)
-        log.info("going on from the checkpoint", round=policy.round, file=found.path.name)
-        if (writer := found.facts.get("node", policy.me)) != policy.me:
-            file = found.path.name
-            warn(f"{file} was written by node {writer}, and this is {policy.me}: is it in the right place?")
+        log.info("going on from the checkpoint", round=policy.round, file=found.name)
+        if found.writer not in (None, policy.me):
+            whose = f"{found.name} was written by node {found.writer}, and this is {policy.me}"
+            warn(f"{whose}: is it in the right place?")
         if not policy.more:
             warn("all rounds are done already: give more --rounds, or another --data-dir")
-    elif (last := last_round(home.journal)) is not None:
+    elif (last := store.last_round()) is not None:
         hint = "if it should go on, stop it and restore checkpoint-* from a backup"
         warn(f"no checkpoint: beginning anew, though the journal has round {last}; {hint}")
     return policy
@@ -70,25 +60,25 @@ class Recorder:
     def __init__(
         self,
         settings: Settings,
-        home: DataDir,
+        store: Store,
         policy: Policy,
-        learner: Learner,
+        learner: LearnerFacts,
         trainer: Trainer,
         *,
         work: WorkCount,
         publish: Callable[[Publish], None],
-        ended: Callable[[int], None],
+        ended: Callable[[int], int | None],
         observe: Observer | None = None,
         tell: Tell = nobody,
     ) -> None:
         self.settings = settings
-        self.home = home
+        self.store = store
         self.policy = policy
         self.learner = learner
         self.trainer = trainer
         self.work = work
         self.publish = publish
-        self.ended = ended  # told of every round that is done
+        self.ended = ended  # called after every round; the answer is the round to catch up with, if there is one
         self.observe = observe
         self.tell = tell  # what an operator may want to see
         self.measured: dict[str, Eval] = {}  # val and test of the personal model
@@ -96,7 +86,7 @@ class Recorder:
         self.given_up = 0  # models that a round went on without
         self.failures: Counter[tuple[str, str]] = Counter()  # calls of ours that failed: (call, why)
         self.unwritten: tuple[str, ...] = ()  # what the disk did not take in the end
-        self._journal = Journal(home.journal)
+        store.open_journal()
         self._lines_lost = 0  # since the last one that was written
         self._checkpoint: int | None = None  # the round of the last one of this start
         self._failed_saves = 0  # since then
@@ -112,7 +102,7 @@ class Recorder:
     def write(self, event: str, data: Mapping[str, Any]) -> None:
         """A full disk costs the line, not the training."""
         try:
-            self._journal.write(event, data, time=time.time())
+            self.store.write(event, data)
         except StoreError as error:
             self._line_lost(event, error)
         else:
@@ -147,7 +137,7 @@ class Recorder:
         """A round is done: publish, measure if due, write it down, keep the state."""
         self.reports += 1
         self.publish(Publish(step.model, step.round, step.tag, step.notes))
-        self.ended(step.round)
+        ahead = self.ended(step.round)
         self.told["round"] = dict(step.data)
         due = (step.round + 1) % self.settings.eval.every == 0
         row: dict[str, Any] = {**step.data, "round": step.round}
@@ -158,10 +148,12 @@ class Recorder:
         self.write("round", row)
         self.tell("round", row)
         self._log(row)
+        if ahead is not None:
+            self.write("catching_up", {"round": step.round, "swarm": ahead})
         self._snapshot = self.policy.snapshot()
         self._unsaved += 1
         if self._unsaved >= self.settings.store.checkpoint_every:
-            self._tell_saved(await asyncio.to_thread(self._save_checkpoint))
+            await self._save(self._save_checkpoint)
 
     def failed(self, call: str, error: PeerError) -> None:
         why = error.reason.value if isinstance(error, Refused) else "gone"
@@ -181,8 +173,8 @@ class Recorder:
 
     def _log(self, row: Mapping[str, Any]) -> None:
         """A round for people, at most once a second."""
-        if time.monotonic() - self._logged >= 1.0:
-            self._logged = time.monotonic()
+        if now() - self._logged >= 1.0:
+            self._logged = now()
             known = {k: round(row[k], 4) for k in ("val_loss", "val_accuracy") if k in row}
             log.info("round", round=row["round"], **known)
 
@@ -191,9 +183,9 @@ class Recorder:
     async def measure(self, model: Model, round: int) -> dict[str, float]:
         """Validation and test of the personal model, between the batches of whoever trains."""
         for split in self.settings.eval.on:
-            score = partial(self.learner.score, [model], split=split)
+            job = Job("score", (model,), {"split": split})
             with self.work.of("measured"):
-                self.measured[split] = (await self.trainer.soon(score))[0]
+                self.measured[split] = (await self.trainer.soon(job))[0]
         self._last_measured = (model, round)
         return self._figures()
 
@@ -206,21 +198,25 @@ class Recorder:
             if self._last_measured is None or self._last_measured[0] is not model:
                 await self.measure(model, self.policy.round)
             row |= self._figures()
-        self._tell_saved(await asyncio.to_thread(self._save_all, model))
+        await self._save(lambda: self._save_all(model))
         self.write("finished", row)
         self.tell("finished", row)
 
     def close(self) -> None:
-        self._journal.close()
+        self.store.close_journal()
 
     def written(self) -> dict[str, Any]:
         """What the disk took, without words: peers may see it."""
         failed = {"failed_checkpoints": self._failed_saves, "lost_lines": self._lines_lost}
         return {"checkpoint_round": self._checkpoint, **failed}
 
-    def _tell_saved(self, outcome: dict[str, Any] | None) -> None:
+    async def _save(self, work: Callable[[], dict[str, Any] | None]) -> None:
+        """In a thread. What came of it is told."""
+        began = now()
+        outcome = await asyncio.to_thread(work)
         if outcome is None:
             return
+        outcome["seconds"] = round(now() - began, 4)
         failed = "error" in outcome
         self._failed_saves = self._failed_saves + 1 if failed else 0
         self._checkpoint = outcome.get("round", self._checkpoint)
@@ -230,37 +226,34 @@ class Recorder:
         outcome = self._save_checkpoint()
         unwritten = ["the last checkpoint"] if outcome and "error" in outcome else []
         try:
-            save_model(self.home.model, self.learner.tensors(model), **self._facts())
+            self.store.save_model(model, self.learner, self._facts())
         except StoreError as error:
             log.error("the personal model was not written", error=str(error))
-            unwritten.append(self.home.model.name)
+            unwritten.append("model.safetensors")
         self.unwritten = tuple(unwritten)
         return outcome
 
     def _save_checkpoint(self) -> dict[str, Any] | None:
         """A full disk costs the checkpoint, not the training. What came of it; None: there was nothing to save."""
-        began = time.monotonic()
         facts = checkpoint_facts(self.settings, self.policy)
         with self._saving:
             snapshot = self._snapshot
             if snapshot is None or snapshot is self._kept:
                 return None
             self._unsaved = 0  # also when it fails: the next try is after as many rounds again
-            who = self.home.identity
-            told = {"node": who.id, "incarnation": str(who.incarnation), "version": __version__}
             self._sync_journal()
             try:
-                Checkpoints(self.home.checkpoint).save(snapshot, self.learner.layout, told=told, **facts)
+                self.store.save_checkpoint(snapshot, self.learner.layout, facts)
                 self._kept = snapshot
             except StoreError as error:
                 log.error("the checkpoint was not written; training goes on", error=str(error))
                 return {"error": str(error)}
-        return {"round": self.policy.round, "seconds": round(time.monotonic() - began, 4)}
+        return {"round": self.policy.round}
 
     def _sync_journal(self) -> None:
         """The rounds of a checkpoint are in the journal, also when the power goes."""
         try:
-            self._journal.sync()
+            self.store.sync()
         except StoreError as error:
             log.warning("the end of the journal may be lost if the power goes", error=str(error))
 

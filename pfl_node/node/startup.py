@@ -1,29 +1,33 @@
-"""A policy for a node, real or simulated: what it is told, and whether the task has what it needs. No I/O."""
+"""How a node starts: its place, its policy and first model, and whether the task has what they need. No I/O."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import Protocol
 
 from pfl_node.errors import ConfigError, TaskError
-from pfl_node.model import Layout, Model
-from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.learning.task import Place
+from pfl_node.model import Model
+from pfl_node.node.ports import LearnerFacts, Plan, Store
+from pfl_node.policies.base import Policy
+from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
 from pfl_node.types import PeerId
 
 HEAD_START = 3  # rounds; a swarm that is further than this began without me, a nearer one may be waiting for me
 
 
-class TaskFacts(Protocol):
-    """What a learner can say about its data."""
+def place_of(settings: Settings, store: Store) -> Place:
+    """A node's own; its index is None when nobody said."""
+    task = settings.task
+    index = store.slot if task.index == "slot" else task.index
+    return Place(index=index, nodes=task.nodes, seed=settings.seed, node_id=store.identity.id)
 
-    @property
-    def samples(self) -> int: ...
-    @property
-    def cluster(self) -> int | None: ...
-    @property
-    def predictions(self) -> Layout | None: ...
+
+def fresh_seed(settings: Settings, me: PeerId, seed: int, *, common: bool = False) -> int:
+    """Common initialisation: the same on every node of the run; independent: my own."""
+    own = () if common or settings.train.init == "common" else (me,)
+    return seed_from(settings.seed, "fresh", *own, seed)
 
 
 def check_lab(cls: type[Policy], settings: Settings, *, lab: bool) -> None:
@@ -39,10 +43,9 @@ def check_lab(cls: type[Policy], settings: Settings, *, lab: bool) -> None:
         )
 
 
-def make_policy(
-    cls: type[Policy], cfg: PolicyConfig, settings: Settings, me: PeerId, learner: TaskFacts, model: Model
-) -> Policy:
-    """A new one, at round 0."""
+def make_policy(plan: Plan, settings: Settings, me: PeerId, learner: LearnerFacts, model: Model) -> Policy:
+    """A new policy, at round 0."""
+    cls = plan.policy
     if cls.oracular and learner.cluster is None:
         raise TaskError(
             f"policy {settings.policy.name} learns with the true cluster, but task {settings.task.name} tells none"
@@ -54,7 +57,7 @@ def make_policy(
         )
     policy = cls(
         me=me,
-        cfg=cfg,
+        cfg=plan.cfg,
         model=model,
         rounds=settings.rounds,
         seed=settings.seed,

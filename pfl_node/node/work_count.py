@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from pfl_node.node.ports import now
 
 
 class WorkCount:
@@ -17,7 +18,7 @@ class WorkCount:
 
     @contextmanager
     def of(self, kind: str, models: int = 1) -> Iterator[None]:
-        began = time.monotonic()
+        began = now()
         yield
         self.models[kind] += models
-        self.seconds += time.monotonic() - began
+        self.seconds += now() - began

@@ -24,9 +24,8 @@ from pfl_node.settings.redact import without_secrets
 from pfl_node.store.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
-    from pfl_node.learning.learner import Learner
-    from pfl_node.node.lifecycle import Node
-    from pfl_node.node.recorder import Recorder
+    from pfl_node.daemon.assemble import DaemonNode
+    from pfl_node.node.ports import Journal, LearnerFacts
     from pfl_node.ops.web.web_server import Page
     from pfl_node.policies.base import Policy
 
@@ -47,7 +46,7 @@ REFUSALS_EVERY = 30.0  # seconds between two lines on the log about one reason
 class NodeObserver:
     """One for each node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: DaemonNode) -> None:
         self.hub = Hub()
         self.history = History()
         self.ties = Affinities()
@@ -59,8 +58,8 @@ class NodeObserver:
         self._round_ended: float | None = None
         self._refusals: dict[str, tuple[float, int]] = {}  # by reason: told when, and how many since
         self.tell = self.hub.tell
+        self.warn = self.hub.warn
         self.hub.listen(self._hear)
-        node.host.tell = node.client.traffic.tell = self.tell
 
     async def open(self) -> None:
         """The node's port is open; the page's opens now."""
@@ -93,12 +92,12 @@ class NodeObserver:
         if self.page:
             await self.page.close()
 
-    def begins(self, policy: Policy, learner: Learner, recorder: Recorder) -> None:
+    def begins(self, policy: Policy, learner: LearnerFacts, journal: Journal) -> None:
         """The node has joined and its policy begins. The journal also keeps what it was run with."""
         node = self._node
         facts = {"node": node.id, "round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
         self.tell("started", facts)
-        recorder.write("started", {**facts, "settings": without_secrets(node.settings)})
+        journal.write("started", {**facts, "settings": without_secrets(node.settings)})
 
     def membership(self, event: News) -> None:
         """The log has what an operator looks for later; the hub has everything."""

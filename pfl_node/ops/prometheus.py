@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
-    from pfl_node.node.lifecycle import Node
+    from pfl_node.daemon.assemble import DaemonNode
 
 STATES = ("starting", "joining", "training", "done", "leaving")
 Labels = tuple[str, ...]
@@ -35,7 +35,7 @@ class Figure:
     kind: Literal["counter", "gauge", "info", "summary"]
     labels: Labels
     help: str
-    read: Callable[[Any], Samples]  # of a Node; its type is not known yet where the table below is
+    read: Callable[[Any], Samples]  # of a DaemonNode; its type is not known yet where the table below is
 
     @property
     def exported(self) -> str:
@@ -43,7 +43,7 @@ class Figure:
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
 
-def registry_of(node: Node) -> CollectorRegistry:
+def registry_of(node: DaemonNode) -> CollectorRegistry:
     """A registry of the node's own: many nodes live in one process."""
     from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -54,7 +54,7 @@ def registry_of(node: Node) -> CollectorRegistry:
 
 
 class _Collector:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: DaemonNode) -> None:
         self._node = node
 
     def describe(self) -> list[Metric]:
@@ -65,7 +65,7 @@ class _Collector:
             yield _family(figure, self._node)
 
 
-def _family(figure: Figure, node: Node) -> Any:
+def _family(figure: Figure, node: DaemonNode) -> Any:
     from prometheus_client import metrics_core as core
 
     kinds: Mapping[str, Any] = {
@@ -80,7 +80,7 @@ def _family(figure: Figure, node: Node) -> Any:
             case "info":
                 family.add_metric(labels, {})
             case "summary":
-                family.add_metric(labels, count_value=node.observer.rounds, sum_value=value)
+                family.add_metric(labels, count_value=node.node_observer.rounds, sum_value=value)
             case _:
                 family.add_metric(labels, value)
     return family
@@ -93,95 +93,95 @@ def _one(value: float | None) -> Samples:
     return [] if value is None else [((), float(value))]
 
 
-def _identity(node: Node) -> Samples:
+def _identity(node: DaemonNode) -> Samples:
     s = node.settings
     return [((node.id, node.name, s.run, s.policy.name, s.task.name, node.address), 1.0)]
 
 
-def _state(node: Node) -> Samples:
+def _state(node: DaemonNode) -> Samples:
     return [((state,), float(state == node.state)) for state in STATES]
 
 
-def _measured(what: str) -> Callable[[Node], Samples]:
-    def read(node: Node) -> Samples:
+def _measured(what: str) -> Callable[[DaemonNode], Samples]:
+    def read(node: DaemonNode) -> Samples:
         measured = node.recorder.measured if node.recorder else {}
         return [((split,), getattr(found, what)) for split, found in sorted(measured.items())]
 
     return read
 
 
-def _models(node: Node) -> Samples:
+def _models(node: DaemonNode) -> Samples:
     moved = Moved.of(node)
     return [(("sent",), moved.models_sent.total()), (("received",), moved.models_received.total())]
 
 
-def _bytes(node: Node) -> Samples:
+def _bytes(node: DaemonNode) -> Samples:
     moved = Moved.of(node)
     return [(("sent",), moved.sent), (("received",), moved.received)]
 
 
-def _peer_models(node: Node) -> Samples:
+def _peer_models(node: DaemonNode) -> Samples:
     moved = Moved.of(node)
     for peer in node.peers():
         yield (peer, "sent"), moved.models_sent[peer]
         yield (peer, "received"), moved.models_received[peer]
 
 
-def _peer_bytes(node: Node) -> Samples:
+def _peer_bytes(node: DaemonNode) -> Samples:
     called, calls = node.client.traffic.bytes, node.host.moved
     for peer in node.peers():
         yield (peer, "sent"), called[peer, "out"] + calls[peer, "out"]
         yield (peer, "received"), called[peer, "in"] + calls[peer, "in"]
 
 
-def _peer_names(node: Node) -> Samples:
+def _peer_names(node: DaemonNode) -> Samples:
     for member in node.membership.alive(run=node.settings.run):
         yield (member.id, member.name, str(member.state)), 1.0
 
 
-def _peer_rounds(node: Node) -> Samples:
+def _peer_rounds(node: DaemonNode) -> Samples:
     return [((peer,), round) for peer, round in node.peers.rounds().items()]
 
 
-def _waiting(node: Node) -> Samples:
+def _waiting(node: DaemonNode) -> Samples:
     inbox = len(node.mailbox)
     return [(("inbox",), inbox), (("shelves",), node.mailbox.held - inbox)]
 
 
-def _members(node: Node) -> Samples:
+def _members(node: DaemonNode) -> Samples:
     found = Counter(str(member.state) for member in node.membership.members() if member.role == "node")
     return [((str(state),), found[str(state)]) for state in State]
 
 
-def _served(node: Node) -> Samples:
+def _served(node: DaemonNode) -> Samples:
     return [((call, outcome), n) for (call, outcome), n in sorted(node.host.calls.items())]
 
 
-def _failed(node: Node) -> Samples:
+def _failed(node: DaemonNode) -> Samples:
     failures = node.recorder.failures if node.recorder else {}
     return [((call, why), n) for (call, why), n in sorted(failures.items())]
 
 
-def _checkpoint_age(node: Node) -> Samples:
-    at = node.observer.checkpoint_at
+def _checkpoint_age(node: DaemonNode) -> Samples:
+    at = node.node_observer.checkpoint_at
     return _one(None if at is None else max(0.0, time.time() - at))
 
 
-def _checkpoints(node: Node) -> Samples:
-    counts = node.observer.hub.counts
+def _checkpoints(node: DaemonNode) -> Samples:
+    counts = node.node_observer.hub.counts
     return [(("written",), counts["checkpoint"]), (("failed",), counts["checkpoint_failed"])]
 
 
-def _oracle(node: Node) -> Samples:
+def _oracle(node: DaemonNode) -> Samples:
     spent = node.privacy.oracle.spent if node.privacy.oracle else {}
     return [((peer,), spent[peer]) for peer in node.peers() if peer in spent]
 
 
-def _expiry(node: Node) -> Samples:
+def _expiry(node: DaemonNode) -> Samples:
     return _one(node.tls.trust.passport.certificate.not_after.timestamp() if node.tls else None)
 
 
-def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[Node], Samples]:
+def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[DaemonNode], Samples]:
     return lambda node: [((key,), n) for key, n in sorted(counts(node).items())]
 
 
@@ -197,9 +197,9 @@ FIGURES = (
            lambda n: _one(n.policy.round if n.policy else 0)),
     Figure(N + "planned_rounds", "gauge", (), "After so many rounds it ends; absent: it has no end.",
            lambda n: _one(n.settings.rounds)),
-    Figure(N + "rounds", "counter", (), "Rounds done in this life.", lambda n: _one(n.observer.rounds)),
+    Figure(N + "rounds", "counter", (), "Rounds done in this life.", lambda n: _one(n.node_observer.rounds)),
     Figure(N + "round_duration_seconds", "summary", (), "From the end of one round to the end of the next.",
-           lambda n: _one(n.observer.round_seconds)),
+           lambda n: _one(n.node_observer.round_seconds)),
     Figure(N + "loss", "gauge", ("split",), "Of the personal model, when it was last measured; lower is better.",
            _measured("loss")),
     Figure(N + "accuracy_ratio", "gauge", ("split",), "Of the personal model, when it was last measured; 0 to 1.",
@@ -252,6 +252,6 @@ FIGURES = (
            _checkpoint_age),
     Figure(N + "certificate_expiry_timestamp_seconds", "gauge", (),
            "When this node's certificate expires, since 1970; absent: there is no TLS.", _expiry),
-    Figure(N + "events", "counter", ("kind",), "What happened, by kind.", _by(lambda n: n.observer.hub.counts)),
-    Figure(N + "watchers", "gauge", (), "Who watches the events now.", lambda n: _one(n.observer.hub.watchers)),
+    Figure(N + "events", "counter", ("kind",), "What happened, by kind.", _by(lambda n: n.node_observer.hub.counts)),
+    Figure(N + "watchers", "gauge", (), "Who watches the events now.", lambda n: _one(n.node_observer.hub.watchers)),
 )  # fmt: skip

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pfl_node import __version__
 from pfl_node.jsonable import plain
+from pfl_node.node.ports import now
 from pfl_node.types import PeerId
 from pfl_node.wire.peer_pb2 import Status
 
 if TYPE_CHECKING:
-    from pfl_node.node.lifecycle import Node
+    from pfl_node.daemon.assemble import DaemonNode
 
 
-def status_of(node: Node) -> Status:
+def status_of(node: DaemonNode) -> Status:
     settings, policy = node.settings, node.policy
     return Status(
         id=node.id,
@@ -30,7 +30,7 @@ def status_of(node: Node) -> Status:
         rounds=settings.rounds,
         policy=settings.policy.name,
         task=settings.task.name,
-        uptime=time.monotonic() - node.started,
+        uptime=now() - node.started,
         json=json.dumps(details_of(node), allow_nan=False),
     )
 
@@ -57,7 +57,7 @@ class Moved:
     models_received: Counter[PeerId]
 
     @classmethod
-    def of(cls, node: Node) -> Moved:
+    def of(cls, node: DaemonNode) -> Moved:
         models, nbytes, host = node.client.traffic.models, node.client.traffic.bytes, node.host
         fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
         pushed = Counter({peer: n for (peer, way), n in models.items() if way == "out"})
@@ -69,26 +69,26 @@ class Moved:
         )
 
 
-def details_of(node: Node) -> dict[str, Any]:
+def details_of(node: DaemonNode) -> dict[str, Any]:
     """Plain values only, as JSON has them."""
     moved = Moved.of(node)
     details: dict[str, Any] = {
         "peers": len(node.peers()),
         "waiting_for": list(node.driver.waits.peers) if node.driver else [],
-        "waiting": node.driver.waits.table(time.monotonic()) if node.driver else [],
+        "waiting": node.driver.waits.table(now()) if node.driver else [],
         "models_waiting": node.mailbox.held,
         "models_sent": moved.models_sent,
         "models_received": moved.models_received,
         "bytes_sent": moved.sent,
         "bytes_received": moved.received,
         "refused": node.host.refused,
-        "guard": node.guard.status(time.monotonic()),
+        "guard": node.guard.status(now()),
         "privacy": node.privacy.status(),
-        "honest": not node.bad,
+        "honest": node.role.honest,
         "membership": node.membership.counters,
         "version": __version__,
-        "learns_with": {peer: round(tie, 3) for peer, tie in node.observer.ties.lately.items()},
-        "learned_from": node.observer.ties.total,
+        "learns_with": {peer: round(tie, 3) for peer, tie in node.node_observer.ties.lately.items()},
+        "learned_from": node.node_observer.ties.total,
     }
     if recorder := node.recorder:
         details |= {

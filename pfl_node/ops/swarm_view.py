@@ -19,7 +19,7 @@ from pfl_node.ops.status import status_of
 from pfl_node.types import PeerId
 
 if TYPE_CHECKING:
-    from pfl_node.node.lifecycle import Node
+    from pfl_node.daemon.assemble import DaemonNode
 
 ASKED = 256  # nodes at most
 AT_ONCE = 8
@@ -31,7 +31,7 @@ SHOWN = 512  # members, those who are gone included
 class SwarmView:
     """`look` and `history` may be called as often as one likes."""
 
-    def __init__(self, node: Node, *, clock: Any = time.monotonic) -> None:
+    def __init__(self, node: DaemonNode, *, clock: Any = time.monotonic) -> None:
         self._node = node
         self._clock = clock
         self._every = node.settings.http.every
@@ -57,7 +57,7 @@ class SwarmView:
     async def history(self) -> dict[str, Any]:
         """The curves of all nodes that were heard of."""
         await self.look()
-        mine = {str(self._node.id): self._node.observer.history.since()}
+        mine = {str(self._node.id): self._node.node_observer.history.since()}
         return {"nodes": {id: [p.plain() for p in points] for id, points in {**self._points, **mine}.items()}}
 
     # -- asking --------------------------------------------------------------------------------------------

@@ -7,12 +7,11 @@ from random import Random
 from typing import Any
 
 from pfl_node.model import Model
-from pfl_node.node.startup import entry_round, make_policy
+from pfl_node.node.startup import entry_round, fresh_seed, make_policy
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox, limits_of
 from pfl_node.protocol.privacy.controls import simulated
 from pfl_node.protocol.published import PublishedModels
-from pfl_node.seeds import fresh_seed
 from pfl_node.sim.attacks.malicious import Malicious, lenient, liar
 from pfl_node.sim.learner_port import LearnerPort
 from pfl_node.sim.message_network import Post
@@ -72,7 +71,7 @@ class SimNode:
         guard = lenient(settings.guard) if self.bad else settings.guard
         self.guard = Guard(guard, certain=True, tell=self._guarded)
         model = self.learner.fresh(fresh_seed(settings, self.id, 0), "model")
-        self.policy = make_policy(self._plan.policy, self._plan.cfg, settings, self.id, self.learner, model)
+        self.policy = make_policy(self._plan, settings, self.id, self.learner, model)
         self.window = PublishedModels(self.id, serve, self._plan.policy.serves)
         if self._checkpoint:
             self.policy.restore(self._checkpoint)

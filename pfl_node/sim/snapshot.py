@@ -7,19 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.node.ports import Plan as Plan
 from pfl_node.sim.world import Traffic
 from pfl_node.types import Eval, Split
 
 State = Literal["away", "up", "crashed", "left"]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What all nodes are to do."""
-
-    policy: type[Policy]
-    cfg: PolicyConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.model import Model
+from pfl_node.node.startup import fresh_seed
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.guard.guard import UNTRAINED
-from pfl_node.seeds import fresh_seed, seed_from
+from pfl_node.seeds import seed_from
 from pfl_node.sim.costs import batches, distilling, predicting
 from pfl_node.sim.world import World
 from pfl_node.steps import Average, Distill, Fresh, Predict, Score, Step, Train, diverged

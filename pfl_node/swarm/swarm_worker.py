@@ -14,8 +14,9 @@ from typing import Any
 
 import structlog
 
+from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.learning.trainer import Trainer
-from pfl_node.node.lifecycle import Node
+from pfl_node.node.ports import Job
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.ops.status import details_of
@@ -34,7 +35,7 @@ class SwarmWorker:
         self.spec = spec
         self.parent = parent
         self.trainer = Trainer()
-        self.nodes: dict[int, Node] = {}  # those whose port is open
+        self.nodes: dict[int, DaemonNode] = {}  # those whose port is open
         self.traces: dict[int, Trace] = {}  # if somebody wants them
         self._imports = 0.0  # seconds
 
@@ -67,7 +68,7 @@ class SwarmWorker:
         last.daemon = True
         last.start()
 
-    async def _open(self, index: int) -> Node:
+    async def _open(self, index: int) -> DaemonNode:
         settings = self.spec.node_settings(index)
 
         def observe(event: str, data: Mapping[str, Any]) -> None:
@@ -75,7 +76,7 @@ class SwarmWorker:
                 trace.observe(event, data)
             self.parent.tell("node", {"index": index, "what": event, "data": data})
 
-        node = Node(settings, DataDir.open(settings.data_dir), self.trainer, observe, lab=True)
+        node = DaemonNode(settings, DataDir.open(settings.data_dir), self.trainer, observe, lab=True)
         if self.spec.trace:
             self.traces[index] = Trace(self.spec.trace, node, index, self.spec.out, self._kept)
         await node.start()
@@ -84,7 +85,7 @@ class SwarmWorker:
     def _kept(self, facts: dict[str, Any]) -> None:
         self.parent.tell("kept", {**facts, "worker": self.spec.indices[0], "cpu": self._cpu()})
 
-    async def _run(self, index: int, node: Node) -> None:
+    async def _run(self, index: int, node: DaemonNode) -> None:
         structlog.contextvars.bind_contextvars(node=node.name)
         how = await node.run()
         if trace := self.traces.get(index):
@@ -92,11 +93,11 @@ class SwarmWorker:
         last = {"confusion": await self._confusion(node) if how == "done" else None, **details_of(node)}
         self.parent.tell("result", {"index": index, "how": how, **last})
 
-    async def _confusion(self, node: Node) -> list[list[int]] | None:
+    async def _confusion(self, node: DaemonNode) -> list[list[int]] | None:
         """On its test data."""
-        recorder = node.recorder
-        assert recorder is not None
-        return await self.trainer.soon(lambda: recorder.learner.confusion(recorder.policy.model))
+        assert node.policy is not None
+        found: list[list[int]] | None = await node.trainer.soon(Job("confusion", node.policy.model))
+        return found
 
 
 def _import_torch() -> None:

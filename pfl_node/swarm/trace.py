@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pfl_node.node.lifecycle import Node
+from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.node.recorder import checkpoint_facts
 from pfl_node.ops.status import details_of
 from pfl_node.store.checkpoint import save_checkpoint
@@ -24,7 +24,7 @@ Kept = Callable[[dict[str, Any]], None]
 class Trace:
     """Of one node. `observe` what it writes down, `close` when it is done."""
 
-    def __init__(self, spec: TraceSpec, node: Node, index: int, out: Path, kept: Kept) -> None:
+    def __init__(self, spec: TraceSpec, node: DaemonNode, index: int, out: Path, kept: Kept) -> None:
         self._spec = spec
         self._node = node
         self._index = index

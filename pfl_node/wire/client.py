@@ -17,12 +17,12 @@ from pfl_node.errors import PeerGone, Reason, Refused
 from pfl_node.failpoints import afailpoint
 from pfl_node.model import Layout, Model
 from pfl_node.settings import WireSettings
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.async_codec import QUIET, absorb, paced
 from pfl_node.wire.bandwidth import Bandwidth
 from pfl_node.wire.channels import ChannelPool, PeerChannel
-from pfl_node.wire.codec import PART_NUMBERS, Decoder, Envelope, encode, is_one_message, payload_size
+from pfl_node.wire.codec import PART_NUMBERS, Decoder, encode, is_one_message, payload_size
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.quirks.stream_status import StreamStatus

@@ -6,8 +6,7 @@ Everything the header says is checked before memory is taken; then each chunk go
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any, cast, get_args
 
 import xxhash
@@ -16,7 +15,7 @@ import zstandard
 from pfl_node.errors import Reason, Refused
 from pfl_node.model import Layout, Model
 from pfl_node.settings import WireSettings
-from pfl_node.types import Offer, Part, PeerId
+from pfl_node.types import Envelope, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.encodings import PACKED, PLAIN, Coding
 from pfl_node.wire.framing import Chunk, frame, parse
@@ -31,19 +30,6 @@ PARTS: dict[int, Part] = {pb.Part.Value(f"PART_{p.upper()}"): p for p in get_arg
 ENCODINGS: dict[int, str] = {pb.Encoding.Value(f"ENCODING_{e.upper()}"): e for e in PLAIN}
 PART_NUMBERS = {part: number for number, part in PARTS.items()}
 ENCODING_NUMBERS = {encoding: number for number, encoding in ENCODINGS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """What is said about a model besides its numbers."""
-
-    sender: PeerId
-    run: str
-    round: int | None = None
-    tag: int = 0
-    samples: int = 0
-    notes: Mapping[str, float] = field(default_factory=dict)
-    part: Part = "model"
 
 
 # -- sending ---------------------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ from pfl_node.model import Layout
 from pfl_node.ops.events_service import Seen, watching
 from pfl_node.security.caller import CALLER, check_sender
 from pfl_node.settings import WireSettings
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.async_codec import QUIET, absorb, paced
-from pfl_node.wire.codec import PARTS, Decoder, Envelope, encode, misfit
+from pfl_node.wire.codec import PARTS, Decoder, encode, misfit
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.statuses import REASON_KEY, STATUS, refusal_metadata
@@ -60,8 +60,6 @@ class HostPort(Protocol):
     def serve(self, part: Part) -> Offer:
         """What GetModel, GetHead and GetPredictions answer with."""
 
-    def status(self) -> pb.Status: ...
-
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         """A call is over: "ok", a Reason or "internal"; the payload that came in, or went out for a Get."""
 
@@ -74,10 +72,12 @@ class PeerService:
         host: HostPort,
         settings: WireSettings | None = None,
         *,
+        status: Callable[[], pb.Status] = pb.Status,
         seen: Seen | None = None,
         quiet: float = QUIET,
     ) -> None:
         self._host = host
+        self._status = status
         self._seen = seen  # what WatchEvents and GetHistory show; None: they are not there
         self._settings = settings or WireSettings()
         self._quiet = quiet
@@ -150,7 +150,7 @@ class PeerService:
     async def _get_status(self, message: bytes, context: Context) -> pb.Status:
         async def work(visit: Visit) -> pb.Status:  # noqa: ARG001
             _parsed(pb.StatusRequest, message)
-            return self._host.status()
+            return self._status()
 
         return await self._attend("GetStatus", context, work)
 

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.learning.trainer import Trainer
-from pfl_node.node.lifecycle import Node
 from pfl_node.settings import Settings
 from pfl_node.store.data_dir import DataDir
 
@@ -27,7 +27,7 @@ QUICK: dict[str, Any] = {
 class Life:
     """A node and its run."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: DaemonNode) -> None:
         self.node = node
         self.events: list[tuple[str, Mapping[str, Any]]] = []
         self.task: asyncio.Task[str] | None = None
@@ -110,7 +110,7 @@ class Town:
             if life:
                 life.events.append((event, data))
 
-        life = Life(Node(wanted, DataDir.open(self.path / name), trainer or self.trainer, observe, lab=lab))
+        life = Life(DaemonNode(wanted, DataDir.open(self.path / name), trainer or self.trainer, observe, lab=lab))
         self._stack.push_async_callback(life.close)
         await life.node.start()
         return life

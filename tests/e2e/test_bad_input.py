@@ -25,10 +25,10 @@ from pfl_node.errors import Reason, Refused
 from pfl_node.learning.trainer import Trainer
 from pfl_node.model import Model
 from pfl_node.settings import WireSettings
-from pfl_node.types import PeerId
+from pfl_node.types import Envelope, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.client import PeerClient
-from pfl_node.wire.codec import Envelope, encode
+from pfl_node.wire.codec import encode
 from pfl_node.wire.endpoint import channel_options
 from pfl_node.wire.framing import MAX_HEADER
 from pfl_node.wire.statuses import REASON_KEY, STATUS
@@ -79,7 +79,7 @@ class Siege:
     @property
     def soon(self) -> int | None:
         """A round that is not over when a message arrives; a push has none."""
-        return self.bob.round + 12 if self.bob.node.policy_class.lockstep else None
+        return self.bob.round + 12 if self.bob.node.plan.policy.lockstep else None
 
     def chunk(self, model: Model | None = None, wire: WireSettings | None = None, **header: Any) -> pb.ModelChunk:
         """A model of eve's in one message; its header says what it should not."""
@@ -119,7 +119,7 @@ class Siege:
     async def gained(self, before: Counter[str]) -> dict[str, int]:
         """Refusals since then, by reason. Pushes of ann's that came while he was busy are not eve's doing."""
         gained = await self.refused() - before
-        if not self.bob.node.policy_class.lockstep:
+        if not self.bob.node.plan.policy.lockstep:
             del gained["flood"]
         return dict(gained)
 

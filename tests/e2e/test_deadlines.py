@@ -82,7 +82,7 @@ def test_a_round_goes_on_without_one_that_does_not_come_and_says_so(tmp_path: Pa
         lost = [row["peers"] for row in ann.journal if row["event"] == "given_up"]
         assert lost
         assert lost == [[bob.node.id]] * len(lost)
-        assert ann.node.observer.hub.recent(kinds={"given_up"})[-1].data["peers"] == [bob.node.id]
+        assert ann.node.node_observer.hub.recent(kinds={"given_up"})[-1].data["peers"] == [bob.node.id]
         assert (await told(ann))["given_up"] >= len(lost)
         trainer.may_begin.set()
         received = ann.node.host.received[bob.node.id]

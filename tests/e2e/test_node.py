@@ -209,7 +209,8 @@ def test_get_head_and_get_model_give_the_model_of_the_last_report(tmp_path: Path
             kept = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         recorder = life.node.recorder
         assert recorder
-        assert recorder.learner.from_tensors(kept) == whole.model
+        learner: Any = recorder.learner
+        assert learner.from_tensors(kept) == whole.model
 
     play(tmp_path, scene)
 

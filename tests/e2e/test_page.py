@@ -35,8 +35,8 @@ def visit(path: Path, walk: Callable[[str], None], **http: str) -> None:
         for name in ("bob", NASTY):
             await town.runs(name, policy={"name": "el"}, peer_seed=[ann.address])
         await ann.until(lambda: len(ann.node.peers()) == 2 and ann.round >= 2)
-        assert ann.node.observer.page
-        await asyncio.to_thread(walk, ann.node.observer.page.url)
+        assert ann.node.node_observer.page
+        await asyncio.to_thread(walk, ann.node.node_observer.page.url)
 
     play(path / "town", scene)
 

@@ -102,7 +102,7 @@ def test_prometheus_scrapes_a_swarm_with_tls(tmp_path: Path) -> None:
 
 
 def _scraped(folder: Path, lives: list[Life]) -> None:
-    pages = [life.node.observer.page for life in lives]
+    pages = [life.node.node_observer.page for life in lives]
     with prometheus(folder, [f"127.0.0.1:{page.port}" for page in pages if page]) as it:
         for target in until(it.up):
             print(target["scrapeUrl"], target["health"], f"{1000 * target['lastScrapeDuration']:.0f} ms")

@@ -108,10 +108,10 @@ def test_those_who_watch_from_afar_leave_room_for_the_page(tmp_path: Path) -> No
         with pytest.raises(grpc.aio.AioRpcError, match="16 of you are watching already") as refused:
             await anext(watch(life, follow=True))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        with life.node.observer.hub.watch():
+        with life.node.node_observer.hub.watch():
             pass
         await watchers[0].aclose()
-        await life.until(lambda: life.node.observer.hub.watchers == OF_ANY - 1)
+        await life.until(lambda: life.node.node_observer.hub.watchers == OF_ANY - 1)
         watchers[0] = watch(life, follow=True)
         await anext(watchers[0])
         for watcher in watchers:
@@ -143,11 +143,11 @@ def test_refused_and_failed_messages_are_told_with_peer_and_reason(tmp_path: Pat
 def test_a_checkpoint_is_told_and_one_that_fails_too(tmp_path: Path) -> None:
     async def scene(town: Town) -> None:
         ann = await town.runs("ann", policy={"name": "local"}, store={"checkpoint_every": 1})
-        hub = ann.node.observer.hub
+        hub = ann.node.node_observer.hub
         await ann.until(lambda: hub.counts["checkpoint"])
         written = hub.recent(kinds={"checkpoint"})[-1].data
         assert written["round"] >= 0
-        assert ann.node.observer.checkpoint_at is not None
+        assert ann.node.node_observer.checkpoint_at is not None
         assert hub.counts["checkpoint_failed"] == 0
 
     play(tmp_path, scene)

@@ -28,8 +28,8 @@ class Answer:
 
 async def get(node: Life, path: str, *, method: str = "GET", body: bytes = b"", **headers: str) -> Answer:
     """One question on a connection of its own."""
-    assert node.node.observer.page
-    port = node.node.observer.page.port
+    assert node.node.node_observer.page
+    port = node.node.node_observer.page.port
     given = {"host": f"127.0.0.1:{port}", **{name.replace("_", "-"): value for name, value in headers.items()}}
     async with asyncio.timeout(DEADLINE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -47,8 +47,8 @@ async def get(node: Life, path: str, *, method: str = "GET", body: bytes = b"", 
 
 async def live(node: Life) -> AsyncIterator[tuple[str, Any]]:
     """The messages of /api/live, as they come."""
-    assert node.node.observer.page
-    port = node.node.observer.page.port
+    assert node.node.node_observer.page
+    port = node.node.node_observer.page.port
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(f"GET /api/live HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n\r\n".encode())

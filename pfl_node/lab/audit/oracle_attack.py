@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import Reason, Refused
 from pfl_node.lab.audit.crafted_models import ModelForge, Vector
 from pfl_node.learning.trainer import Trainer
@@ -22,9 +23,7 @@ from pfl_node.protocol.mailbox import Limits, Mailbox
 from pfl_node.protocol.privacy.noisy_scores import PEERS, NoisyScores
 from pfl_node.protocol.published import PublishedModels
 from pfl_node.settings import Settings
-from pfl_node.types import Eval, Offer, PeerId
-from pfl_node.wire.codec import Envelope
-from pfl_node.wire.peer_pb2 import Status
+from pfl_node.types import Envelope, Eval, Offer, PeerId
 
 if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner
@@ -50,10 +49,10 @@ def reception_of(settings: Settings, learner: Learner, trainer: Trainer) -> Host
         Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox)),
         PublishedModels(VICTIM, serve, Policy.serves),
     )
-    made = Host(VICTIM, settings.run, serve, box, Notifier(), status=Status, window=window)
-    if settings.privacy.oracle:
-        made.oracle = NoisyScores(settings.privacy, random.Random(f"{settings.seed}/audit"))
-    made.open(learner, trainer)
+    chance = random.Random(f"{settings.seed}/audit")
+    oracle = NoisyScores(settings.privacy, chance) if settings.privacy.oracle else None
+    made = Host(VICTIM, settings.run, serve, box, Notifier(), window=window, oracle=oracle)
+    made.open(learner, ThreadTrainer.of(trainer, learner))
     return made
 
 

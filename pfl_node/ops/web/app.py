@@ -22,7 +22,7 @@ from pfl_node.ops.web.auth import Token, TokenAuth
 from pfl_node.ops.web.static_files import StaticFiles
 
 if TYPE_CHECKING:
-    from pfl_node.node.lifecycle import Node
+    from pfl_node.daemon.assemble import DaemonNode
 
 TICK = 1.0  # seconds between two messages of /api/live
 READY = ("training", "done")
@@ -32,7 +32,7 @@ LONGEST_FORM = 4096  # bytes
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(node: Node) -> TokenAuth:
+def application(node: DaemonNode) -> TokenAuth:
     """One for each node that serves a page."""
     token = Token(node.settings.http.token, node.id) if node.settings.http.token else None
     views = Pages(node, token)
@@ -61,7 +61,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 class Pages:
     """One method for each address."""
 
-    def __init__(self, node: Node, token: Token | None) -> None:
+    def __init__(self, node: DaemonNode, token: Token | None) -> None:
         self._node = node
         self._token = token
         self._files = StaticFiles()
@@ -106,21 +106,21 @@ class Pages:
         if unknown := sorted(kinds - set(KINDS)):
             raise HTTPException(400, f"no such kind: {', '.join(unknown)}; there are {', '.join(KINDS)}")
         last = _number(asked.get("last"), "last")
-        found = self._node.observer.hub.recent(
+        found = self._node.node_observer.hub.recent(
             after=_number(asked.get("after"), "after") or 0, kinds=kinds, last=last
         )
         return JSONResponse({"events": [event.plain() for event in found]})
 
     async def live(self, _: Request) -> Response:
         try:
-            watch = self._node.observer.hub.watch().__enter__()
+            watch = self._node.node_observer.hub.watch().__enter__()
         except TooManyWatchers as error:
             raise HTTPException(503, str(error)) from error
 
         async def messages() -> AsyncIterator[str]:
             try:
                 shown = None
-                while not self._node.observer.hub.closed:
+                while not self._node.node_observer.hub.closed:
                     yield _message("tick", {"status": self._facts(), "events": [e.plain() for e in watch.take()]})
                     view = await self._outlook.look()
                     if view is not shown:

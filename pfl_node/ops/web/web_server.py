@@ -17,7 +17,7 @@ from pfl_node.ops.web.app import application
 from pfl_node.wire.endpoint import join_address
 
 if TYPE_CHECKING:
-    from pfl_node.node.lifecycle import Node
+    from pfl_node.daemon.assemble import DaemonNode
 
 GRACE = 2  # seconds for answers under way when the node ends
 VISITORS = 128  # connections at a time
@@ -50,7 +50,7 @@ class _Server(uvicorn.Server):
 class Page:
     """`open` takes the port, `close` gives it back."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: DaemonNode) -> None:
         assert node.settings.http.listen is not None
         self.host, self.port = parse_address(node.settings.http.listen, what="http", any_port=True)
         self._node = node

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from pfl_node.model import Model
+from pfl_node.node.ports import HONEST, Role
 from pfl_node.policies.base import Policy
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
 from pfl_node.settings.attack_section import AttackSettings
 from pfl_node.settings.guard_section import GuardSettings
 from pfl_node.sim.attacks import perturb
-from pfl_node.sim.attacks.colluders import SharedModels, bad_places
+from pfl_node.sim.attacks.colluders import SharedModels, bad_places, is_bad
 from pfl_node.steps import Fetch, Gather, Publish, Receive, Report, Send, Step, Train, relay
 from pfl_node.types import Eval, Offer, PeerId
 
@@ -141,12 +142,12 @@ def malicious(cls: type[P], plot: AttackPlan) -> type[P]:
     return cast(type[P], type(cls.__name__, (Malicious, cls), body))
 
 
-def spoilt(cls: type[P], settings: Settings, pool: SharedModels | None = None) -> type[P]:
-    """The class of a run's bad nodes."""
-    nodes = settings.task.nodes or 0
-    return malicious(
-        cls, AttackPlan(settings.attack, nodes, len(bad_places(settings.attack, nodes, settings.seed)), pool)
-    )
+def role_of(settings: Settings, index: int | None, nodes: int | None, pool: SharedModels | None = None) -> Role:
+    """The role of the node at a place of a run: honest, or what the settings' attack says."""
+    if nodes is None or not is_bad(settings, index, nodes):
+        return HONEST
+    plot = AttackPlan(settings.attack, nodes, len(bad_places(settings.attack, nodes, settings.seed)), pool)
+    return Role(lambda cls: malicious(cls, plot), lenient, liar(settings.attack), honest=False)
 
 
 def lenient(guard: GuardSettings) -> GuardSettings:
@@ -154,8 +155,8 @@ def lenient(guard: GuardSettings) -> GuardSettings:
     return guard.model_copy(update={"quarantine": 0.0})
 
 
-def liar(attack: AttackSettings) -> Callable[[Eval], Eval] | None:
+def liar(attack: AttackSettings) -> Callable[[Eval], Eval]:
     """What a bad node says about a model it was asked to score: that it is perfect, so as to be chosen."""
     if "lying_scores" not in attack.kind:
-        return None
+        return lambda score: score
     return lambda score: Eval(0.0, 1.0, score.samples)

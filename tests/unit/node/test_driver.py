@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pfl_node import predictions
+from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 from pfl_node.learning.trainer import Trainer
 from pfl_node.model import Layout, Model
@@ -82,8 +83,8 @@ class Company:
     def ask(self, peers: Iterable[PeerId]) -> None:
         self.board.rounds |= {p: self.board.hidden[p] for p in peers if p in self.board.hidden}
 
-    def finished(self) -> list[PeerId]:
-        return self.board.finished
+    def everyone(self, *, finished: bool) -> tuple[PeerId, ...]:
+        return tuple(sorted({*self(), *(self.board.finished if finished else ())}))
 
     def at_work(self) -> dict[PeerId, int]:
         return {p: self.board.rounds.get(p, 0) for p in sorted(self.board.alive - self.board.done - {self.me})}
@@ -105,7 +106,7 @@ class Line:
         offer = Offer(self.me, model, **said)
         self.board.boxes[peer].admit(self.me, offer.round)
         self.board.boxes[peer].put(offer)
-        self.board.bells[peer].ring()
+        self.board.bells[peer].notify("inbox" if offer.round is None else "rounds")
         return model.nbytes
 
     async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
@@ -176,6 +177,7 @@ def driver(
 ) -> tuple[Driver, Notes]:
     policy = kind(me=me, cfg=PolicyConfig(), model=constant(1.0), rounds=3, seed=1, rng=random.Random(0))
     policy.script = script
+    learner = learner or ToyLearner()
     notes = Notes()
     line: Any = Line(board, me)
     context = NodeContext(
@@ -186,9 +188,9 @@ def driver(
                 "wire": wire or {},
             }
         ),
-        learner=learner or ToyLearner(),  # type: ignore[arg-type]
-        trainer=trainer,
-        client=line,
+        learner=learner,
+        trainer=ThreadTrainer.of(trainer, learner),
+        network=line,
         mailbox=board.boxes[me],
         notifier=board.bells[me],
         peers=Company(board, me),
@@ -378,7 +380,7 @@ def test_a_dead_peer_is_not_waited_for() -> None:
 
     async def dies(me: Policy) -> None:
         board.alive.discard(B)
-        board.bells[A].ring()
+        board.bells[A].notify("members")
 
     run(gatherer, dies, board=board)
 
@@ -586,7 +588,7 @@ def test_a_stopped_driver_finishes_the_message_in_hand() -> None:
     async def go() -> None:
         trainer = Trainer()
         made, _ = driver(board, A, script, trainer=trainer)
-        object.__setattr__(made.context, "client", SlowLine(board, A))
+        object.__setattr__(made.context, "network", SlowLine(board, A))
         task = asyncio.create_task(made.run())
         await sending.wait()
         task.cancel()
@@ -729,7 +731,7 @@ def test_a_push_that_hangs_goes_on_beside_the_round_until_the_next_one() -> None
     async def go() -> None:
         trainer = Trainer()
         made, _ = driver(board, A, script, trainer=trainer, waiting={"least": 0.01})
-        object.__setattr__(made.context, "client", Hanging(board, A))
+        object.__setattr__(made.context, "network", Hanging(board, A))
         await made.run()
         await trainer.close()
 
@@ -761,7 +763,7 @@ def test_one_that_is_back_gets_a_model_though_rounds_are_shorter_than_a_push() -
     async def go() -> None:
         trainer = Trainer()
         made, _ = driver(board, A, script, trainer=trainer)
-        object.__setattr__(made.context, "client", Slow(board, A))
+        object.__setattr__(made.context, "network", Slow(board, A))
         receipts = made._pushes._receipts
         for number in range(ENOUGH):
             receipts.answered(B, number, 3600.0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import Reason, Refused
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node.host import OTHERS, Host
@@ -17,9 +18,7 @@ from pfl_node.protocol.peer_table import NAMES
 from pfl_node.protocol.published import PublishedModels
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
-from pfl_node.types import Offer, Part, PeerId, weight
-from pfl_node.wire.codec import Envelope
-from pfl_node.wire.peer_pb2 import Status
+from pfl_node.types import Envelope, Offer, Part, PeerId, weight
 from tests.toy import ToyLearner, constant
 
 ME, YOU = PeerId("me"), PeerId("you")
@@ -29,12 +28,16 @@ def make_host(**serve: Any) -> Host:
     settings = ServeSettings.model_validate(serve)
     box = Mailbox(Limits(per_peer=settings.per_peer, inbox=settings.inbox))
     window = PublishedModels(ME, settings, Policy.serves)
-    return Host(ME, "run", settings, box, Notifier(), status=Status, window=window)
+    return Host(ME, "run", settings, box, Notifier(), window=window)
+
+
+def opening(host: Host, learner: ToyLearner, thread: Trainer) -> None:
+    host.open(learner, ThreadTrainer.of(thread, learner))
 
 
 def opened(**serve: Any) -> Host:
     made = make_host(**serve)
-    made.open(ToyLearner(), Trainer())  # type: ignore[arg-type]
+    opening(made, ToyLearner(), Trainer())
     return made
 
 
@@ -56,7 +59,7 @@ def test_nothing_is_taken_before_the_learner_is_there_and_after_it_is_closed() -
         assert await admit(host, "SendModel", envelope()) is Reason.NOT_READY
         with pytest.raises(Refused):
             host.layout("model")
-        host.open(ToyLearner(), Trainer())  # type: ignore[arg-type]
+        opening(host, ToyLearner(), Trainer())
         assert await admit(host, "SendModel", envelope()) is None
         host.close()
         assert await admit(host, "SendModel", envelope()) is Reason.NOT_READY
@@ -117,7 +120,7 @@ def test_an_evaluation_is_scored_on_my_data_and_frees_its_place() -> None:
     async def go() -> None:
         trainer = Trainer()
         host = make_host(per_peer=1)
-        host.open(ToyLearner(point=2.0), trainer)  # type: ignore[arg-type]
+        opening(host, ToyLearner(point=2.0), trainer)
         assert await admit(host, "EvaluateModel", envelope()) is None
         assert await admit(host, "EvaluateModel", envelope()) is Reason.FLOOD
         score = await host.evaluate(Offer(YOU, constant(5.0)))
@@ -158,7 +161,7 @@ def test_predictions_of_other_samples_than_mine_do_not_fit_and_without_samples_n
         assert host.layout("predictions") == ToyLearner.predictions
         learner = ToyLearner()
         learner.predictions = None  # type: ignore[assignment]
-        host.open(learner, Trainer())  # type: ignore[arg-type]
+        opening(host, learner, Trainer())
         with pytest.raises(Refused, match="no auxiliary samples"):
             host.layout("predictions")
 
@@ -166,21 +169,28 @@ def test_predictions_of_other_samples_than_mine_do_not_fit_and_without_samples_n
 
 
 def test_refusals_are_counted_by_reason() -> None:
-    host = make_host()
-    host.count("SendModel", "ok", YOU, 100)
-    host.count("SendModel", "layout", YOU, 0)
-    host.count("EvaluateModel", "layout", YOU, 0)
-    host.count("GetModel", "ok", YOU, 70)
-    host.count("GetHead", "not_ready", YOU, 0)
+    async def go() -> Host:
+        host = make_host()
+        host.count("SendModel", "ok", YOU, 100)
+        host.count("SendModel", "layout", YOU, 0)
+        host.count("EvaluateModel", "layout", YOU, 0)
+        host.count("GetModel", "ok", YOU, 70)
+        host.count("GetHead", "not_ready", YOU, 0)
+        return host
+
+    host = asyncio.run(go())
     assert host.refused == {"layout": 2, "not_ready": 1}
     assert (host.bytes_in, host.bytes_out, dict(host.served)) == (100, 70, {YOU: 1})
 
 
 def test_the_names_of_callers_that_were_refused_are_not_kept() -> None:
-    host = opened()
-    for n in range(100):
-        host.count("GetModel", "unknown_run", f"invented {n}", 0)
-    assert not host.served
+    async def go() -> Host:
+        host = opened()
+        for n in range(100):
+            host.count("GetModel", "unknown_run", f"invented {n}", 0)
+        return host
+
+    assert not asyncio.run(go()).served
 
 
 def test_one_that_sends_models_for_the_same_round_without_an_end_is_a_flood() -> None:
@@ -207,7 +217,7 @@ def test_the_bytes_of_models_that_are_scored_are_bounded_and_notes_weigh_too() -
         host.close()  # what was admitted still ends
         host.cancel("EvaluateModel", heavy)
         host.cancel("EvaluateModel", envelope("b"))
-        host.open(ToyLearner(), Trainer())  # type: ignore[arg-type]
+        opening(host, ToyLearner(), Trainer())
         huge = Envelope(PeerId("c"), "run", notes={f"{i}": 0.0 for i in range(40)})
         assert await admit(host, "EvaluateModel", huge) is None  # a single one may be larger
 

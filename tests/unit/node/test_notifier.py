@@ -1,4 +1,4 @@
-"""The notifier: whoever waits is woken, nobody is woken by a ring of the past."""
+"""The notifier: those who wait for a topic are woken; nobody is woken by a change of the past."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pfl_node.node.notifier import Notifier
 def test_a_ring_wakes_all_that_wait() -> None:
     async def go() -> list[bool]:
         notifier = Notifier()
-        waiting = [asyncio.create_task(notifier.wait(None)) for _ in range(3)]
+        waiting = [asyncio.create_task(notifier.wait(None, "rounds")) for _ in range(3)]
         await asyncio.sleep(0)
-        notifier.ring()
+        notifier.notify("rounds")
         return await asyncio.gather(*waiting)
 
     assert asyncio.run(go()) == [True, True, True]
@@ -21,8 +21,8 @@ def test_a_ring_wakes_all_that_wait() -> None:
 def test_a_ring_of_the_past_is_not_heard() -> None:
     async def go() -> bool:
         notifier = Notifier()
-        notifier.ring()
-        return await notifier.wait(0.0)
+        notifier.notify("rounds")
+        return await notifier.wait(0.0, "rounds")
 
     assert not asyncio.run(go())
 
@@ -30,29 +30,41 @@ def test_a_ring_of_the_past_is_not_heard() -> None:
 def test_a_ring_between_two_waits_is_the_second_ones_only_if_it_waits() -> None:
     async def go() -> tuple[bool, bool]:
         notifier = Notifier()
-        first = asyncio.create_task(notifier.wait(None))
+        first = asyncio.create_task(notifier.wait(None, "rounds"))
         await asyncio.sleep(0)
-        notifier.ring()
-        notifier.ring()  # nobody new waits yet
-        return await first, await notifier.wait(0.0)
+        notifier.notify("rounds")
+        notifier.notify("rounds")  # nobody new waits yet
+        return await first, await notifier.wait(0.0, "rounds")
 
     assert asyncio.run(go()) == (True, False)
 
 
 def test_the_time_ends_a_wait() -> None:
-    assert asyncio.run(Notifier().wait(0.001)) is False
+    assert asyncio.run(Notifier().wait(0.001, "rounds")) is False
 
 
-def test_a_wait_can_be_cancelled_and_the_bell_goes_on() -> None:
+def test_a_wait_can_be_cancelled_and_the_notifier_goes_on() -> None:
     async def go() -> bool:
         notifier = Notifier()
-        given_up = asyncio.create_task(notifier.wait(None))
-        other = asyncio.create_task(notifier.wait(None))
+        given_up = asyncio.create_task(notifier.wait(None, "rounds"))
+        other = asyncio.create_task(notifier.wait(None, "rounds"))
         await asyncio.sleep(0)
         given_up.cancel()
         await asyncio.sleep(0)
-        notifier.ring()
+        notifier.notify("rounds")
         assert given_up.cancelled()
         return await other
 
     assert asyncio.run(go())
+
+
+def test_a_change_wakes_only_those_who_wait_for_its_topic() -> None:
+    async def go() -> tuple[bool, bool]:
+        notifier = Notifier()
+        both = asyncio.create_task(notifier.wait(None, "rounds", "members"))
+        inbox = asyncio.create_task(notifier.wait(0.001, "inbox"))
+        await asyncio.sleep(0)
+        notifier.notify("members")
+        return await both, await inbox
+
+    assert asyncio.run(go()) == (True, False)

@@ -6,10 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+from pfl_node.daemon.assemble import SwimMembers
 from pfl_node.membership.member import Member, State
+from pfl_node.membership.member_events import Joined
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.peers import RunPeers
-from pfl_node.settings import StartSettings
+from pfl_node.settings import Settings, StartSettings
 
 
 def member(id: str, round: int = 0, *, run: str = "r", state: State = State.ALIVE) -> Member:
@@ -22,12 +24,13 @@ class Table:
 
     rows: list[Member]
     told: list[int] = field(default_factory=list)
-
-    def alive(self, *, role: str, run: str) -> list[Member]:
-        return [m for m in self.rows if m.state is State.ALIVE and (m.role, m.run) == (role, run)]
+    me: Member = field(default_factory=lambda: member("me"))
 
     def members(self) -> list[Member]:
         return self.rows
+
+    def get(self, id: str) -> Member | None:
+        return next((m for m in self.rows if m.id == id), None)
 
     def set_round(self, round: int) -> None:
         self.told.append(round)
@@ -35,7 +38,12 @@ class Table:
 
 def peers(*rows: Member, rounds: int | None = 5) -> tuple[RunPeers, Table]:
     table: Any = Table(list(rows))
-    return RunPeers(table, "r", rounds), table
+    store: Any = None
+    return RunPeers(members_of(table, rounds, store), rounds), table
+
+
+def members_of(table: Any, rounds: int | None, store: Any = None) -> SwimMembers:
+    return SwimMembers(table, Settings(run="r", rounds=rounds), lambda _: None, store)
 
 
 def test_those_alive_in_my_run_have_an_address() -> None:
@@ -45,8 +53,9 @@ def test_those_alive_in_my_run_have_an_address() -> None:
 
 def test_who_left_after_its_last_round_is_finished_and_who_left_before_is_not() -> None:
     others, _ = peers(member("a", 5, state=State.LEFT), member("b", 3, state=State.LEFT), member("c", 5))
-    assert others.finished() == ["a"]
-    assert peers(member("a", 5, state=State.LEFT), rounds=None)[0].finished() == []
+    assert others.everyone(finished=True) == ("a", "c")
+    assert others.everyone(finished=False) == ("c",)
+    assert peers(member("a", 5, state=State.LEFT), rounds=None)[0].everyone(finished=True) == ()
 
 
 def test_work_is_left_while_somebody_alive_is_before_the_last_round() -> None:
@@ -91,17 +100,23 @@ def test_a_start_is_as_soon_as_there_are_enough_and_at_once_where_nobody_may_wai
 
 def test_while_nodes_keep_coming_a_start_waits_unless_they_have_begun() -> None:
     async def scene() -> None:
-        notifier = Notifier()
-        others, table = peers(member("a"))
-        start = asyncio.create_task(others.gather(StartSettings(peers=1, calm=1e6, wait=1e7), notifier))
-        table.rows.append(member("b"))
-        for _ in range(5):
+        notifier, table = Notifier(), Table([member("a")])
+        members = members_of(table, 5)
+        start = asyncio.create_task(
+            RunPeers(members, 5).gather(StartSettings(peers=1, calm=1e6, wait=1e7), notifier)
+        )
+
+        async def comes(who: Member) -> None:
+            table.rows.append(who)
+            members.on_event(Joined(who))
             await asyncio.sleep(0)
-            notifier.ring()
-        assert not start.done()
-        table.rows.append(member("c", 3))
+            notifier.notify("members")
+            await asyncio.sleep(0)
+
         await asyncio.sleep(0)
-        notifier.ring()
+        await comes(member("b"))
+        assert not start.done()
+        await comes(member("c", 3))
         await asyncio.wait_for(start, 30)
 
     asyncio.run(scene())

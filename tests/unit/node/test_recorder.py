@@ -16,6 +16,8 @@ import pytest
 from safetensors import safe_open
 from structlog.testing import capture_logs
 
+from pfl_node.daemon.disk_store import DiskStore
+from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import PeerGone, Reason, Refused, StoreError
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node.recorder import Recorder, checkpoint_facts, restore_checkpoint
@@ -51,15 +53,17 @@ class Scene:
         self.ended: list[int] = []
         self.observed: list[str] = []
         self.work = WorkCount()
+        learner = ToyLearner()
+        self.store = DiskStore(self.home)
         self.recorder = Recorder(
             self.settings,
-            self.home,
+            self.store,
             self.policy,
-            ToyLearner(),  # type: ignore[arg-type]
-            trainer,
+            learner,
+            ThreadTrainer.of(trainer, learner),
             work=self.work,
             publish=self.published.append,
-            ended=self.ended.append,
+            ended=lambda round: self.ended.append(round),
             observe=lambda event, _: self.observed.append(event),
         )
 
@@ -332,7 +336,7 @@ def test_a_stop_waits_for_a_checkpoint_that_is_being_written(
 def test_a_checkpoint_that_another_node_wrote_is_gone_on_from_and_told(tmp_path: Path) -> None:
     scene = play(tmp_path, lambda s: s.rounds(1), store={"checkpoint_every": 1})
     writer, told = scene.home.identity.id, list[str]()
-    assert restore_checkpoint(scene.policy, scene.settings, scene.home, LAYOUT, warn=told.append).round == 1
+    assert restore_checkpoint(scene.policy, scene.settings, scene.store, LAYOUT, warn=told.append).round == 1
     assert told == [
         f"checkpoint-000001.safetensors was written by node {writer}, and this is {scene.policy.me}: "
         "is it in the right place?"

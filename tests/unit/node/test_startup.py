@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import ConfigError, TaskError
+from pfl_node.node.ports import Plan
 from pfl_node.node.startup import check_lab, check_reports, entry_round, make_policy
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
@@ -29,7 +30,7 @@ class Pupil(Plain):
 def made(cls: type[Policy], learner: ToyLearner, **more: Any) -> Policy:
     settings: dict[str, Any] = {"policy": {"name": "mine"}, "task": {"name": "ward"}, "rounds": 7, "seed": 3}
     told = Settings.model_validate(settings | more)
-    return make_policy(cls, PolicyConfig(), told, PeerId("me"), learner, constant(1.0))
+    return make_policy(Plan(cls, PolicyConfig()), told, PeerId("me"), learner, constant(1.0))
 
 
 def test_a_policy_knows_its_run_and_how_many_samples_it_has() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from pfl_node.node.work_count import WorkCount
@@ -9,7 +11,7 @@ from pfl_node.node.work_count import WorkCount
 
 def test_models_are_counted_by_kind_and_the_seconds_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 12.5, 20.0, 21.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    monkeypatch.setattr("pfl_node.node.work_count.now", lambda: next(times))
     work = WorkCount()
     with work.of("trained"):
         pass
@@ -20,7 +22,11 @@ def test_models_are_counted_by_kind_and_the_seconds_in_all(monkeypatch: pytest.M
 
 
 def test_work_that_failed_or_was_stopped_is_not_counted() -> None:
-    work = WorkCount()
-    with pytest.raises(ZeroDivisionError), work.of("trained"):
-        raise ZeroDivisionError
+    async def go() -> WorkCount:
+        work = WorkCount()
+        with pytest.raises(ZeroDivisionError), work.of("trained"):
+            raise ZeroDivisionError
+        return work
+
+    work = asyncio.run(go())
     assert (dict(work.models), work.seconds) == ({}, 0.0)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import structlog
 
+from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.learning.trainer import Trainer
 from pfl_node.membership.member import Member
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, Suspected
-from pfl_node.node.lifecycle import Node
 from pfl_node.ops.logs import configure_logs
 from pfl_node.settings import LogSettings, Settings
 from pfl_node.store.data_dir import DataDir
@@ -33,13 +33,15 @@ def _as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def told(path: Path, scene: Callable[[Node], None], level: Any = "info") -> tuple[Node, list[dict[str, Any]]]:
+def told(
+    path: Path, scene: Callable[[DaemonNode], None], level: Any = "info"
+) -> tuple[DaemonNode, list[dict[str, Any]]]:
     """What the log says meanwhile."""
     stream = io.StringIO()
     configure_logs(LogSettings(level=level, format="json"), stream)
 
-    async def main() -> Node:
-        node = Node(Settings(), DataDir.open(path), Trainer())
+    async def main() -> DaemonNode:
+        node = DaemonNode(Settings(), DataDir.open(path), Trainer())
         scene(node)
         await node.close()
         return node
@@ -47,15 +49,15 @@ def told(path: Path, scene: Callable[[Node], None], level: Any = "info") -> tupl
     return asyncio.run(main()), [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def changes(node: Node) -> None:
+def changes(node: DaemonNode) -> None:
     for event in (Joined(BOB), Suspected(BOB), Changed(BOB), Died(BOB), Left(BOB)):
-        node.observer.membership(event)
+        node.node_observer.membership(event)
 
 
 def test_every_change_of_a_member_is_an_event_and_those_to_look_for_later_are_logged(tmp_path: Path) -> None:
     node, lines = told(tmp_path, changes)
-    assert [e.kind for e in node.observer.hub.recent()] == ["joined", "suspected", "changed", "died", "left"]
-    assert node.observer.hub.recent()[0].data["name"] == "bob"
+    assert [e.kind for e in node.node_observer.hub.recent()] == ["joined", "suspected", "changed", "died", "left"]
+    assert node.node_observer.hub.recent()[0].data["name"] == "bob"
     assert [(line["level"], line["event"]) for line in lines] == [
         ("info", "joined"),
         ("info", "suspected"),
@@ -70,30 +72,30 @@ def test_the_level_of_the_log_holds(tmp_path: Path) -> None:
 
 
 def test_bootstraps_and_the_node_itself_are_not_on_the_log_and_a_clash_of_ids_is(tmp_path: Path) -> None:
-    def scene(node: Node) -> None:
-        node.observer.membership(Joined(Member("s", "seed", "127.0.0.1:1", role="bootstrap")))
-        node.observer.membership(Changed(Member(node.id, "me")))
-        node.observer.membership(Clashed(Member(node.id, "me", "10.0.0.9:1")))
+    def scene(node: DaemonNode) -> None:
+        node.node_observer.membership(Joined(Member("s", "seed", "127.0.0.1:1", role="bootstrap")))
+        node.node_observer.membership(Changed(Member(node.id, "me")))
+        node.node_observer.membership(Clashed(Member(node.id, "me", "10.0.0.9:1")))
 
     node, lines = told(tmp_path, scene)
-    assert [e.kind for e in node.observer.hub.recent()] == ["joined", "warning"]
+    assert [e.kind for e in node.node_observer.hub.recent()] == ["joined", "warning"]
     assert [(line["level"], line["address"]) for line in lines] == [("warning", "10.0.0.9:1")]
 
 
 def test_a_flood_of_refused_messages_is_one_line_for_each_reason(tmp_path: Path) -> None:
-    def scene(node: Node) -> None:
+    def scene(node: DaemonNode) -> None:
         for _ in range(100):
             node.host.count("SendModel", "flood", "b", 0)
         node.host.count("GetModel", "not_served", "b", 0)
 
     node, lines = told(tmp_path, scene)
-    assert node.observer.hub.counts["refused"] == 101
+    assert node.node_observer.hub.counts["refused"] == 101
     assert [(line["event"], line["reason"]) for line in lines] == [("refused", "flood"), ("refused", "not_served")]
 
 
 def test_who_watches_does_not_hear_how_a_model_did_on_my_data(tmp_path: Path) -> None:
-    def scene(node: Node) -> None:
+    def scene(node: DaemonNode) -> None:
         node.guard.tell("kept_out", {"peer": "b", "reason": "gate", "loss": 2.302585, "mine": 0.5})
 
-    (event,) = told(tmp_path, scene)[0].observer.hub.recent(kinds={"kept_out"})
+    (event,) = told(tmp_path, scene)[0].node_observer.hub.recent(kinds={"kept_out"})
     assert event.data == {"peer": "b", "reason": "gate"}

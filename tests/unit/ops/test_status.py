@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pfl_node import __version__
+from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.errors import PeerGone
 from pfl_node.learning.trainer import Trainer
-from pfl_node.node.lifecycle import Node
 from pfl_node.node.recorder import Recorder
 from pfl_node.ops.status import details_of, status_of
 from pfl_node.settings import Settings
@@ -25,10 +25,10 @@ from tests.toy import ToyLearner, constant
 YOU = PeerId("you")
 
 
-def status(path: Path, change: Callable[[Node], None] | None = None, **settings: Any) -> tuple[Status, Any]:
+def status(path: Path, change: Callable[[DaemonNode], None] | None = None, **settings: Any) -> tuple[Status, Any]:
     async def go() -> Status:
         home = DataDir.open(path)
-        node = Node(Settings.model_validate(settings), home, Trainer())
+        node = DaemonNode(Settings.model_validate(settings), home, Trainer())
         try:
             await node.start()
             if change:
@@ -43,18 +43,18 @@ def status(path: Path, change: Callable[[Node], None] | None = None, **settings:
     return found, json.loads(found.json, parse_constant=lambda word: AssertionError(word))
 
 
-def learns(node: Node) -> None:
+def learns(node: DaemonNode) -> None:
     """As after some rounds, with figures that are not numbers among the others."""
-    node.policy = node.policy_class(
-        me=node.id, cfg=node.policy_config, model=constant(0.0), rounds=None, seed=0, rng=random.Random(0)
+    node.policy = node.plan.policy(
+        me=node.id, cfg=node.plan.cfg, model=constant(0.0), rounds=None, seed=0, rng=random.Random(0)
     )
     node.policy.round = 7
     node.state = "training"
     node.recorder = Recorder(
         node.settings,
-        node.home,
+        node.store,
         node.policy,
-        ToyLearner(),  # type: ignore[arg-type]
+        ToyLearner(),
         node.trainer,
         work=node.work,
         publish=lambda _: None,
@@ -128,7 +128,7 @@ def test_after_some_rounds_it_tells_its_figures_in_plain_json(tmp_path: Path) ->
 def test_the_details_are_the_same_for_a_swarms_report(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
 
-    def look(node: Node) -> None:
+    def look(node: DaemonNode) -> None:
         learns(node)
         seen.append(details_of(node))
 

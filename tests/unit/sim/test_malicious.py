@@ -203,7 +203,6 @@ def test_a_failure_of_a_step_reaches_the_policy_and_a_stop_closes_it() -> None:
 
 
 def test_a_liar_calls_every_model_perfect() -> None:
-    lie = liar(AttackSettings(kind=("lying_scores",)))
-    assert lie is not None
-    assert lie(Eval(3.0, 0.1, 20)) == Eval(0.0, 1.0, 20)
-    assert liar(AttackSettings(kind=("nan",))) is None
+    score = Eval(3.0, 0.1, 20)
+    assert liar(AttackSettings(kind=("lying_scores",)))(score) == Eval(0.0, 1.0, 20)
+    assert liar(AttackSettings(kind=("nan",)))(score) == score

@@ -15,10 +15,10 @@ from pfl_node.model import Entry, Layout, Model
 from pfl_node.predictions import pack
 from pfl_node.protocol.mailbox import Limits, Mailbox
 from pfl_node.settings import WireSettings
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.client import PeerClient
-from pfl_node.wire.codec import Envelope, encode
+from pfl_node.wire.codec import encode
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.endpoint import Endpoint, channel_options
 from pfl_node.wire.server import PeerService
@@ -143,7 +143,7 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Bob's address."""
     endpoint = Endpoint(tls=tls)
-    PeerService(house, settings, quiet=quiet).attach(endpoint)
+    PeerService(house, settings, status=house.status, quiet=quiet).attach(endpoint)
     await endpoint.bind("127.0.0.1:0")
     await endpoint.start()
     try:

@@ -21,9 +21,9 @@ from pfl_node.errors import Reason, Refused
 from pfl_node.model import Layout, Model
 from pfl_node.protocol.mailbox import Limits
 from pfl_node.settings import WireSettings
-from pfl_node.types import Eval, Offer, PeerId
+from pfl_node.types import Envelope, Eval, Offer, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.codec import MAX_NOTES, Envelope, encode
+from pfl_node.wire.codec import MAX_NOTES, encode
 from pfl_node.wire.framing import MAX_HEADER
 from pfl_node.wire.statuses import REASON_KEY
 from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, raw_channel, serving

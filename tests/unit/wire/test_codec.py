@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pfl_node.errors import Reason, Refused
 from pfl_node.model import Entry, Layout, Model, Vector
 from pfl_node.settings import WireSettings
-from pfl_node.types import Offer, PeerId
+from pfl_node.types import Envelope, Offer, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.codec import MAX_NOTES, Decoder, Envelope, encode
+from pfl_node.wire.codec import MAX_NOTES, Decoder, encode
 from pfl_node.wire.framing import MAX_HEADER, frame
 
 ENVELOPE = Envelope(PeerId("ann"), "run", round=3, tag=2, samples=40, notes={"share": 0.25})

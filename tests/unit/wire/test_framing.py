@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pfl_node.errors import Reason, Refused
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.settings import WireSettings
-from pfl_node.types import PeerId
+from pfl_node.types import Envelope, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.codec import Envelope, encode
+from pfl_node.wire.codec import encode
 from pfl_node.wire.framing import ALIGNMENT, MAX_HEADER, SPARE, frame, parse
 
 words = st.text(max_size=20)

@@ -10,8 +10,8 @@ from pfl_node.errors import Reason, Refused
 from pfl_node.model import Layout
 from pfl_node.node.host import MAX_ID
 from pfl_node.settings import WireSettings
-from pfl_node.types import Offer
-from pfl_node.wire.codec import MAX_NOTES, ONE_MESSAGE, Envelope, encode
+from pfl_node.types import Envelope, Offer
+from pfl_node.wire.codec import MAX_NOTES, ONE_MESSAGE, encode
 from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, serving
 
 SMALL, FULL, STREAM = layout_of(90), layout_of(ONE_MESSAGE // 4 - 10), layout_of(700_000)

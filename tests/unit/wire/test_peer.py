@@ -13,10 +13,10 @@ import pytest
 from pfl_node.errors import PeerGone, Reason, Refused
 from pfl_node.model import Model
 from pfl_node.settings import WireSettings
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire import peer_pb2_grpc
-from pfl_node.wire.codec import Decoder, Envelope, encode
+from pfl_node.wire.codec import Decoder, encode
 from pfl_node.wire.endpoint import Endpoint
 from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, raw_channel, serving
 

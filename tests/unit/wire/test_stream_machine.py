@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pfl_node.errors import Reason
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.settings import WireSettings
-from pfl_node.types import Offer
+from pfl_node.types import Envelope, Offer
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.codec import Decoder, Envelope, encode
+from pfl_node.wire.codec import Decoder, encode
 from pfl_node.wire.server import PeerService
 from pfl_node.wire.statuses import REASON_KEY, STATUS
 from tests.unit.wire.small_host import ANN, RUN, House, layout_of, model_of

@@ -1,0 +1,229 @@
+"""A real node: `Node` with gRPC, SWIM, a data directory and what an operator sees of it.
+
+The port opens first, then torch is loaded, then the node joins: a member is a node that can take part.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from pfl_node.daemon.advertise import advertised_address
+from pfl_node.daemon.disk_store import DiskStore
+from pfl_node.daemon.thread_trainer import ThreadTrainer
+from pfl_node.daemon.tls_setup import tls_of
+from pfl_node.errors import StoreError
+from pfl_node.learning.build import learner_at
+from pfl_node.learning.trainer import Trainer
+from pfl_node.membership.member import Member, State
+from pfl_node.membership.member_events import Changed, Died, JoinRefused, Left, MemberEvent
+from pfl_node.membership.service import Membership
+from pfl_node.node.lifecycle import Node
+from pfl_node.node.ports import MembersListener, Plan
+from pfl_node.node.startup import check_lab, place_of
+from pfl_node.ops.observer import NodeObserver
+from pfl_node.ops.status import status_of
+from pfl_node.policies import configure, load_policy
+from pfl_node.settings import Settings
+from pfl_node.sim.attacks.malicious import role_of
+from pfl_node.store.data_dir import DataDir
+from pfl_node.types import PeerId
+from pfl_node.wire.client import PeerClient
+from pfl_node.wire.dialer import Dialer
+from pfl_node.wire.endpoint import Endpoint, join_address
+from pfl_node.wire.server import PeerService
+
+log = structlog.get_logger(__name__)
+
+
+class SwimMembers:
+    """The members of one run, from the membership that all runs and the seeds share. What it works out from all
+    members it keeps until they change."""
+
+    def __init__(
+        self, membership: Membership, settings: Settings, told: Callable[[MemberEvent], None], store: DiskStore
+    ) -> None:
+        self.listener: MembersListener | None = None
+        self._membership = membership
+        self._settings = settings
+        self._told = told
+        self._store = store
+        self._alive: dict[PeerId, str] | None = None  # None: to be worked out again
+        self._finished: tuple[PeerId, ...] = ()
+
+    @property
+    def joined(self) -> bool:
+        return self._membership.joined
+
+    @property
+    def pauses(self) -> int:
+        return self._membership.pauses
+
+    async def start(self, address: str) -> None:
+        await self._membership.start(self._settings.peer_seed, advertise=address)
+
+    def alive(self) -> Mapping[PeerId, str]:
+        if self._alive is None:
+            run, rounds, me = self._settings.run, self._settings.rounds, self._membership.me.id
+            mine = [m for m in self._membership.members() if m.run == run and m.role == "node" and m.id != me]
+            self._alive = {PeerId(m.id): m.address for m in mine if m.state.present}
+            left = [m for m in mine if m.state is State.LEFT and rounds is not None and m.round >= rounds]
+            self._finished = tuple(PeerId(m.id) for m in left)
+        return self._alive
+
+    def rounds(self) -> Mapping[PeerId, int]:
+        return Rounds(self.alive(), self._membership)
+
+    def finished(self) -> Sequence[PeerId]:
+        self.alive()
+        return self._finished
+
+    def everyone(self) -> tuple[PeerId, ...]:
+        return tuple(sorted({*self.alive(), *self.finished()}))
+
+    def announce(self, round: int) -> None:
+        self._membership.set_round(round)
+
+    def ask(self, peers: Iterable[PeerId]) -> None:
+        self._membership.ask(peers)
+
+    async def leave(self) -> None:
+        await self._membership.leave()
+
+    async def close(self) -> None:
+        await self._membership.close()
+
+    def on_event(self, event: MemberEvent) -> None:
+        self._alive = None
+        self._told(event)
+        if self.listener is None:
+            return
+        match event:
+            case Died() | Left():
+                self.listener.gone(PeerId(event.member.id))
+            case JoinRefused():
+                self.listener.refused(event.reason)
+            case Changed() if event.member.id == self._membership.me.id:
+                self._keep_incarnation(event.member.incarnation)
+        self.listener.changed()
+
+    def _keep_incarnation(self, incarnation: int) -> None:
+        """A full disk costs nothing here: after a restart the others tell the node again."""
+        try:
+            self._store.keep_incarnation(incarnation)
+        except StoreError as error:
+            log.error("the incarnation was not written; training goes on", error=str(error))
+
+
+class Rounds(Mapping[PeerId, int]):
+    """The rounds of members, looked up when they are asked for."""
+
+    def __init__(self, members: Mapping[PeerId, str], membership: Membership) -> None:
+        self._members = members
+        self._membership = membership
+
+    def __getitem__(self, peer: PeerId) -> int:
+        self._members[peer]
+        member = self._membership.get(peer)
+        return member.round if member else 0
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._members
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+
+class GrpcNetwork(PeerClient):
+    """Calls to peers, and the endpoint at which theirs arrive."""
+
+    def __init__(self, me: PeerId, settings: Settings, dialer: Dialer | None, endpoint: Endpoint) -> None:
+        super().__init__(me, settings.run, settings.wire, dialer)
+        self._endpoint = endpoint
+
+    async def serving(self, ready: bool) -> None:
+        await self._endpoint.serving(ready)
+
+    async def close(self) -> None:
+        await super().close()
+        await self._endpoint.stop()
+
+
+class DaemonNode(Node):
+    """`await start()`, `await run()`, `await close()`. An ordinary object; many live in one process and share a
+    trainer's thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        home: DataDir,
+        thread: Trainer,
+        observe: Callable[[str, Mapping[str, Any]], None] | None = None,
+        *,
+        lab: bool = False,
+    ) -> None:
+        self.home = home
+        self.tls = tls_of(settings, home)
+        policy = load_policy(settings.policy.name)
+        check_lab(policy, settings, lab=lab)
+        store = DiskStore(home)
+        place = place_of(settings, store)
+        dialer = self.tls.dialer if self.tls else None
+        self.endpoint = Endpoint(tls=self.tls)
+        self.client = GrpcNetwork(home.identity.id, settings, dialer, self.endpoint)
+        self.node_observer = NodeObserver(self)
+        self.membership = self._membership(settings, dialer)
+        self._members = SwimMembers(self.membership, settings, self.node_observer.membership, store)
+        super().__init__(
+            settings,
+            Plan(policy, configure(policy, settings.policy.options)),
+            store=store,
+            network=self.client,
+            members=self._members,
+            trainer=ThreadTrainer(thread, lambda account: learner_at(settings, place, account)),
+            observer=self.node_observer,
+            # On a lab's one machine, and where TLS says who calls, names are sure.
+            certain=lab or self.tls is not None or settings.guard.names,
+            role=role_of(settings, place.index, settings.task.nodes),
+            observe=observe,
+        )
+        self.host.tell = self.client.traffic.tell = self.node_observer.tell
+        if self.tls:
+            self.tls.door.on_refused = lambda call, why, who: self.host.count(call, why, who, 0)
+
+    def _membership(self, settings: Settings, dialer: Dialer | None) -> Membership:
+        who = self.home.identity
+        name = settings.name or f"node-{who.id[:6]}"
+        return Membership(
+            Member(id=who.id, name=name, address="", role="node", run=settings.run, incarnation=who.incarnation),
+            settings.membership,
+            rng=random.Random(f"{settings.seed}/membership/{who.id}"),
+            on_event=lambda event: self._members.on_event(event),
+            dialer=dialer,
+        )
+
+    async def start(self) -> None:
+        """Open the port. Needs no torch."""
+        service = PeerService(
+            self.host, self.settings.wire, status=lambda: status_of(self), seen=self.node_observer
+        )
+        service.attach(self.endpoint)
+        self.membership.attach(self.endpoint)
+        await self.endpoint.bind(self.settings.listen, self.membership.bind)
+        await self.endpoint.start()
+        mine, bound = self.settings, self.endpoint
+        self.address = join_address(
+            *await advertised_address(mine.advertise, bound.host, bound.port, mine.peer_seed)
+        )
+        await self.node_observer.open()
+
+    async def close(self) -> None:
+        """Give back the port, the channels and the directory, however far it came."""
+        await self.node_observer.close()
+        await super().close()

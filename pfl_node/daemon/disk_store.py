@@ -1,0 +1,73 @@
+"""The store of a real node: its data directory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pfl_node import __version__
+from pfl_node.model import Layout, Model
+from pfl_node.node.ports import Kept, LearnerFacts
+from pfl_node.protocol.privacy.controls import PrivacyControls, privacy_of
+from pfl_node.settings import Settings
+from pfl_node.store.checkpoint import save_model
+from pfl_node.store.checkpoints import Checkpoints
+from pfl_node.store.data_dir import DataDir, Identity
+from pfl_node.store.journal import Journal, last_round
+
+
+class DiskStore:
+    """An open data directory."""
+
+    def __init__(self, home: DataDir) -> None:
+        self._home = home
+        self._journal: Journal | None = None
+
+    @property
+    def identity(self) -> Identity:
+        return self._home.identity
+
+    @property
+    def slot(self) -> int:
+        return self._home.slot
+
+    def keep_incarnation(self, incarnation: int) -> None:
+        self._home.keep_incarnation(incarnation)
+
+    def open_journal(self) -> None:
+        self._journal = Journal(self._home.journal)
+
+    def write(self, event: str, data: Mapping[str, Any]) -> None:
+        assert self._journal is not None
+        self._journal.write(event, data, time=time.time())
+
+    def sync(self) -> None:
+        assert self._journal is not None
+        self._journal.sync()
+
+    def last_round(self) -> int | None:
+        return last_round(self._home.journal)
+
+    def load_checkpoint(self, layout: Layout, facts: Mapping[str, str]) -> Kept | None:
+        found = Checkpoints(self._home.checkpoint).load(layout, **facts)
+        return Kept(found.state, found.path.name, found.facts.get("node")) if found else None
+
+    def save_checkpoint(self, state: Mapping[str, Any], layout: Layout, facts: Mapping[str, str]) -> None:
+        who = self.identity
+        told = {"node": who.id, "incarnation": str(who.incarnation), "version": __version__}
+        Checkpoints(self._home.checkpoint).save(state, layout, told=told, **facts)
+
+    def save_model(self, model: Model, learner: LearnerFacts, facts: Mapping[str, str]) -> None:
+        tensors: Any = learner
+        save_model(self._home.model, tensors.tensors(model), **facts)
+
+    def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:
+        return privacy_of(settings, self._home, certain=certain)
+
+    def close_journal(self) -> None:
+        if self._journal:
+            self._journal.close()
+
+    def close(self) -> None:
+        self._home.close()

@@ -1,0 +1,87 @@
+"""Calls to peers. A peer that is gone or refuses is missing from the answer; recorder and guard hear why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from pfl_node.errors import PeerError, Reason, Refused
+from pfl_node.model import Model
+from pfl_node.node.context import NodeContext
+from pfl_node.node.ports import now
+from pfl_node.node.waiting import PendingWaits
+from pfl_node.steps import Ask, Fetch, Send
+from pfl_node.types import Eval, Offer, PeerId
+
+T = TypeVar("T")
+Call = Callable[[PeerId, str], Awaitable[T]]  # of a peer at an address
+ANSWERED = frozenset({"Fetch", "EvaluateModel"})  # calls whose answer can be bad
+SPOILED = frozenset({Reason.NOT_FINITE, Reason.CHECKSUM, Reason.BOMB, Reason.TOO_LARGE, Reason.GARBAGE})
+
+
+class Calls:
+    """One for each driver."""
+
+    def __init__(self, context: NodeContext, waits: PendingWaits) -> None:
+        self._context = context
+        self._waits = waits
+        self._pulls = asyncio.Semaphore(context.settings.wire.concurrency)  # of what I ask for
+
+    async def fetch(self, step: Fetch, mine: Model) -> tuple[Offer, ...]:
+        learner, network = self._context.learner, self._context.network
+        layout = learner.predictions if step.part == "predictions" else learner.layout.of(step.part)
+        if layout is None:
+            return ()
+        found = await self._each("Fetch", step.peers, lambda p, a: network.fetch(p, a, step.part, layout))
+        return self._context.guard.fetched(found.values(), mine, now())
+
+    async def ask(self, step: Ask) -> dict[PeerId, Eval]:
+        network = self._context.network
+        return await self._each("EvaluateModel", step.peers, lambda p, a: network.evaluate(p, a, step.model))
+
+    async def push(self, peer: PeerId, step: Send) -> int | PeerError | None:
+        """The bytes that moved, why none did, or None where the peer is not known."""
+        said = {
+            "round": step.round,
+            "tag": step.tag,
+            "notes": step.notes,
+            "samples": self._context.learner.samples,
+        }
+        return await self._reach(
+            "SendModel",
+            peer,
+            lambda p, a: self._context.network.send(p, a, step.model, **said),  # type: ignore[arg-type]
+        )
+
+    async def _each(self, call: str, peers: Iterable[PeerId], go: Call[T]) -> dict[PeerId, T]:
+        """Call these peers, as many at a time as the settings allow. Those in quarantine are missing, too: nobody
+        would use their answer."""
+        once = self._context.guard.free(dict.fromkeys(peers), now())
+        with self._waits.on(call) as wait:
+            wait.peers = still = dict.fromkeys(once)
+
+            async def pull(peer: PeerId) -> T | PeerError | None:
+                async with self._pulls:
+                    answer = await self._reach(call, peer, go)
+                del still[peer]
+                return answer
+
+            answers = await asyncio.gather(*map(pull, once))
+        pairs = zip(once, answers, strict=True)
+        return {p: a for p, a in pairs if a is not None and not isinstance(a, PeerError)}
+
+    async def _reach(self, call: str, peer: PeerId, go: Call[T]) -> T | PeerError | None:
+        address = self._context.peers().get(peer)
+        if address is None:
+            return None
+        try:
+            return await go(peer, address)
+        except PeerError as error:
+            if isinstance(error, Refused) and error.reason is Reason.STALE_ROUND:
+                self._context.mailbox.overtaken(peer, error.round)
+                self._context.notifier.notify("rounds")
+            if isinstance(error, Refused) and call in ANSWERED and error.reason in SPOILED:
+                self._context.guard.offence(peer, error.reason, now())
+            self._context.diary.failed(call, error)
+            return error
