@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.report import show
+from pfl_node.policies import policies_in
 from pfl_node.settings import Settings
-from pfl_node.settings.load import policies_in
 from pfl_node.sim import comparison_table
 from pfl_node.sim.policy_comparison import Entrant, PolicyComparison, compare, enter
 

@@ -96,3 +96,11 @@ def line_of(error: BaseException) -> str:
         if os.path.isabs(frame.filename) and not frame.filename.startswith(not_theirs):
             return f" ({Path(frame.filename).name}, line {frame.lineno})"
     return ""
+
+
+def users_fault(what: str, place: str, error: Exception, kind: type[PflError]) -> PflError | None:
+    """One line for a failure in the code at `place` (`file.py:Name`); None when it is not from there."""
+    where = line_of(error)
+    if ":" not in place or not where or isinstance(error, PflError):
+        return None
+    return kind(f"{what} {place} failed{where}: {in_a_line(error)}")

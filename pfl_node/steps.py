@@ -73,7 +73,7 @@ class Send(Step[tuple[PeerId, ...]]):
 class Gather(Step[tuple[Offer, ...]]):
     """What these peers sent for this round, in the order asked. Ends when all are there, or as many as the
     settings call enough, when those missing are known to be dead or in a later round, or when the deadline is
-    over. It adapts to what each peer needs (`protocol/deadlines.py`) and is never longer than the patience (seconds; None:
+    over. It adapts to what each peer needs and is never longer than the patience (seconds; None:
     the node's own). `others` adds what else came for the round, from peers that were not waited for. A policy that
     is `late` gets what came too late for the rounds before, too, with the round it was for."""
 

@@ -68,8 +68,7 @@ def chaos(
 
 def _names(policy: str | None) -> tuple[str, ...]:
     """Checked before anything runs."""
-    from pfl_node.policies import load_policy
-    from pfl_node.settings.load import policies_in
+    from pfl_node.policies import load_policy, policies_in
 
     names = tuple(policies_in(policy or "all"))
     if not names:

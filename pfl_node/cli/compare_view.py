@@ -68,8 +68,8 @@ def run_comparison(
 
 def _check(settings: "Settings", names: Sequence[str]) -> None:
     """All but the policies, which `enter` looks at."""
+    from pfl_node.daemon.preflight import check
     from pfl_node.settings import PolicySettings
-    from pfl_node.settings.load import check
 
     if not names:
         raise ConfigError("--policy names none: give one, several with commas between them, or all")

@@ -189,8 +189,9 @@ def audit(
 ) -> int:
     """Attack nodes: which samples do they train on? With and without the privacy controls."""
     from pfl_node.cli.audit_view import show as show_findings
+    from pfl_node.daemon.preflight import check
     from pfl_node.lab.audit.audit import audited, with_privacy
-    from pfl_node.settings.load import check, load_settings
+    from pfl_node.settings.load import load_settings
 
     given = {"policy.name": policy, "rounds": rounds, "seed": seed}
     settings = load_settings(overrides=given, sets=sets or ())

@@ -91,7 +91,7 @@ def takes_settings(
 
 def load(given: FlagValue) -> "Settings":
     """The effective settings, checked before anything heavy is imported."""
-    from pfl_node.settings.load import check
+    from pfl_node.daemon.preflight import check
 
     settings = unchecked(given)
     check(settings)
@@ -100,9 +100,13 @@ def load(given: FlagValue) -> "Settings":
 
 def unchecked(given: FlagValue) -> "Settings":
     """The effective settings; whether there are such a policy and such a task is not asked."""
+    from pfl_node.policies import knobs_of
     from pfl_node.settings.load import load_settings
 
-    return load_settings(config=given.config, overrides=given.overrides, sets=given.sets or (), environ=os.environ)
+    sets = given.sets or ()
+    return load_settings(
+        config=given.config, overrides=given.overrides, sets=sets, environ=os.environ, knobs=knobs_of
+    )
 
 
 def _parameter(flag: Flag) -> inspect.Parameter:

@@ -55,7 +55,7 @@ def sim(
 ) -> int:
     """Simulate a swarm: one seed decides everything, and the same seed gives the same journal. Several policies or
     seeds are compared in one table."""
-    from pfl_node.settings.load import policies_in
+    from pfl_node.policies import policies_in
     from pfl_node.sim.faults import node_ids, parse_faults
 
     faults = parse_faults(fault or (), node_ids(nodes))
@@ -98,8 +98,8 @@ def apart(sets: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
 
 def with_own(settings: "Settings", name: str, own: dict[str, dict[str, Any]]) -> "Settings":
     """For one policy: its knobs and nobody else's, checked."""
+    from pfl_node.daemon.preflight import check
     from pfl_node.settings import PolicySettings
-    from pfl_node.settings.load import check
     from pfl_node.sim.policy_comparison import check_own
 
     check_own(own, [name])

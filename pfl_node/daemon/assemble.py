@@ -22,13 +22,12 @@ from pfl_node.membership.member import Member, State
 from pfl_node.membership.member_events import Changed, Died, JoinRefused, Left, MemberEvent
 from pfl_node.membership.service import Membership
 from pfl_node.node.lifecycle import Node
-from pfl_node.node.ports import MembersListener, Plan
+from pfl_node.node.ports import HONEST, MembersListener, Plan, RoleOf
 from pfl_node.node.startup import check_lab, place_of
 from pfl_node.ops.observer import NodeObserver
 from pfl_node.ops.status import status_of
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
-from pfl_node.sim.attacks.malicious import role_of
 from pfl_node.store.data_dir import DataDir
 from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
@@ -156,8 +155,8 @@ class GrpcNetwork(PeerClient):
 
 
 class DaemonNode(Node):
-    """`await start()`, `await run()`, `await close()`. An ordinary object; many live in one process and share a
-    trainer's thread."""
+    """`await start()`, `await run()`, `await close()`. Many nodes can share one process and one trainer thread.
+    `role_of` is given by a lab, which may make nodes malicious; a daemon is honest."""
 
     def __init__(
         self,
@@ -166,14 +165,15 @@ class DaemonNode(Node):
         thread: Trainer,
         observe: Callable[[str, Mapping[str, Any]], None] | None = None,
         *,
-        lab: bool = False,
+        role_of: RoleOf | None = None,
     ) -> None:
         self.home = home
         self.tls = tls_of(settings, home)
         policy = load_policy(settings.policy.name)
-        check_lab(policy, settings, lab=lab)
+        check_lab(policy, settings, lab=role_of is not None)
         store = DiskStore(home)
         place = place_of(settings, store)
+        role = role_of(settings, place.index, place.nodes) if role_of else HONEST
         dialer = self.tls.dialer if self.tls else None
         self.endpoint = Endpoint(tls=self.tls)
         self.client = GrpcNetwork(home.identity.id, settings, dialer, self.endpoint)
@@ -186,11 +186,11 @@ class DaemonNode(Node):
             store=store,
             network=self.client,
             members=self._members,
-            trainer=ThreadTrainer(thread, lambda account: learner_at(settings, place, account)),
+            trainer=ThreadTrainer(thread, lambda account: learner_at(settings, place, account, role.poison)),
             observer=self.node_observer,
             # On a lab's one machine, and where TLS says who calls, names are sure.
-            certain=lab or self.tls is not None or settings.guard.names,
-            role=role_of(settings, place.index, settings.task.nodes),
+            certain=role_of is not None or self.tls is not None or settings.guard.names,
+            role=role,
             observe=observe,
         )
         self.host.tell = self.client.traffic.tell = self.node_observer.tell

@@ -15,6 +15,7 @@ from pfl_node.store.checkpoint import save_model
 from pfl_node.store.checkpoints import Checkpoints
 from pfl_node.store.data_dir import DataDir, Identity
 from pfl_node.store.journal import Journal, last_round
+from pfl_node.store.privacy_ledger import PrivacyLedger
 
 
 class DiskStore:
@@ -63,7 +64,7 @@ class DiskStore:
         save_model(self._home.model, tensors.tensors(model), **facts)
 
     def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:
-        return privacy_of(settings, self._home, certain=certain)
+        return privacy_of(settings, PrivacyLedger(self._home.path), certain=certain)
 
     def close_journal(self) -> None:
         if self._journal:

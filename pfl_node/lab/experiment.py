@@ -34,7 +34,7 @@ class PaperFigure:
 
     run: str
     point: str
-    metric: str  # a name of `sim/neighbour_metrics.py`
+    metric: str  # a name of `sim/outcome.py`
     value: float  # in the metric's own unit: accuracies between 0 and 1
 
 

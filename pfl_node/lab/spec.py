@@ -11,13 +11,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from pfl_node.daemon.preflight import check_names
 from pfl_node.errors import ConfigError, PflError, nearest
 from pfl_node.lab.experiment import Cell, Claim, Experiment, PaperFigure, Scale
 from pfl_node.lab.measures import from_paper
 from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, given, slug
 from pfl_node.lab.spec_schema import parse as parse
 from pfl_node.settings import Settings
-from pfl_node.settings.load import check_names, flag, load_settings
+from pfl_node.settings.load import flag, load_settings
 from pfl_node.settings.schema import NAMED, sections
 
 SHIPPED = files("pfl_node.lab") / "specs"

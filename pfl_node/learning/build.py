@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pfl_node.learning.task import Place
+from pfl_node.learning.task import Place, Task
 from pfl_node.settings import Settings
-from pfl_node.sim.attacks.label_flip import poisoned
 
 if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner
     from pfl_node.protocol.privacy.dp_account import DpAccount
 
+Poison = Callable[[Task, Settings, Place], Task]
 
-def learner_at(settings: Settings, place: Place, account: DpAccount | None = None) -> Learner:
-    """Of the settings' task."""
+
+def learner_at(
+    settings: Settings, place: Place, account: DpAccount | None = None, poison: Poison | None = None
+) -> Learner:
+    """The learner of the configured task at this place. `poison` changes the task of a malicious node."""
     from pfl_node.learning.learner import Learner
     from pfl_node.learning.tasks import load_task
 
-    task = poisoned(load_task(settings.task, place), settings, place)
+    task = load_task(settings.task, place)
+    if poison is not None:
+        task = poison(task, settings, place)
     return Learner(task, settings.train, settings.device, settings.privacy, account)

@@ -23,7 +23,7 @@ from pfl_node.learning.training_loop import Between, TrainingRun
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Model, Vector
 from pfl_node.protocol.privacy.dp_account import DpAccount, DpStep
-from pfl_node.settings.privacy_section import PrivacySettings
+from pfl_node.settings.sections import PrivacySettings
 
 if TYPE_CHECKING:
     from opacus import GradSampleModule

@@ -31,7 +31,7 @@ from pfl_node.learning.workspace_pool import pool_for
 from pfl_node.model import Layout, Model
 from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import TrainSettings
-from pfl_node.settings.privacy_section import PrivacySettings
+from pfl_node.settings.sections import PrivacySettings
 from pfl_node.types import Eval, Part, Split
 
 NOT_PRIVATE = (

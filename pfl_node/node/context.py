@@ -13,7 +13,7 @@ from pfl_node.node.work_count import WorkCount
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.settings import Settings
-from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import PeerId
 

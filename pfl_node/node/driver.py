@@ -7,7 +7,6 @@ from math import inf
 from typing import Any
 
 from pfl_node.errors import ConfigError, SimulationStuck
-from pfl_node.fault import users_fault
 from pfl_node.node.calls import Calls
 from pfl_node.node.context import NodeContext
 from pfl_node.node.gather import LOOK, Gatherer
@@ -16,6 +15,7 @@ from pfl_node.node.linger import LingerTimer
 from pfl_node.node.ports import now
 from pfl_node.node.push import Pusher
 from pfl_node.node.waiting import PendingWaits
+from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.steps import (

@@ -17,12 +17,11 @@ from pfl_node.node.notifier import Notifier
 from pfl_node.node.ports import HONEST, Job, LearnerFacts, Role, Tell, Trainer, nobody, now
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
-from pfl_node.protocol.peer_table import BoundedCounter
 from pfl_node.protocol.privacy.noisy_scores import NoisyScores
 from pfl_node.protocol.published import PublishedModels
-from pfl_node.protocol.rate_limit import EffortLimit, RateLimit
+from pfl_node.protocol.rate_limit import BoundedCounter, EffortLimit, RateLimit
 from pfl_node.settings import ServeSettings
-from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId, weight
 

@@ -10,7 +10,6 @@ import structlog
 
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.failpoints import afailpoint
-from pfl_node.fault import users_fault
 from pfl_node.node.catchup import CatchUp
 from pfl_node.node.context import NodeContext
 from pfl_node.node.driver import Driver
@@ -33,6 +32,7 @@ from pfl_node.node.ports import (
 from pfl_node.node.recorder import Recorder, restore_checkpoint
 from pfl_node.node.startup import check_reports, entry_round, fresh_seed, make_policy
 from pfl_node.node.work_count import WorkCount
+from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox, limits_of

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from pfl_node.learning.build import Poison
 from pfl_node.model import Layout, Model
 from pfl_node.policies.base import Policy, PolicyConfig
-from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Average
 from pfl_node.types import Eval, Offer, Part, PeerId
 
@@ -50,10 +51,12 @@ class Role:
     policy: Callable[[type[Policy]], type[Policy]] = lambda cls: cls
     guard: Callable[[GuardSettings], GuardSettings] = lambda settings: settings
     score: Callable[[Eval], Eval] = lambda score: score  # what it says about a model of a peer
+    poison: Poison | None = None  # what becomes of its task
     honest: bool = True
 
 
 HONEST = Role()
+RoleOf = Callable[["Settings", int | None, int | None], Role]  # of the node at a place among so many
 
 
 # -- learning --------------------------------------------------------------------------------------------------

@@ -252,6 +252,6 @@ FIGURES = (
            _checkpoint_age),
     Figure(N + "certificate_expiry_timestamp_seconds", "gauge", (),
            "When this node's certificate expires, since 1970; absent: there is no TLS.", _expiry),
-    Figure(N + "events", "counter", ("kind",), "What happened, by kind.", _by(lambda n: n.node_observer.hub.counts)),
-    Figure(N + "watchers", "gauge", (), "Who watches the events now.", lambda n: _one(n.node_observer.hub.watchers)),
+    Figure(N + "events", "counter", ("kind",), "Events, by kind.", _by(lambda n: n.node_observer.hub.counts)),
+    Figure(N + "watchers", "gauge", (), "Current watchers.", lambda n: _one(n.node_observer.hub.watchers)),
 )  # fmt: skip

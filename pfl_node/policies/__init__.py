@@ -53,6 +53,17 @@ POLICIES: dict[str, type[Policy]] = {
 }
 
 
+def policies_in(name: str) -> list[str]:
+    """The policies that `policy.name` lists where several may run: `pens,el`; `all` is the whole table."""
+    words = [word.strip() for word in name.split(",") if word.strip()]
+    return list(dict.fromkeys(one for word in words for one in (POLICIES if word == "all" else [word])))
+
+
+def knobs_of(name: str) -> set[str]:
+    """The knobs of these policies."""
+    return {knob for one in policies_in(name) for knob in load_policy(one).Config.model_fields}
+
+
 def load_policy(name: str) -> type[Policy]:
     """A policy of the table, of a file (`path/file.py:Class`) or of a module (`package.module:Class`)."""
     if name in POLICIES:

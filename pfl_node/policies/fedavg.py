@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy, PolicyConfig
-from pfl_node.policies.sampling import sample
+from pfl_node.policies.topology import sample
 from pfl_node.steps import Average, Fetch, Fresh, Gather, Peers, Report, Send, Train
 from pfl_node.types import Offer
 

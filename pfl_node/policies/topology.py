@@ -14,6 +14,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
+from pfl_node.seeds import seed_from
 from pfl_node.types import PeerId
 
 Graph = dict[PeerId, tuple[PeerId, ...]]
@@ -163,6 +164,24 @@ def _mixed(numbers: Lots) -> Lots:
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
+
+
+# -- who takes part in a round ---------------------------------------------------------------------------------
+
+
+def sample(members: Iterable[PeerId], *, fraction: float, seed: int, round: int) -> tuple[PeerId, ...]:
+    """That fraction of the members, at least one of them, sorted by id.
+
+    Everybody draws a lot with the own id and the lowest are in. So a member that comes or goes changes little:
+    nodes that do not know of it yet agree with the others on nearly everybody.
+    """
+    return _lowest(tuple(sorted(set(members))), fraction, seed, round)
+
+
+@lru_cache(maxsize=64)
+def _lowest(members: tuple[PeerId, ...], fraction: float, seed: int, turn: int) -> tuple[PeerId, ...]:
+    wanted = max(round(fraction * len(members)), 1)
+    return tuple(sorted(sorted(members, key=lambda m: seed_from(seed, "sample", turn, m))[:wanted]))
 
 
 # -- what they are made of -------------------------------------------------------------------------------------

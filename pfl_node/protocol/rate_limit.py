@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
+from typing import TypeVar
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.types import PeerId
 
+K = TypeVar("K")
+
 MINUTE = 60.0
+NAMES = 2048
 CALLERS = 4096  # who are remembered; without TLS there can be very many names within a minute
 
 
@@ -71,3 +75,22 @@ class EffortLimit:
 
     def done(self, peer: PeerId, seconds: float, now: float) -> None:
         self.work.add(peer, seconds, now)
+
+
+class BoundedCounter(Counter[K]):
+    """A Counter of at most so many keys. The one that was counted longest ago makes room, and its count goes to
+    `rest`, where there is one: the total stays right."""
+
+    def __init__(self, rest: K | None = None, *, names: int = NAMES) -> None:
+        super().__init__()
+        self._rest = rest
+        self._names = names
+
+    def __setitem__(self, key: K, count: int) -> None:
+        self.pop(key, None)
+        super().__setitem__(key, count)
+        if len(self) > self._names:
+            oldest = next(known for known in self if known != self._rest)
+            gone = self.pop(oldest)
+            if self._rest is not None:
+                super().__setitem__(self._rest, self[self._rest] + gone)

@@ -1,6 +1,6 @@
 """Settings: the tree of sections, where values come from, how they are shown."""
 
-from pfl_node.settings.definitions import (
+from pfl_node.settings.sections import (
     AggregateSettings,
     EvalSettings,
     HttpSettings,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from pathlib import Path
@@ -15,8 +15,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pfl_node.address import is_loopback, is_wildcard, parse_address
-from pfl_node.daemon.tls_setup import check_tls
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.settings import Settings
 from pfl_node.settings.redact import HIDDEN, is_secret, shown
@@ -24,7 +22,6 @@ from pfl_node.settings.schema import FLAG, LIST, NAMED, TEXT, allowed, is_known,
 from pfl_node.settings.toml import toml, toml_key
 
 PREFIX = "PFL_"
-TOKEN_LENGTH = 16  # characters
 OURS_BUT_NOT_SETTINGS = frozenset({"PFL_CONFIG", "PFL_DATA", "PFL_DEBUG", "PFL_FAILPOINTS"})
 # Kubernetes puts the addresses of every service into the environment of every pod, whatever the service's name.
 SERVICE_LINK = re.compile(r"^PFL_\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)$")
@@ -39,6 +36,7 @@ class Given:
 
 
 Layer = dict[str, Given]  # by dotted key
+KnobNames = Callable[[str], Iterable[str]]  # of the policies that policy.name names
 
 
 def load_settings(
@@ -47,14 +45,17 @@ def load_settings(
     overrides: Mapping[str, Any] | None = None,
     sets: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
+    knobs: KnobNames = lambda _: (),
 ) -> Settings:
-    """The effective settings. `overrides` are the flags by dotted key (None: not given), `sets` are KEY=VALUE."""
+    """The effective settings. `overrides` are the flags by dotted key (None: not given), `sets` are KEY=VALUE.
+    `knobs` lists the knobs of a policy, which `environ` may set."""
     environ = environ or {}
     config = config or (Path(environ["PFL_CONFIG"]) if environ.get("PFL_CONFIG") else None)
     file, environment = _file(config), _environment(environ)
     flags, last = _flags(overrides or {}), _sets(sets)
     merged: Layer = {}
-    for layer in (file, _respelled(environment, by=(last, flags, environment, file)), flags, last):
+    environment = _respelled(environment, by=(last, flags, environment, file), knobs=knobs)
+    for layer in (file, environment, flags, last):
         _lay_over(merged, layer)
     return _build(merged)
 
@@ -106,24 +107,13 @@ def _key_of(variable: str) -> str:
     return name.lower().replace("__", ".")
 
 
-def _respelled(environment: Layer, by: Sequence[Layer]) -> Layer:
-    """The policy's knobs in the spelling of the policy that was chosen: variables are upper case, knobs may be."""
+def _respelled(environment: Layer, by: Sequence[Layer], knobs: KnobNames) -> Layer:
+    """Environment variables are upper case: give the policy's knobs the spelling that the chosen policy uses."""
     if not any(key.startswith("policy.") and key not in keys() for key in environment):
         return environment
-    from pfl_node.policies import load_policy
-
     name = next((layer["policy.name"].value for layer in by if "policy.name" in layer), Settings().policy.name)
-    knobs = {knob for one in policies_in(name) for knob in load_policy(one).Config.model_fields}
-    spelling = {f"policy.{knob}".lower(): f"policy.{knob}" for knob in knobs}
+    spelling = {f"policy.{knob}".lower(): f"policy.{knob}" for knob in knobs(name)}
     return {spelling.get(key, key): given for key, given in environment.items()}
-
-
-def policies_in(name: str) -> list[str]:
-    """The policies that `policy.name` names where several may run: `pens,el`; `all` is the whole table."""
-    from pfl_node.policies import POLICIES
-
-    words = [word.strip() for word in name.split(",") if word.strip()]
-    return list(dict.fromkeys(one for word in words for one in (POLICIES if word == "all" else [word])))
 
 
 def _flags(overrides: Mapping[str, Any]) -> Layer:
@@ -217,65 +207,6 @@ def _build(merged: Layer) -> Settings:
 def _bad(key: str, given: Given) -> str:
     value = HIDDEN if is_secret(key) else repr(given.value)
     return f"bad value {value} for {key!r} {given.where}: must be {allowed(key)}"
-
-
-# -- what can only be known when it starts ---------------------------------------------------------------------
-
-
-def check(settings: Settings) -> None:
-    """The rules that need more than the tree: names of policies and tasks, knobs, addresses, open doors."""
-    check_addresses(settings)
-    check_page(settings)
-    check_oracle(settings)
-    check_names(settings)
-
-
-def check_names(settings: Settings) -> None:
-    """A task of the user's own is run when the node has started: its file may import torch."""
-    from pfl_node.learning.task import Place
-    from pfl_node.learning.tasks import arguments, check_name, find
-    from pfl_node.policies import configure, load_policy
-
-    configure(load_policy(settings.policy.name), settings.policy.options)
-    task = settings.task
-    check_name(task.name)
-    if ":" not in task.name:
-        index = 0 if task.index == "slot" else task.index
-        arguments(find(task.name), task, Place(index, task.nodes, settings.seed, node_id=""))
-
-
-def check_addresses(settings: Settings) -> None:
-    listen, advertise = settings.listen, settings.advertise
-    host, _ = parse_address(listen, what="listen", any_port=True)
-    dialled, _ = parse_address(advertise, what="advertise", any_port=True) if advertise else (host, 0)
-    for seed in settings.peer_seed:
-        parse_address(seed, what="peer_seed")
-    if is_wildcard(dialled) and (advertise or not settings.peer_seed):
-        what = f"advertise {advertise!r}" if advertise else f"listen {listen!r}"
-        raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
-    check_tls(settings)
-
-
-def check_page(settings: Settings) -> None:
-    """Who can reach the page can see the swarm."""
-    listen, token = settings.http.listen, settings.http.token
-    if token is not None and len(token) < TOKEN_LENGTH:
-        raise ConfigError(f"http.token is too short: it must have at least {TOKEN_LENGTH} characters")
-    if listen is None:
-        return
-    host, _ = parse_address(listen, what="http", any_port=True)
-    if token is None and not is_loopback(host):
-        hint = "give visitors a token (PFL_HTTP__TOKEN or --http-token), or use 127.0.0.1"
-        raise ConfigError(f"http {listen!r} is not loopback: {hint}")
-
-
-def check_oracle(settings: Settings) -> None:
-    """An answer that costs more than there is would be given to nobody."""
-    privacy = settings.privacy
-    for key, most in (("oracle_budget", privacy.oracle_budget), ("oracle_total", privacy.oracle_total)):
-        if privacy.oracle and most is not None and privacy.oracle_epsilon > most:
-            cost = f"one answer costs privacy.oracle_epsilon = {privacy.oracle_epsilon:g}"
-            raise ConfigError(f"{cost}, more than privacy.{key} = {most:g}: nobody would get any; lower the first")
 
 
 # -- and back to text ------------------------------------------------------------------------------------------

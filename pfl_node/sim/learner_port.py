@@ -83,9 +83,10 @@ def learners_of(settings: Settings, nodes: int) -> Load:
     """The settings' task, at each of so many places."""
     from pfl_node.learning.build import learner_at
     from pfl_node.learning.task import Place
+    from pfl_node.sim.attacks.label_flip import poisoned
 
     def load(index: int, node: PeerId) -> LearnerPort:
         place = Place(index=index, nodes=nodes, seed=settings.seed, node_id=node)
-        return learner_at(settings, place)
+        return learner_at(settings, place, poison=poisoned)
 
     return load

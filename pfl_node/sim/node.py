@@ -15,7 +15,7 @@ from pfl_node.protocol.published import PublishedModels
 from pfl_node.sim.attacks.malicious import Malicious, lenient, liar
 from pfl_node.sim.learner_port import LearnerPort
 from pfl_node.sim.message_network import Post
-from pfl_node.sim.neighbour_metrics import NodeRecord
+from pfl_node.sim.outcome import NodeRecord
 from pfl_node.sim.sim_driver import SimDriver
 from pfl_node.sim.sim_host import SimReception
 from pfl_node.sim.snapshot import NodeSnapshot, Plan, State

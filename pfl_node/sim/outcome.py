@@ -1,17 +1,135 @@
-"""What came out of many nodes, simulated or real: the figures and summary.json. Knows nothing of how they ran."""
+"""The results of a run of many nodes, simulated or real: records, figures and summary.json."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pfl_node.jsonable import plain
-from pfl_node.sim import neighbour_metrics
-from pfl_node.sim.neighbour_metrics import Detection, Heads, NeighbourPrecision, NodeRecord
 from pfl_node.store.atomic import write_atomic
+
+Cluster = int
+Heads = dict[Cluster, dict[int, int]]  # for each cluster, how many of its nodes chose each head
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What is known about a node at the end. None: unknown, or the policy has no such thing."""
+
+    id: str
+    cluster: Cluster | None = None
+    state: str = "left"
+    rounds: int = 0
+    accuracy: float | None = None  # on its own test data
+    loss: float | None = None
+    models_sent: int = 0
+    models_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    neighbours: tuple[str, ...] | None = None  # whom the policy chose to learn with
+    head: int | None = None  # FACADE: which head it chose
+    confusion: list[list[int]] | None = None  # on its test data: rows are true classes, columns what was said
+    honest: bool = True  # in a lab some may be malicious
+    quarantined: tuple[str, ...] = ()  # whom its guard had in quarantine at some time
+    kept_out: int = 0  # models that its guard refused
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourPrecision:
+    """How well the nodes found those of their own cluster, as means over the nodes."""
+
+    precision: float | None  # of those chosen, how many are of my cluster
+    recall: float | None  # of my cluster, how many were chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """How well the quarantines of the honest nodes met the malicious ones, over all pairs of the two."""
+
+    precision: float | None  # of those in quarantine, how many are malicious
+    recall: float | None  # of the malicious, how many were in quarantine
+
+
+def mean_accuracy(nodes: Iterable[NodeRecord]) -> float | None:
+    """Of the honest ones, like every figure about how well nodes do."""
+    known = [n.accuracy for n in nodes if n.honest and n.accuracy is not None and isfinite(n.accuracy)]
+    return fmean(known) if known else None
+
+
+def mean_loss(nodes: Iterable[NodeRecord]) -> float | None:
+    known = [n.loss for n in nodes if n.honest and n.loss is not None and isfinite(n.loss)]
+    return fmean(known) if known else None
+
+
+def accuracy_by_cluster(nodes: Sequence[NodeRecord]) -> dict[Cluster, float]:
+    """The mean accuracy of each cluster that has one."""
+    means = {c: mean_accuracy(n for n in nodes if n.cluster == c) for c in clusters_of(nodes)}
+    return {c: mean for c, mean in means.items() if mean is not None}
+
+
+def fair_accuracy(by_cluster: Mapping[Cluster, float], alpha: float = 2 / 3) -> float | None:
+    """alpha * mean + (1 - alpha) * (1 - (best - worst)), over the clusters' accuracies (FACADE, section 5)."""
+    if not by_cluster:
+        return None
+    values = list(by_cluster.values())
+    return alpha * fmean(values) + (1 - alpha) * (1 - (max(values) - min(values)))
+
+
+def found_neighbours(nodes: Sequence[NodeRecord]) -> NeighbourPrecision | None:
+    """None when no node chose neighbours or no cluster is known. A node without any counts for recall only."""
+    chose = [n for n in nodes if n.honest and n.neighbours is not None and n.cluster is not None]
+    if not chose:
+        return None
+    members = {c: {n.id for n in nodes if n.cluster == c} for c in clusters_of(nodes)}
+    precisions, recalls = [], []
+    for n in chose:
+        assert n.cluster is not None
+        mine, picked = members[n.cluster] - {n.id}, set(n.neighbours or ()) - {n.id}
+        if picked:
+            precisions.append(len(picked & mine) / len(picked))
+        if mine:
+            recalls.append(len(picked & mine) / len(mine))
+    return NeighbourPrecision(fmean(precisions) if precisions else None, fmean(recalls) if recalls else None)
+
+
+def caught(nodes: Sequence[NodeRecord]) -> Detection | None:
+    """None when no node is malicious."""
+    bad = {n.id for n in nodes if not n.honest}
+    if not bad:
+        return None
+    pairs = [(n.id, peer) for n in nodes if n.honest for peer in n.quarantined]
+    hits = sum(peer in bad for _, peer in pairs)
+    possible = len(bad) * (len(nodes) - len(bad))
+    return Detection(hits / len(pairs) if pairs else None, hits / possible if possible else None)
+
+
+def heads_by_cluster(nodes: Sequence[NodeRecord]) -> Heads | None:
+    """None when no node chose a head or no cluster is known."""
+    counts = {
+        c: Counter(n.head for n in nodes if n.cluster == c and n.head is not None) for c in clusters_of(nodes)
+    }
+    heads = {c: dict(sorted(count.items())) for c, count in counts.items() if count}
+    return heads or None
+
+
+def settled(heads: Heads) -> bool:
+    """Each cluster's nodes are all on one head, and no two clusters on the same."""
+    return all(len(count) == 1 for count in heads.values()) and distinct(next(iter(c)) for c in heads.values())
+
+
+def distinct(values: Iterable[int]) -> bool:
+    listed = list(values)
+    return len(set(listed)) == len(listed)
+
+
+def clusters_of(nodes: Collection[NodeRecord]) -> list[Cluster]:
+    return sorted({n.cluster for n in nodes if n.cluster is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,35 +145,35 @@ class Outcome:
 
     @property
     def accuracy(self) -> float | None:
-        return neighbour_metrics.mean_accuracy(self.nodes)
+        return mean_accuracy(self.nodes)
 
     @property
     def loss(self) -> float | None:
-        return neighbour_metrics.mean_loss(self.nodes)
+        return mean_loss(self.nodes)
 
     @property
     def by_cluster(self) -> dict[int, float]:
-        return neighbour_metrics.accuracy_by_cluster(self.nodes)
+        return accuracy_by_cluster(self.nodes)
 
     @property
     def fair_accuracy(self) -> float | None:
-        return neighbour_metrics.fair_accuracy(self.by_cluster)
+        return fair_accuracy(self.by_cluster)
 
     @property
     def found(self) -> NeighbourPrecision | None:
-        return neighbour_metrics.found_neighbours(self.nodes)
+        return found_neighbours(self.nodes)
 
     @property
     def caught(self) -> Detection | None:
-        return neighbour_metrics.caught(self.nodes)
+        return caught(self.nodes)
 
     @property
     def heads(self) -> Heads | None:
-        return neighbour_metrics.heads_by_cluster(self.nodes)
+        return heads_by_cluster(self.nodes)
 
     @property
     def settled(self) -> bool | None:
-        return None if self.heads is None else neighbour_metrics.settled(self.heads)
+        return None if self.heads is None else settled(self.heads)
 
     @property
     def models_sent(self) -> int:

@@ -1,4 +1,4 @@
-"""Answers Send and Gather inside the simulator, with the deadlines of a real node: `node/gather.py` and `node/push.py`."""
+"""Answers Send and Gather inside the simulator, with the deadlines of a real node."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Crash, Cut, Fault, Join, Partition, Restart, check_faults, node_ids
 from pfl_node.sim.learner_port import Load
 from pfl_node.sim.message_network import Post
-from pfl_node.sim.neighbour_metrics import NodeRecord
 from pfl_node.sim.node import SimNode
+from pfl_node.sim.outcome import NodeRecord
 from pfl_node.sim.snapshot import Plan
 from pfl_node.sim.world import World
 

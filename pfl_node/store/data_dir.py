@@ -19,6 +19,7 @@ from pfl_node.store.atomic import sync_directory, write_atomic
 from pfl_node.types import PeerId
 
 DEFAULT_ROOT = Path("pfl-data")
+JOURNAL = "journal.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class DataDir:
 
     @property
     def journal(self) -> Path:
-        return self.path / "journal.jsonl"
+        return self.path / JOURNAL
 
     @property
     def model(self) -> Path:

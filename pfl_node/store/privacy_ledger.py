@@ -12,9 +12,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from pfl_node.errors import StoreError
 from pfl_node.store.atomic import sync_directory, writing
-from pfl_node.store.journal import Journal
+from pfl_node.store.data_dir import JOURNAL
+from pfl_node.store.journal import Journal, last_round
+
+log = structlog.get_logger(__name__)
 
 NAME = "privacy.jsonl"
 
@@ -26,14 +31,17 @@ class PrivacyLedger:
         self.path = directory / NAME
         self._writing = threading.Lock()
 
-    def begin(self) -> bool:
-        """Make the file, so that one that is missing later was taken away. True: it was not there."""
+    def begin(self) -> None:
+        """Create the file, so that a later start notices when it was removed."""
         if self.path.exists():
-            return False
+            return
+        if last_round(self.path.with_name(JOURNAL)) is not None:
+            log.warning(
+                f"there is no {NAME}, though the journal has rounds: what was told of the data is not counted"
+            )
         with writing(self.path):
             self.path.touch()
             sync_directory(self.path.parent)
-        return True
 
     def __call__(self, event: str, data: Mapping[str, Any]) -> None:
         """Raises StoreError when the disk does not take it. What a crash leaves of a line was never told."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
-from pfl_node.sim.neighbour_metrics import NodeRecord
+from pfl_node.sim.outcome import NodeRecord
 from pfl_node.swarm.format import plural, short
 
 ANGLES = (0, 180)  # of the digits, where nothing else is said

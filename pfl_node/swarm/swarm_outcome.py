@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pfl_node.sim.neighbour_metrics import NodeRecord
-from pfl_node.sim.outcome import Outcome
+from pfl_node.sim.outcome import NodeRecord, Outcome
 from pfl_node.swarm.messages import node_name
 from pfl_node.swarm.supervisor import NodeSlot, Swarm
 

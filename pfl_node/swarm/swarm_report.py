@@ -11,8 +11,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from pfl_node.sim import neighbour_metrics
-from pfl_node.sim.neighbour_metrics import NodeRecord
+from pfl_node.sim import outcome
+from pfl_node.sim.outcome import NodeRecord
 from pfl_node.store.atomic import write_atomic
 from pfl_node.swarm.baseline import LocalRun
 from pfl_node.swarm.format import percent, plural, short, size
@@ -161,7 +161,7 @@ class SwarmReport:
             if len(heads) > 1:
                 yield (
                     "Each kind of data has found a head of its own."
-                    if neighbour_metrics.settled(heads)
+                    if outcome.settled(heads)
                     else "The kinds of data have not settled on a head each."
                 )
 

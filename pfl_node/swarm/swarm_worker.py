@@ -20,6 +20,7 @@ from pfl_node.node.ports import Job
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.ops.status import details_of
+from pfl_node.sim.attacks.malicious import role_of
 from pfl_node.store.data_dir import DataDir
 from pfl_node.swarm.messages import WorkerSpec
 from pfl_node.swarm.process_pipes import ParentPipe, leave
@@ -76,7 +77,7 @@ class SwarmWorker:
                 trace.observe(event, data)
             self.parent.tell("node", {"index": index, "what": event, "data": data})
 
-        node = DaemonNode(settings, DataDir.open(settings.data_dir), self.trainer, observe, lab=True)
+        node = DaemonNode(settings, DataDir.open(settings.data_dir), self.trainer, observe, role_of=role_of)
         if self.spec.trace:
             self.traces[index] = Trace(self.spec.trace, node, index, self.spec.out, self._kept)
         await node.start()

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from bootstrap.options import parse
+from pfl_node.daemon.preflight import check
 from pfl_node.daemon.tls_setup import why_tls
 from pfl_node.security.ca import Authority
-from pfl_node.settings.load import check, load_settings
+from pfl_node.settings.load import load_settings
 from tests.containers.files import (
     BASE,
     COMPOSE,

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from bootstrap.options import parse
+from pfl_node.daemon.preflight import check
 from pfl_node.security.ca import Authority
-from pfl_node.settings.load import check, load_settings
+from pfl_node.settings.load import load_settings
 from tests.containers.files import K8S, flags, manifests, merged, pods
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")

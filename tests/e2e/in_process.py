@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.learning.trainer import Trainer
 from pfl_node.settings import Settings
+from pfl_node.sim.attacks.malicious import role_of
 from pfl_node.store.data_dir import DataDir
 
 T = TypeVar("T")
@@ -110,7 +111,15 @@ class Town:
             if life:
                 life.events.append((event, data))
 
-        life = Life(DaemonNode(wanted, DataDir.open(self.path / name), trainer or self.trainer, observe, lab=lab))
+        life = Life(
+            DaemonNode(
+                wanted,
+                DataDir.open(self.path / name),
+                trainer or self.trainer,
+                observe,
+                role_of=role_of if lab else None,
+            )
+        )
         self._stack.push_async_callback(life.close)
         await life.node.start()
         return life

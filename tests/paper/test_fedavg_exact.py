@@ -16,7 +16,7 @@ from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.model import Model
 from pfl_node.policies import configure, load_policy
-from pfl_node.policies.sampling import sample
+from pfl_node.policies.topology import sample
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
 from pfl_node.sim.event_journal import EventJournal

@@ -10,7 +10,7 @@ import pytest
 
 from pfl_node.policies.fedavg import FedAvg
 from pfl_node.policies.fedprox import FedProx
-from pfl_node.policies.sampling import sample
+from pfl_node.policies.topology import sample
 from pfl_node.steps import Average, Fresh, Gather, Report, Send, Train
 from pfl_node.types import Offer, PeerId
 from tests.drive_policy import ME, A, B, C, Hand, core_of, make, model

@@ -1,5 +1,5 @@
-"""A process that runs one cell as a swarm of real nodes. How it is talked to: `swarm/process_pipes.py`; the end of its
-stdin is the end of the swarm, at once."""
+"""A process that runs one cell as a swarm of real nodes. Its protocol is in `swarm/process_pipes.py`;
+the swarm ends at once when stdin is closed."""
 
 from __future__ import annotations
 

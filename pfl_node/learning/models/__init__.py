@@ -41,17 +41,17 @@ FEDAVG = {"optimizer": "sgd", "lr": 0.1, "batch": 10, "epochs": 1.0}
 FEDED = {"optimizer": "sgd", "lr": 1e-3, "momentum": 0.9, "batch": 64, "epochs": 1.0}
 
 MODELS: dict[str, Network] = {
-    "pens_cnn": Network("pens:cnn", least=22, train=PENS),
-    "pens_cnn_linear": Network("pens:cnn_linear", least=22, train=PENS),
-    "facade_lenet": Network("facade:lenet", least=8, train=FACADE),
+    "pens_cnn": Network("pens_nets:cnn", least=22, train=PENS),
+    "pens_cnn_linear": Network("pens_nets:cnn_linear", least=22, train=PENS),
+    "facade_lenet": Network("facade_nets:lenet", least=8, train=FACADE),
     "resnet8": Network(
-        "facade:resnet8", head=("block2", "block3", "head"), train=FACADE | {"lr": 0.3, "steps": 40}
+        "facade_nets:resnet8", head=("block2", "block3", "head"), train=FACADE | {"lr": 0.3, "steps": 40}
     ),
-    "mnist_2nn": Network("fedavg:two_layers", train=FEDAVG),
-    "mnist_cnn": Network("fedavg:cnn", least=4, train=FEDAVG | {"epochs": 5.0}),
-    "cnn1": Network("feded:cnn1", least=4, train=FEDED),
-    "cnn2": Network("feded:cnn2", least=4, train=FEDED),
-    "cnn3": Network("feded:cnn3", least=4, train=FEDED),
+    "mnist_2nn": Network("fedavg_nets:two_layers", train=FEDAVG),
+    "mnist_cnn": Network("fedavg_nets:cnn", least=4, train=FEDAVG | {"epochs": 5.0}),
+    "cnn1": Network("feded_nets:cnn1", least=4, train=FEDED),
+    "cnn2": Network("feded_nets:cnn2", least=4, train=FEDED),
+    "cnn3": Network("feded_nets:cnn3", least=4, train=FEDED),
     "resnet18": Network("resnet:resnet18", head=("fc",), train=FEDED | {"batch": 80}, torchvision=True),
 }
 
@@ -77,7 +77,7 @@ def autoencoder(channels: int, size: int) -> Callable[[], nn.Module] | None:
         return None
 
     def build() -> nn.Module:
-        made: nn.Module = getattr(importlib.import_module(f"{HERE}.feded"), known[channels, size])()
+        made: nn.Module = getattr(importlib.import_module(f"{HERE}.feded_nets"), known[channels, size])()
         return made
 
     return build

@@ -12,7 +12,7 @@ from pfl_node.protocol.guard import gate
 from pfl_node.protocol.guard.outliers import TypicalModels
 from pfl_node.protocol.guard.provenance import Provenance
 from pfl_node.protocol.guard.reputation import WEIGHTS, Reputations
-from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Average
 from pfl_node.types import Eval, Offer, PeerId
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
 from pfl_node.protocol.privacy.dp_account import TRAINED, DpAccount
 from pfl_node.protocol.privacy.noisy_scores import TOLD, NoisyScores
-from pfl_node.store.journal import last_round
-from pfl_node.store.privacy_ledger import NAME, PrivacyLedger
 
 if TYPE_CHECKING:
+    from pfl_node.errors import StoreError
     from pfl_node.settings import Settings
-    from pfl_node.store.data_dir import DataDir
     from pfl_node.types import PeerId
 
 log = structlog.get_logger(__name__)
@@ -56,17 +54,27 @@ class PrivacyControls:
         return oracle | ({"trained": self.account.rows()} if self.settings.dp else {})
 
 
-def privacy_of(settings: Settings, home: DataDir, *, certain: bool) -> PrivacyControls:
-    """Of a real node: its chance is secret, and what it told before a restart still counts. `certain`: are callers
-    who they say they are?"""
-    ledger, s = PrivacyLedger(home.path), settings.privacy
+class Ledger(Protocol):
+    """Where a node records what it has disclosed, so that a restart does not reset its budgets."""
+
+    def __call__(self, event: str, data: Mapping[str, Any]) -> None: ...
+    def begin(self) -> None: ...
+    def rows(self) -> Iterable[Mapping[str, Any]]: ...
+    def damaged(self, line: int) -> StoreError: ...
+
+
+def privacy_of(settings: Settings, ledger: Ledger, *, certain: bool) -> PrivacyControls:
+    """The controls of a real node: secret noise, and the budgets that the ledger says are left. `certain`: callers
+    are authenticated."""
+    s = settings.privacy
     oracle = NoisyScores(s, secrets.SystemRandom(), ledger) if s.oracle else None
     account = DpAccount(ledger, secrets.token_hex(16))
     if s.oracle and not certain and s.oracle_total is None:
         log.warning("without TLS a peer may invent names, each with a budget of its own: set privacy.oracle_total")
-    if (s.oracle or s.dp) and ledger.begin() and last_round(home.journal) is not None:
-        log.warning(f"there is no {NAME}, though the journal has rounds: what was told of the data is not counted")
-    for n, row in enumerate(ledger.rows() if s.oracle or s.dp else (), 1):
+    if not (s.oracle or s.dp):
+        return PrivacyControls(settings, oracle, account)
+    ledger.begin()
+    for n, row in enumerate(ledger.rows(), 1):
         try:
             if row["event"] == TRAINED:
                 account.load(row)

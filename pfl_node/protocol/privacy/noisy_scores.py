@@ -24,7 +24,7 @@ from pfl_node.errors import Reason, Refused, StoreError
 from pfl_node.model import Model
 from pfl_node.protocol.privacy.dp_account import Note, nowhere
 from pfl_node.protocol.privacy.laplace import laplace
-from pfl_node.settings.privacy_section import PrivacySettings
+from pfl_node.settings.sections import PrivacySettings
 from pfl_node.types import Eval, PeerId
 
 GRID = 1 << 16

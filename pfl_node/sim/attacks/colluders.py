@@ -8,7 +8,7 @@ from random import Random
 from pfl_node.errors import ConfigError
 from pfl_node.model import Model
 from pfl_node.settings import Settings
-from pfl_node.settings.attack_section import AttackSettings
+from pfl_node.settings.sections import AttackSettings
 from pfl_node.types import PeerId
 
 

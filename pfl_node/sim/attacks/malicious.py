@@ -1,4 +1,4 @@
-"""A policy whose node is malicious: its steps are malicious on their way to the driver. Pure, as the policy is."""
+"""A malicious node: its policy is wrapped, and the models in its steps are changed before the driver sees them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pfl_node.node.ports import HONEST, Role
 from pfl_node.policies.base import Policy
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
-from pfl_node.settings.attack_section import AttackSettings
-from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.settings.sections import AttackSettings, GuardSettings
 from pfl_node.sim.attacks import perturb
 from pfl_node.sim.attacks.colluders import SharedModels, bad_places, is_bad
+from pfl_node.sim.attacks.label_flip import poisoned
 from pfl_node.steps import Fetch, Gather, Publish, Receive, Report, Send, Step, Train, relay
 from pfl_node.types import Eval, Offer, PeerId
 
@@ -147,7 +147,7 @@ def role_of(settings: Settings, index: int | None, nodes: int | None, pool: Shar
     if nodes is None or not is_bad(settings, index, nodes):
         return HONEST
     plot = AttackPlan(settings.attack, nodes, len(bad_places(settings.attack, nodes, settings.seed)), pool)
-    return Role(lambda cls: malicious(cls, plot), lenient, liar(settings.attack), honest=False)
+    return Role(lambda cls: malicious(cls, plot), lenient, liar(settings.attack), poisoned, honest=False)
 
 
 def lenient(guard: GuardSettings) -> GuardSettings:

@@ -12,9 +12,9 @@ import pytest
 from pfl_node.cli.compare_view import bars, show
 from pfl_node.cli.sim import apart
 from pfl_node.errors import ConfigError
-from pfl_node.policies import POLICIES
+from pfl_node.policies import POLICIES, policies_in
 from pfl_node.settings import Settings
-from pfl_node.settings.load import load_settings, policies_in
+from pfl_node.settings.load import load_settings
 from pfl_node.sim.policy_comparison import Entrant, Heard, PolicyComparison, PolicyRow
 from pfl_node.sim.scale_knobs import Fit
 from tests.unit.cli.run_command import Shell

@@ -12,7 +12,7 @@ from typing import Any
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.results_dir import ResultsDir
-from pfl_node.sim.neighbour_metrics import fair_accuracy
+from pfl_node.sim.outcome import fair_accuracy
 
 SPEC = """
 title = "Majority and minority"

@@ -20,7 +20,7 @@ from pfl_node.learning.partition import Indices
 from pfl_node.learning.task import Data, Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.settings import TaskSettings
-from pfl_node.sim.neighbour_metrics import fair_accuracy
+from pfl_node.sim.outcome import fair_accuracy
 from tests.unit.cli.run_command import Shell
 
 SCALES: tuple[Scale, ...] = ("quick", "paper")

@@ -21,7 +21,7 @@ from pfl_node.learning.tasks import load_task
 from pfl_node.model import Model
 from pfl_node.protocol.privacy.dp_account import DpAccount, DpStep
 from pfl_node.settings import TaskSettings, TrainSettings
-from pfl_node.settings.privacy_section import PrivacySettings
+from pfl_node.settings.sections import PrivacySettings
 from tests.unit.learning.nets import blobs, convolutions, learner, plain, student, task, with_batch_norm
 
 NOISELESS: dict[str, Any] = {"dp_noise": 1e-9, "dp_clip": 1e3}

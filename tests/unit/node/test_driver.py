@@ -24,7 +24,7 @@ from pfl_node.protocol.deadlines import ENOUGH, SILENT
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Limits, Mailbox
 from pfl_node.settings import Settings
-from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import (
     Ask,
     Average,

@@ -14,8 +14,8 @@ from pfl_node.node.host import OTHERS, Host
 from pfl_node.node.notifier import Notifier
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.mailbox import Limits, Mailbox
-from pfl_node.protocol.peer_table import NAMES
 from pfl_node.protocol.published import PublishedModels
+from pfl_node.protocol.rate_limit import NAMES
 from pfl_node.settings import ServeSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Envelope, Offer, Part, PeerId, weight

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pfl_node.daemon.preflight import check_page
 from pfl_node.errors import ConfigError
 from pfl_node.settings import Settings
-from pfl_node.settings.load import check_page
 
 TOKEN = "a-token-of-sixteen-and-more"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl_node.policies.sampling import sample
+from pfl_node.policies.topology import sample
 from pfl_node.types import PeerId
 
 TEN = [PeerId(f"n{i}") for i in range(10)]

@@ -11,7 +11,7 @@ import pytest
 from pfl_node.errors import Reason, Refused
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.guard.provenance import Provenance
-from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Average
 from pfl_node.types import Eval, Offer, PeerId
 from tests.toy import constant

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pfl_node.errors import Reason, Refused, StoreError
 from pfl_node.model import Model
 from pfl_node.protocol.privacy.noisy_scores import GRID, PEERS, NoisyScores, grid_sum, noisy_mean
-from pfl_node.settings.privacy_section import PrivacySettings
+from pfl_node.settings.sections import PrivacySettings
 from pfl_node.types import Eval, PeerId
 from tests.toy import constant
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.protocol.guard.reputation import LONGEST, PEERS, WEIGHTS, Reputations
-from pfl_node.settings.guard_section import GuardSettings
+from pfl_node.settings.sections import GuardSettings
 from pfl_node.types import PeerId
 
 A, B = PeerId("a"), PeerId("b")

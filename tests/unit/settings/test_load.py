@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pfl_node.daemon.preflight import check, check_addresses
 from pfl_node.errors import ConfigError
+from pfl_node.policies import knobs_of
 from pfl_node.settings import PolicySettings, Settings, TaskSettings, TlsSettings, TrainSettings
-from pfl_node.settings.load import check, check_addresses, dump, flag, load_settings
+from pfl_node.settings.load import dump, flag, load_settings
 from pfl_node.settings.schema import allowed, is_known, keys, sections
 
 
@@ -123,9 +125,12 @@ def test_the_environment_is_read(variable: str, text: str, key: str, value: Any)
 
 
 def test_knobs_in_the_environment_find_the_policys_own_spelling() -> None:
-    settings = load_settings(environ={"PFL_POLICY": "pens", "PFL_POLICY__T": "9", "PFL_POLICY__N_SAMPLED": "4"})
+    both = {"PFL_POLICY": "pens", "PFL_POLICY__T": "9", "PFL_POLICY__N_SAMPLED": "4"}
+    settings = load_settings(environ=both, knobs=knobs_of)
     assert settings.policy.options == {"T": 9, "n_sampled": 4}
-    assert load_settings(environ={"PFL_POLICY__T": "9"}, sets=["policy.T=7"]).policy.options == {"T": 7}
+    assert load_settings(environ={"PFL_POLICY__T": "9"}, sets=["policy.T=7"], knobs=knobs_of).policy.options == {
+        "T": 7
+    }
 
 
 def test_an_empty_variable_is_one_that_is_not_set(tmp_path: Path) -> None:

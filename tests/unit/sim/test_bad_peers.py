@@ -18,7 +18,7 @@ from pfl_node.settings import Settings
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Slow
 from pfl_node.sim.learner_port import LearnerPort, Load
-from pfl_node.sim.neighbour_metrics import caught
+from pfl_node.sim.outcome import caught
 from pfl_node.sim.segments import simulate_in_segments
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Simulation

@@ -14,7 +14,7 @@ from pfl_node import predictions
 from pfl_node.errors import ConfigError
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy, PolicyConfig
-from pfl_node.settings.attack_section import AttackSettings
+from pfl_node.settings.sections import AttackSettings
 from pfl_node.sim.attacks import perturb
 from pfl_node.sim.attacks.colluders import SharedModels, bad_places
 from pfl_node.sim.attacks.malicious import AttackPlan, Malicious, liar, malicious

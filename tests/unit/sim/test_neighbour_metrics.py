@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pfl_node.sim.neighbour_metrics import (
+from pfl_node.sim.outcome import (
     Detection,
     NodeRecord,
     accuracy_by_cluster,

@@ -37,12 +37,12 @@ def home(tmp_path: Path) -> Iterator[DataDir]:
 
 
 def test_answers_and_trainings_are_there_after_a_restart(home: DataDir) -> None:
-    first = privacy_of(settings(), home, certain=True)
+    first = privacy_of(settings(), PrivacyLedger(home.path), certain=True)
     assert first.oracle
     told = first.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
     first.account.spend(DpStep(1.0, 0.1), 7)
     first.account.spend(DpStep(1.0, 0.1), 3)
-    second = privacy_of(settings(), home, certain=True)
+    second = privacy_of(settings(), PrivacyLedger(home.path), certain=True)
     assert second.oracle
     assert second.oracle.known(YOU, constant(1.0)) == told
     assert second.oracle.spent == {YOU: 0.1}
@@ -54,7 +54,7 @@ def test_answers_and_trainings_are_there_after_a_restart(home: DataDir) -> None:
 
 def test_noise_is_secret_and_differs_from_node_to_node_and_from_start_to_start(home: DataDir) -> None:
     mild = settings(oracle_epsilon=20.0, oracle_budget=100.0)  # noise that is not clipped to the same answer
-    nodes = [privacy_of(mild, home, certain=True) for _ in range(2)]
+    nodes = [privacy_of(mild, PrivacyLedger(home.path), certain=True) for _ in range(2)]
     assert nodes[0].account.secret != nodes[1].account.secret
     models = [constant(float(number)) for number in range(4)]
     answers = [[n.oracle.tell(YOU, m, LOSSES, LOSSES).loss for m in models] for n in nodes if n.oracle]
@@ -84,13 +84,13 @@ def test_a_damaged_line_stops_the_start_with_one_clear_line(home: DataDir, line:
     with ledger.path.open("ab") as file:
         file.write(line + b"\n")
     with pytest.raises(StoreError, match=r"privacy.jsonl is damaged in line 2.*move it away"):
-        privacy_of(settings(), home, certain=True)
+        privacy_of(settings(), PrivacyLedger(home.path), certain=True)
 
 
 def test_a_file_that_was_taken_away_is_told_and_one_without_an_answer_is_not(home: DataDir) -> None:
     def warnings() -> list[str]:
         with capture_logs() as logs:
-            privacy_of(settings(), home, certain=True)
+            privacy_of(settings(), PrivacyLedger(home.path), certain=True)
         return [entry["event"] for entry in logs]
 
     assert warnings() == []  # a new node
@@ -104,7 +104,7 @@ def test_a_file_that_was_taken_away_is_told_and_one_without_an_answer_is_not(hom
 
 
 def test_a_full_disk_costs_the_answer_and_not_the_budget(home: DataDir) -> None:
-    privacy = privacy_of(settings(), home, certain=True)
+    privacy = privacy_of(settings(), PrivacyLedger(home.path), certain=True)
     assert privacy.oracle
     with failing("journal.write=1*error(ENOSPC)"), pytest.raises(Refused, match="cannot write down"):
         privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
@@ -125,14 +125,14 @@ def test_a_directory_that_cannot_be_synced_is_a_full_disk_too(
 
 
 def test_without_the_controls_nothing_is_written_and_nothing_is_told_of_them(home: DataDir) -> None:
-    privacy = privacy_of(Settings(), home, certain=False)
+    privacy = privacy_of(Settings(), PrivacyLedger(home.path), certain=False)
     assert privacy.oracle is None
     assert privacy.status() == {}
     assert not (home.path / "privacy.jsonl").exists()
 
 
 def test_status_says_what_was_spent(home: DataDir) -> None:
-    privacy = privacy_of(settings(), home, certain=True)
+    privacy = privacy_of(settings(), PrivacyLedger(home.path), certain=True)
     assert privacy.oracle
     privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
     privacy.account.spend(DpStep(1.0, 0.1), 7)

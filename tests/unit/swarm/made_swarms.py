@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from pfl_node.settings import Settings
-from pfl_node.sim.neighbour_metrics import NodeRecord
+from pfl_node.sim.outcome import NodeRecord
 from pfl_node.swarm.supervisor import Swarm
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 

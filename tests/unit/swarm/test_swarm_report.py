@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.sim.neighbour_metrics import NodeRecord
+from pfl_node.sim.outcome import NodeRecord
 from pfl_node.swarm.baseline import LocalRun
 from pfl_node.swarm.swarm_report import INTERRUPTED, SwarmReport, show_next
 from tests.unit.swarm.made_swarms import outcome, paper, record, text

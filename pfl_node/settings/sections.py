@@ -10,12 +10,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pfl_node.settings.attack_section import AttackSettings
-from pfl_node.settings.guard_section import GuardSettings
-from pfl_node.settings.privacy_section import PrivacySettings
-from pfl_node.settings.section import Section
-
+Kind = Literal["sign_flip", "scaled", "noise", "alie", "nan", "free_rider", "replay", "label_flip", "lying_scores"]
 A_DAY = 86_400  # seconds; a deadline of more than gRPC can count would be none, or over at once
+
+
+class Section(BaseModel):
+    """A frozen part of the tree; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class PolicySettings(BaseModel):
@@ -82,6 +84,62 @@ class AggregateSettings(Section):
     claim: float | None = Field(default=10.0, ge=1)
     """mean, clipping, feded: where weights are what peers say of themselves (their samples), none counts for more
     than so many times their median; None: as they say."""
+
+
+class GuardSettings(Section):
+    """Against bad peers, whatever the policy. All but the quarantine is off, and that needs TLS."""
+
+    outliers: PositiveFloat | None = None
+    """Refuse a model whose norm, or distance from mine, is so many MADs (and half) above the median of what other
+    peers sent last, or that is turned against mine; 6 is careful. None: off."""
+    least: PositiveInt = 4
+    """Other peers whose last models must be known before one is called an outlier."""
+    gate: PositiveFloat | None = None
+    """Do not merge a model whose validation loss is above mine by more than this share of what I have learnt: the
+    loss of an untrained model less mine; 0.5 is a start. None: off. Costs a scoring for each model."""
+    samples: PositiveInt | None = 128
+    """The gate: own validation samples to score a model on; None: all."""
+    blame: NonNegativeFloat = 0.0
+    """What a model that the gate refused counts against its sender. Above 0 only where all honest nodes have the
+    like data: a model that does badly on other data is no offence."""
+    limit: PositiveFloat = 2.5
+    """What must count against a peer for a quarantine. A NaN is 1, a model turned against mine 0.2 to 1, one
+    several times as large as others 0.5 to 1, a flood 0.005; one that is only far from mine 0."""
+    half_life: PositiveFloat = 300.0
+    """Seconds after which what counts against a peer is half."""
+    quarantine: NonNegativeFloat = 60.0
+    """Seconds for which its models are refused then; each time twice as long, up to 16 times. 0: never."""
+    names: bool = False
+    """Without TLS: believe the names in messages. Else nobody gets into quarantine: anybody could use a name."""
+
+
+class PrivacySettings(Section):
+    """What others can find out about my samples. All of it is off; what it promises is in docs/privacy.md."""
+
+    oracle: bool = False
+    """Answer EvaluateModel with noise and by a budget. An exact answer tells whether a sample is mine."""
+    oracle_epsilon: PositiveFloat = 0.1
+    """Of one answer. The noise is Laplace's, of scale 1 / (epsilon * samples) times what is told."""
+    oracle_budget: PositiveFloat = 0.2
+    """Epsilon of all answers to one peer; then it is refused. With 0.2 no attack by one peer has an AUC above
+    0.55."""
+    oracle_total: PositiveFloat | None = None
+    """Epsilon of all answers to all peers together; None: no limit. Without TLS the only limit that holds."""
+    oracle_clip: PositiveFloat = 3.0
+    """What the loss of a sample counts at the most; a little above the logarithm of the number of classes."""
+    oracle_tells: Literal["both", "loss", "accuracy"] = "both"
+    """Which figures; both share the epsilon, so each has twice the noise. loss: the accuracy is not a number then;
+    accuracy: the loss is the share of errors then."""
+    dp: bool = False
+    """Train with DP-SGD; needs `pip install 'pfl-node[dp]'`."""
+    dp_noise: PositiveFloat = 1.0
+    """Standard deviation of the noise, in units of dp_clip."""
+    dp_clip: PositiveFloat = 1.0
+    """The largest norm of one sample's gradient."""
+    dp_delta: float = Field(default=1e-5, gt=0, lt=1)
+    """At which the epsilon is told; well below 1 / samples."""
+    dp_epsilon: PositiveFloat | None = None
+    """Train no more when the next training would spend more than this in all; None: no limit."""
 
 
 class EvalSettings(Section):
@@ -241,6 +299,28 @@ class LogSettings(Section):
     """The least that is said."""
     format: Literal["auto", "console", "json"] = "auto"
     """auto: console on a terminal, else one JSON object per line."""
+
+
+class AttackSettings(Section):
+    """Some nodes of a simulation or a swarm are malicious, to see what the others bear. A daemon refuses it."""
+
+    kind: tuple[Kind, ...] = ()
+    """What they do, one or several of: sign_flip, scaled, noise, alie, nan (they send bad models), free_rider
+    (what came to them, untrained), replay (their model of `lag` rounds ago), label_flip (trained on wrong labels),
+    lying_scores (every model they are asked about is perfect; with feded, no sample is strange to them)."""
+    share: float = Field(default=0.2, ge=0, le=1)
+    """Of the nodes, spread over all places by the seed."""
+    nodes: tuple[NonNegativeInt, ...] = ()
+    """Which places, instead."""
+    strength: PositiveFloat | None = None
+    """sign_flip and scaled: the factor (None: 1 and 10); noise: times the spread of the model (None: 1); alie: z
+    (None: as its paper computes it from the numbers of nodes and of bad ones)."""
+    collude: bool = False
+    """alie, in a simulation: the bad nodes tell each other all they know."""
+    lag: PositiveInt = 10
+    """replay: rounds."""
+    start: NonNegativeInt = 0
+    """The first bad round."""
 
 
 class Settings(Section):

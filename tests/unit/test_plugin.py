@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pfl_node import aggregate
 from pfl_node.errors import ConfigError, PflError, TaskError
-from pfl_node.fault import users_fault
+from pfl_node.plugin import users_fault
 
 
 def raised(work: object) -> Exception:

@@ -1,0 +1,68 @@
+"""Checks of the settings before a process starts: names of policies and tasks, addresses, TLS, page, privacy.
+
+Imports neither torch nor grpc.
+"""
+
+from __future__ import annotations
+
+from pfl_node.address import is_loopback, is_wildcard, parse_address
+from pfl_node.daemon.tls_setup import check_tls
+from pfl_node.errors import ConfigError
+from pfl_node.learning.task import Place
+from pfl_node.learning.tasks import arguments, check_name, find
+from pfl_node.policies import configure, load_policy
+from pfl_node.settings import Settings
+
+TOKEN_LENGTH = 16  # characters
+
+
+def check(settings: Settings) -> None:
+    """The rules that need more than the tree: names of policies and tasks, knobs, addresses, open doors."""
+    check_addresses(settings)
+    check_page(settings)
+    check_oracle(settings)
+    check_names(settings)
+
+
+def check_names(settings: Settings) -> None:
+    """A task of the user's own is run when the node has started: its file may import torch."""
+    configure(load_policy(settings.policy.name), settings.policy.options)
+    task = settings.task
+    check_name(task.name)
+    if ":" not in task.name:
+        index = 0 if task.index == "slot" else task.index
+        arguments(find(task.name), task, Place(index, task.nodes, settings.seed, node_id=""))
+
+
+def check_addresses(settings: Settings) -> None:
+    listen, advertise = settings.listen, settings.advertise
+    host, _ = parse_address(listen, what="listen", any_port=True)
+    dialled, _ = parse_address(advertise, what="advertise", any_port=True) if advertise else (host, 0)
+    for seed in settings.peer_seed:
+        parse_address(seed, what="peer_seed")
+    if is_wildcard(dialled) and (advertise or not settings.peer_seed):
+        what = f"advertise {advertise!r}" if advertise else f"listen {listen!r}"
+        raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
+    check_tls(settings)
+
+
+def check_page(settings: Settings) -> None:
+    """Who can reach the page can see the swarm."""
+    listen, token = settings.http.listen, settings.http.token
+    if token is not None and len(token) < TOKEN_LENGTH:
+        raise ConfigError(f"http.token is too short: it must have at least {TOKEN_LENGTH} characters")
+    if listen is None:
+        return
+    host, _ = parse_address(listen, what="http", any_port=True)
+    if token is None and not is_loopback(host):
+        hint = "give visitors a token (PFL_HTTP__TOKEN or --http-token), or use 127.0.0.1"
+        raise ConfigError(f"http {listen!r} is not loopback: {hint}")
+
+
+def check_oracle(settings: Settings) -> None:
+    """An answer that costs more than there is would be given to nobody."""
+    privacy = settings.privacy
+    for key, most in (("oracle_budget", privacy.oracle_budget), ("oracle_total", privacy.oracle_total)):
+        if privacy.oracle and most is not None and privacy.oracle_epsilon > most:
+            cost = f"one answer costs privacy.oracle_epsilon = {privacy.oracle_epsilon:g}"
+            raise ConfigError(f"{cost}, more than privacy.{key} = {most:g}: nobody would get any; lower the first")
