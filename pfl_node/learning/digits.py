@@ -1,4 +1,4 @@
-"""The embedded task: scikit-learn's handwritten digits, in clusters that see them rotated. Nothing to download."""
+"""The embedded task: scikit-learn's handwritten digits, rotated differently in each cluster. Needs no download."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pfl_node.errors import ConfigError, TaskError, nearest
+from pfl_node.errors import ConfigError, TaskError
 from pfl_node.learning import option_types
-from pfl_node.learning.allocation import number, places, seat
+from pfl_node.learning.allocation import AllocationPlan, Allocator, Share, number, places, seat
 from pfl_node.learning.models.digits_nets import MODELS
-from pfl_node.learning.partition import EVEN, Indices, dirichlet, in_turn
-from pfl_node.learning.task import Data, Task
+from pfl_node.learning.partition import Indices
+from pfl_node.learning.task import Data, Place, Task
 
 if TYPE_CHECKING:
     import torch
@@ -24,19 +24,10 @@ if TYPE_CHECKING:
 
 IMAGES = 1797
 TESTS = round(0.2 * IMAGES)
-SAMPLES = 60  # that a node trains on, unless there are fewer
-LEAST = 20  # training samples; before a share gets smaller than this, nodes share samples instead
-TRAIN_PER_VAL = 4
+SAMPLES = 60  # of a node for training, if there are enough
+LEAST = 20  # training samples; rather than have fewer, nodes share samples
+PARTS = 5  # one of them is for validation
 TRAIN = {"optimizer": "sgd", "lr": 0.1, "batch": 8, "epochs": 2.0}
-
-
-class DigitsShare(NamedTuple):
-    """One node's samples, as numbers of images."""
-
-    cluster: int
-    train: Indices
-    val: Indices
-    test: Indices
 
 
 def digits(
@@ -51,30 +42,29 @@ def digits(
     auxiliary: float = 0,
     alpha: float | None = None,
 ) -> Task:
-    """One cluster for each of `angles`; `sizes` says how many nodes each has (None: as equal as possible), and the
+    """One cluster for each of `angles`; `sizes` are their numbers of nodes (None: as equal as possible), and the
     first nodes are the first cluster. `samples` are for training; a quarter as many more are for validation.
 
-    No image is at two nodes, and no test image at any, as long as there are enough images; with too many nodes
-    their shares overlap. Without an index, cluster and samples are drawn with the node's id (and may overlap);
-    with an index but without `nodes` the samples are, and the clusters have their places in turn.
-    The test data of a node is all of its cluster's.
+    While there are enough images, no two nodes have the same one; otherwise their shares overlap. Without an
+    index, the node's id decides its cluster and samples (which may overlap); with an index but without `nodes`,
+    the id decides the samples, and the places take the clusters in turn. Nodes are tested on all test images of
+    their cluster.
 
-    `auxiliary` is the share of the images for training that is set aside: the same unlabelled samples at all
-    nodes, turned by one angle after the other. With `alpha` all images of a cluster are given out, each class by
-    Dirichlet(alpha); a fifth of a node's are for validation (one with fewer than five uses them for both). Of
-    several models, place i has number i modulo their count; without an index the node's id decides.
+    `auxiliary` is the share of the training images that is set aside: the same unlabelled samples at all nodes,
+    rotated by each angle in turn. With `alpha`, all images of a cluster are allocated, each class by
+    Dirichlet(alpha); a fifth of a node's images are for validation (all, if it has fewer than five). Of several
+    models, place i uses number i modulo their count; without an index the node's id decides.
     """
-    turns = _turns(angles)
-    makers = _models(model)
+    turns, makers = _turns(angles), _models(model)
     counts = option_types.counts(len(turns), sizes, places(index, nodes))
     aside = _aside(auxiliary, counts)
-    mine = _share(counts, samples, alpha, seed, index, nodes, node_id, aside)
+    mine = share_of(Place(index, nodes, seed, node_id), counts, samples, alpha, aside)
     turn = turns[mine.cluster]
     return Task(
         name="digits",
         model=makers[(number(node_id, 1) if index is None else index) % len(makers)],
         train=_data(mine.train, turn),
-        val=_data(mine.val, turn),
+        val=_data(mine.train if mine.val is None else mine.val, turn),
         test=_test(turn, seed, counts, mine.cluster),
         train_defaults=TRAIN,
         cluster=mine.cluster,
@@ -82,89 +72,41 @@ def digits(
     )
 
 
-# -- who gets what -----------------------------------------------------------------------------------------------
+# -- allocation -------------------------------------------------------------------------------------------------
 
 
-def _share(
-    counts: tuple[int, ...],
-    samples: Any,
-    alpha: Any,
-    seed: int,
-    index: int | None,
-    nodes: int | None,
-    node_id: str,
-    aside: int,
-) -> DigitsShare:
-    """In the way that fits what is known of the place."""
+def share_of(
+    place: Place, counts: tuple[int, ...], samples: Any = None, alpha: Any = None, aside: int = 0
+) -> Share:
+    """The images of a node, if cluster c has `counts[c]` nodes (or this weight)."""
     if samples is not None:
         option_types.whole("samples", samples)
     if alpha is not None:
-        return skewed_share(counts, _alpha(alpha, samples), seed, None if nodes is None else index, aside)
-    if index is None or nodes is None:
-        return drawn_share(counts, samples, seed, node_id, aside, index)
-    return indexed_share(counts, samples, seed, index, aside)
-
-
-def indexed_share(
-    counts: tuple[int, ...], samples: int | None, seed: int, index: int, aside: int = 0
-) -> DigitsShare:
-    """The share of node `index`, when cluster c has `counts[c]` nodes."""
-    cluster, place = seat(counts, index)
-    pool, test = pools(seed, counts, aside)[cluster]
-    n, fits = _samples(len(pool) // counts[cluster], len(pool), samples)
-    if fits:
-        start = place * (len(pool) // counts[cluster])
-        mine = pool[start : start + n + _val(n)]
+        positive = option_types.positive("alpha", alpha)
+        plan = AllocationPlan(counts, place.seed, "dirichlet", positive, samples, aside=aside, val_part=PARTS)
     else:
-        mine = np.random.default_rng((seed, index)).choice(pool, n + _val(n), replace=False)
-    return DigitsShare(cluster, mine[:n], mine[n:], test)
-
-
-def drawn_share(
-    counts: tuple[int, ...],
-    samples: int | None,
-    seed: int,
-    node_id: str,
-    aside: int = 0,
-    index: int | None = None,
-) -> DigitsShare:
-    """The share of a node that has only its id, or its place among nobody knows how many; `counts` are the weights
-    of the clusters."""
-    chance = np.random.default_rng((seed, number(node_id, 0)))
-    cluster = int(chance.choice(len(counts), p=np.array(counts) / sum(counts)))
-    cluster = cluster if index is None else in_turn(index, counts)
-    pool, test = pools(seed, counts, aside)[cluster]
-    n, _ = _samples(0, len(pool), samples or SAMPLES)
-    mine = chance.choice(pool, n + _val(n), replace=False)
-    return DigitsShare(cluster, mine[:n], mine[n:], test)
-
-
-def skewed_share(
-    counts: tuple[int, ...], alpha: float, seed: int, index: int | None, aside: int = 0
-) -> DigitsShare:
-    """The share of node `index`, when its cluster's images are split by Dirichlet(alpha)."""
-    if index is None:
-        raise ConfigError(
-            "task digits: alpha splits the images over all places: say which one, task.index, and how many, "
-            "task.nodes"
-        )
-    cluster, place = seat(counts, index)
-    mine = _skewed(counts, alpha, seed, cluster, aside)[place]
-    held = len(mine) // (TRAIN_PER_VAL + 1)
-    val = mine[:held] if held else mine
-    return DigitsShare(cluster, mine[held:], val, pools(seed, counts, aside)[cluster][1])
+        n, overlap = samples or SAMPLES, False
+        if place.index is not None and place.nodes is not None:
+            cluster, _ = seat(counts, place.index)
+            pool = len(pools(place.seed, counts, aside)[cluster][0])
+            n, overlap = _samples(pool // counts[cluster], pool, samples)
+        val = max(1, n // (PARTS - 1))
+        rules = {"val_last": True, "overlap": overlap}
+        plan = AllocationPlan(counts, place.seed, "in_order", None, n, val, aside, **rules)
+    return _allocator(plan).of_place(place.index, place.nodes, place.node_id)[0]
 
 
 @lru_cache(maxsize=16)
-def _skewed(counts: tuple[int, ...], alpha: float, seed: int, cluster: int, aside: int) -> list[Indices]:
-    pool, _ = pools(seed, counts, aside)[cluster]
-    return [pool[part] for part in dirichlet(images()[1][pool], counts[cluster], alpha, (seed, cluster))]
+def _allocator(plan: AllocationPlan) -> Allocator:
+    return Allocator(
+        "digits", images()[1], [train for train, _ in pools(plan.seed, plan.counts, plan.aside)], plan
+    )
 
 
 @lru_cache(maxsize=16)
 def pools(seed: int, counts: tuple[int, ...], aside: int = 0) -> tuple[tuple[Indices, Indices], ...]:
-    """For each cluster the images for training (by its number of nodes) and for tests (the same for all). So many
-    are left for `set_aside`."""
+    """The images of each cluster for training, in proportion to its nodes, and for tests, equally many for all.
+    `aside` images are left for `set_aside`."""
     order = np.random.default_rng(seed).permutation(IMAGES)[: IMAGES - aside]
     ends = np.cumsum(counts) * (len(order) - TESTS) // sum(counts)
     train = np.split(order[TESTS:], ends[:-1])
@@ -172,26 +114,20 @@ def pools(seed: int, counts: tuple[int, ...], aside: int = 0) -> tuple[tuple[Ind
 
 
 def set_aside(seed: int, aside: int) -> Indices:
-    """The auxiliary images, the same whatever the clusters are."""
+    """The auxiliary images; they do not depend on the clusters."""
     return np.random.default_rng(seed).permutation(IMAGES)[IMAGES - aside :]
 
 
 def _samples(share: int, pool: int, samples: int | None) -> tuple[int, bool]:
-    """How many to train on, and whether every node can have its own."""
-    if samples is None:
-        mine = min(SAMPLES, share * TRAIN_PER_VAL // (TRAIN_PER_VAL + 1))
-        return (mine, True) if mine >= LEAST else (min(SAMPLES, pool // 2), False)
-    if samples + _val(samples) > pool:
-        raise ConfigError(f"task digits: samples = {samples}, but the cluster has only {pool} images to train on")
-    return samples, samples + _val(samples) <= share
-
-
-def _val(samples: int) -> int:
-    return max(1, samples // TRAIN_PER_VAL)
+    """How many samples a node trains on, and whether the shares of the nodes must overlap for that."""
+    if samples is not None:
+        return samples, samples + max(1, samples // (PARTS - 1)) > share
+    mine = min(SAMPLES, share * (PARTS - 1) // PARTS)
+    return (mine, False) if mine >= LEAST else (min(SAMPLES, pool // 2), True)
 
 
 def _turns(angles: Any) -> tuple[int, ...]:
-    """Quarters of a turn to the left."""
+    """In quarter turns, counter-clockwise."""
     found = option_types.several("angles", angles)
     try:
         degrees = [int(angle) for angle in found]
@@ -203,32 +139,16 @@ def _turns(angles: Any) -> tuple[int, ...]:
 
 
 def _models(model: Any) -> list[Callable[[], nn.Module]]:
-    names = model.split(",") if isinstance(model, str) else model
-    if not isinstance(names, Sequence) or not names:
-        raise ConfigError(f"task digits: model = {model!r} is not a name or a list of names")
-    for name in names:
-        if name not in MODELS:
-            raise ConfigError(f"task digits has no model {name!r}; {nearest(str(name), MODELS)}")
-    return [MODELS[name] for name in names]
+    return [MODELS[option_types.word("model", name, MODELS)] for name in option_types.several("model", model)]
 
 
 def _aside(share: Any, counts: tuple[int, ...]) -> int:
     """How many images are auxiliary."""
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-        raise ConfigError(f"task digits: auxiliary = {share!r} is not a share from 0 to below 1")
-    aside = round(share * (IMAGES - TESTS))
+    aside = option_types.amount("auxiliary", share, of=IMAGES - TESTS)
     least = min((IMAGES - TESTS - aside) * size // sum(counts) for size in counts if size)
     if aside and least < LEAST:
-        raise ConfigError(f"task digits: auxiliary = {share} leaves a cluster only {least} images to train on")
+        raise ConfigError(f"task.auxiliary = {share} leaves a cluster only {least} images to train on")
     return aside
-
-
-def _alpha(alpha: Any, samples: int | None) -> float:
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= EVEN:
-        raise ConfigError(f"task digits: alpha = {alpha!r} is not a number above zero")
-    if samples is not None:
-        raise ConfigError("task digits: alpha gives out all images: leave out samples")
-    return float(alpha)
 
 
 # -- the images --------------------------------------------------------------------------------------------------
@@ -236,11 +156,11 @@ def _alpha(alpha: Any, samples: int | None) -> float:
 
 @lru_cache(maxsize=1)
 def images() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """(n, 1, 8, 8) in [-1, 1] and the labels. Read from scikit-learn's own file, without importing scikit-learn:
-    that would cost 1.6 s of CPU and 70 MB."""
+    """(n, 1, 8, 8) in [-1, 1] and the labels. Read from scikit-learn's file without importing scikit-learn, which
+    would cost 1.6 s of CPU time and 70 MB."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
-        raise TaskError("task digits needs scikit-learn, whose images it uses: pip install scikit-learn")
+        raise TaskError("task digits needs the images of scikit-learn: pip install scikit-learn")
     table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     pixels = (table[:, :-1] / 8 - 1).astype(np.float32)
     return pixels.reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64)
@@ -253,13 +173,13 @@ def rotated(turn: int) -> npt.NDArray[np.float32]:
 
 @lru_cache(maxsize=64)
 def _test(turn: int, seed: int, counts: tuple[int, ...], cluster: int) -> Data:
-    """One copy for all nodes of the cluster."""
+    """Cached, so that all nodes of the cluster share one copy."""
     return _data(pools(seed, counts)[cluster][1], turn)
 
 
 @lru_cache(maxsize=4)
 def _auxiliary(turns: tuple[int, ...], seed: int, aside: int) -> torch.Tensor:
-    """One copy for all nodes of a process."""
+    """Cached, so that all nodes of a process share one copy."""
     import torch
 
     which = set_aside(seed, aside)

@@ -73,7 +73,7 @@ def images(
         data, counts, seed, partition=partition, alpha=alpha, samples=samples, val=val, auxiliary=auxiliary
     )
     network, tuned = _network(data, model, allocation.number(node_id, 1) if index is None else index)
-    mine = allocation.of_place(data, plan, index, nodes, node_id, pooled)
+    mine = allocation.allocator_of(data, plan).of_place(index, nodes, node_id, pooled)
     return Task(
         name=dataset,
         model=lambda: network.build(data.classes, data.channels, data.size),

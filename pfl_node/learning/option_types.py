@@ -32,7 +32,7 @@ def amount(name: str, value: Any, of: int) -> int:
 
 def word(name: str, value: Any, known: Iterable[str]) -> str:
     if value not in (names := list(known)):
-        raise ConfigError(f"task.{name} = {value!r}: there is none of that name; {nearest(str(value), names)}")
+        raise ConfigError(f"task.{name} = {value!r}: there is no such name; {nearest(str(value), names)}")
     return str(value)
 
 

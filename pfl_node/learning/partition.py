@@ -42,6 +42,12 @@ def iid(labels: npt.NDArray[Any], nodes: int, seed: Seed) -> list[Indices]:
     return np.array_split(np.random.default_rng(seed).permutation(len(labels)), nodes)
 
 
+def in_order(samples: int, nodes: int) -> list[Indices]:
+    """Consecutive shares of equal size; a remainder is left out."""
+    size = samples // nodes
+    return [np.arange(node * size, (node + 1) * size) for node in range(nodes)]
+
+
 def shards(labels: npt.NDArray[Any], nodes: int, seed: Seed, each: int = 2) -> list[Indices]:
     """The samples sorted by label and cut into equal shards, `each` of them for a node, drawn at random: of most
     nodes all samples are of so many classes (McMahan et al. 2017)."""

@@ -12,10 +12,8 @@ from pfl_node.learning.allocation import (
     AllocationPlan,
     Share,
     Tests,
-    drawn,
+    allocator_of,
     for_testing,
-    indexed,
-    pools,
     seat,
     set_aside,
 )
@@ -43,7 +41,7 @@ def plan_for(partition: str, counts: tuple[int, ...], seed: int = 0, **more: int
 
 
 def everybody(plan: AllocationPlan, data: Dataset = DATA) -> list[Share]:
-    return [indexed(data, plan, i) for i in range(sum(plan.counts))]
+    return [allocator_of(data, plan).indexed(i) for i in range(sum(plan.counts))]
 
 
 def whole(share: Share) -> set[int]:
@@ -131,24 +129,24 @@ def test_a_node_with_only_an_id_draws_its_share_with_it(
     counts: tuple[int, ...], seed: int, node_id: str, samples: int | None
 ) -> None:
     plan = plan_for("iid", counts, seed, samples=samples)
-    first, second = (drawn(DATA, plan, node_id, None) for _ in range(2))
+    first, second = (allocator_of(DATA, plan).drawn(node_id, None) for _ in range(2))
     assert first.cluster == second.cluster
     assert np.array_equal(first.train, second.train)
     assert held(first) == held(second)
     assert counts[first.cluster] > 0
-    assert whole(first) <= set(pools(DATA, plan)[first.cluster].tolist())
+    assert whole(first) <= set(allocator_of(DATA, plan).pools[first.cluster].tolist())
     assert samples is None or len(first.train) == samples
 
 
 def test_ids_fall_into_the_clusters_by_their_sizes() -> None:
-    clusters = [drawn(DATA, plan_for("iid", (3, 1)), f"node-{i}", None).cluster for i in range(400)]
+    clusters = [allocator_of(DATA, plan_for("iid", (3, 1))).drawn(f"node-{i}", None).cluster for i in range(400)]
     assert 0.65 < clusters.count(0) / 400 < 0.85
 
 
 def test_a_drawn_share_is_as_large_as_an_indexed_one_where_the_number_of_nodes_is_known() -> None:
-    assert len(whole(drawn(DATA, plan_for("iid", (1,)), "me", None))) == 500
-    assert len(whole(drawn(DATA, plan_for("iid", (1,)), "me", 20))) == 100
-    assert len(whole(drawn(DATA, plan_for("iid", (1,)), "me", 10_000))) == 1
+    assert len(whole(allocator_of(DATA, plan_for("iid", (1,))).drawn("me", None))) == 500
+    assert len(whole(allocator_of(DATA, plan_for("iid", (1,))).drawn("me", 20))) == 100
+    assert len(whole(allocator_of(DATA, plan_for("iid", (1,))).drawn("me", 10_000))) == 1
 
 
 @given(st.integers(1, 5))
@@ -194,12 +192,12 @@ def test_what_does_not_go_together_is_said() -> None:
         AllocationPlan(counts=(2,), seed=0, partition="dirichlet")
     with pytest.raises(ConfigError, match=r"task.alpha is for task.partition = dirichlet or quantity, not iid"):
         AllocationPlan(counts=(2,), seed=0, alpha=1.0)
-    with pytest.raises(ConfigError, match=r"gives out all images: leave out task.samples"):
+    with pytest.raises(ConfigError, match=r"allocates all images: leave out task.samples"):
         AllocationPlan(counts=(2,), seed=0, partition="shards", samples=3)
-    with pytest.raises(ConfigError, match=r"say which one this is, task.index"):
-        drawn(DATA, plan_for("shards", (2,)), "me", None)
+    with pytest.raises(ConfigError, match=r"say which place this is, task.index"):
+        allocator_of(DATA, plan_for("shards", (2,))).drawn("me", None)
     with pytest.raises(ConfigError, match="the cluster has only 2000 images of toy in all"):
-        drawn(DATA, plan_for("iid", (2,), samples=3000), "me", None)
+        allocator_of(DATA, plan_for("iid", (2,), samples=3000)).drawn("me", None)
 
 
 @pytest.mark.parametrize("wanted", [51])

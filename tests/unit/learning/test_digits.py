@@ -9,21 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfl_node.errors import ConfigError
+from pfl_node.learning.allocation import Share
 from pfl_node.learning.digits import (
     IMAGES,
-    DigitsShare,
     digits,
-    drawn_share,
     images,
-    indexed_share,
     pools,
     rotated,
     set_aside,
-    skewed_share,
+    share_of,
 )
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.models.digits_nets import MODELS
-from pfl_node.learning.task import Task
+from pfl_node.learning.task import Place, Task
 from pfl_node.settings import TrainSettings
 
 counts = st.lists(st.integers(0, 12), min_size=1, max_size=4).filter(lambda c: sum(c) > 0).map(tuple)
@@ -34,11 +32,31 @@ def place(index: int | None, nodes: int | None, seed: int = 0, node_id: str = "n
     return digits(index, nodes, seed, node_id, **options)
 
 
-def same(a: DigitsShare, b: DigitsShare) -> bool:
-    return a.cluster == b.cluster and all(map(np.array_equal, a[1:], b[1:]))
+def same(a: Share, b: Share) -> bool:
+    return a.cluster == b.cluster and np.array_equal(a.train, b.train) and np.array_equal(val_of(a), val_of(b))
 
 
-def everybody(counts: tuple[int, ...], samples: int | None, seed: int) -> list[DigitsShare]:
+def indexed_share(counts: tuple[int, ...], samples: int | None, seed: int, index: int) -> Share:
+    return share_of(Place(index, sum(counts), seed, "n"), counts, samples)
+
+
+def drawn_share(counts: tuple[int, ...], samples: int | None, seed: int, node_id: str) -> Share:
+    return share_of(Place(None, None, seed, node_id), counts, samples)
+
+
+def skewed_share(counts: tuple[int, ...], alpha: float, seed: int, index: int, aside: int) -> Share:
+    return share_of(Place(index, sum(counts), seed, "n"), counts, alpha=alpha, aside=aside)
+
+
+def val_of(share: Share) -> Any:
+    return share.train if share.val is None else share.val
+
+
+def images_tested(share: Share, counts: tuple[int, ...], seed: int) -> set[int]:
+    return set(pools(seed, counts)[share.cluster][1].tolist())
+
+
+def everybody(counts: tuple[int, ...], samples: int | None, seed: int) -> list[Share]:
     return [indexed_share(counts, samples, seed, i) for i in range(sum(counts))]
 
 
@@ -70,11 +88,12 @@ def test_no_image_is_at_two_nodes_nor_in_a_test_set(
     counts: tuple[int, ...], seed: int, samples: int | None
 ) -> None:
     shares = everybody(counts, samples, seed)
-    mine = np.concatenate([np.concatenate((s.train, s.val)) for s in shares])
-    tests = {i for s in shares for i in s.test.tolist()}
+    mine = np.concatenate([np.concatenate((s.train, val_of(s))) for s in shares])
+    tests = [images_tested(s, counts, seed) for s in shares]
     assert len(set(mine.tolist())) == len(mine)
-    assert not tests & set(mine.tolist())
-    assert all(len(s.train) >= 1 and len(s.val) >= 1 and len(s.test) >= 80 for s in shares)
+    assert not set().union(*tests) & set(mine.tolist())
+    assert all(len(s.train) >= 1 and len(val_of(s)) >= 1 for s in shares)
+    assert min(map(len, tests)) >= 80
     if samples is not None:
         assert {len(s.train) for s in shares} == {samples}
 
@@ -102,10 +121,10 @@ def test_the_same_seed_gives_the_same_share(counts: tuple[int, ...], seed: int, 
 @given(seeds, st.integers(0, 999))
 def test_a_thousand_nodes_share_images_but_no_node_has_one_twice(seed: int, index: int) -> None:
     share = indexed_share((500, 500), None, seed, index)
-    mine = np.concatenate((share.train, share.val))
+    mine = np.concatenate((share.train, val_of(share)))
     assert len(share.train) == 60
     assert len(set(mine.tolist())) == len(mine)
-    assert not set(mine.tolist()) & set(share.test.tolist())
+    assert not set(mine.tolist()) & images_tested(share, (500, 500), seed)
     assert set(mine.tolist()) <= set(pools(seed, (500, 500))[share.cluster][0].tolist())
 
 
@@ -115,7 +134,7 @@ def test_a_node_with_only_an_id_draws_its_share_with_it(counts: tuple[int, ...],
     first, second = (drawn_share(counts, samples, seed, node_id) for _ in range(2))
     assert same(first, second)
     assert counts[first.cluster] > 0
-    mine = np.concatenate((first.train, first.val))
+    mine = np.concatenate((first.train, val_of(first)))
     assert set(mine.tolist()) <= set(pools(seed, counts)[first.cluster][0].tolist())
     assert len(first.train) == samples
 
@@ -177,19 +196,19 @@ def test_both_models_learn_something_in_a_few_rounds(model: str) -> None:
         ({"samples": 2000}, "has only"),
         ({"samples": 0}, "samples = 0"),
         ({"model": "mpl"}, "did you mean 'mlp'?"),
-        ({"model": "cnn,mpl"}, "no model 'mpl'; did you mean 'mlp'?"),
-        ({"model": ["cnn", 3]}, "no model 3"),
-        ({"model": []}, "model = [] is not a name or a list of names"),
-        ({"model": 3}, "model = 3 is not a name"),
-        ({"auxiliary": 1}, "auxiliary = 1 is not a share"),
-        ({"auxiliary": -0.1}, "auxiliary = -0.1 is not a share"),
-        ({"auxiliary": True}, "auxiliary = True is not a share"),
-        ({"auxiliary": "half"}, "auxiliary = 'half' is not a share"),
+        ({"model": "cnn,mpl"}, "task.model = 'mpl': there is no such name; did you mean 'mlp'?"),
+        ({"model": ["cnn", 3]}, "task.model = 3: there is no such name"),
+        ({"model": []}, "task.model is empty"),
+        ({"model": 3}, "task.model = 3: there is no such name"),
+        ({"auxiliary": 1438}, "auxiliary = 1438 is neither a share"),
+        ({"auxiliary": -0.1}, "auxiliary = -0.1 is neither a share"),
+        ({"auxiliary": True}, "auxiliary = True is neither a share"),
+        ({"auxiliary": "half"}, "auxiliary = 'half' is neither a share"),
         ({"auxiliary": 0.98}, "leaves a cluster only 14 images"),
         ({"alpha": 0}, "alpha = 0 is not a number above zero"),
         ({"alpha": "little"}, "alpha = 'little' is not a number"),
         ({"alpha": float("inf")}, "alpha = inf"),
-        ({"alpha": 1.0, "samples": 20}, "leave out samples"),
+        ({"alpha": 1.0, "samples": 20}, "leave out task.samples"),
     ],
 )
 def test_a_mistake_in_an_option_is_one_line(options: dict[str, Any], text: str) -> None:
@@ -209,7 +228,7 @@ def test_places_of_an_unknown_number_have_clusters_in_turn_and_samples_of_their_
 
 
 def test_a_split_over_all_places_needs_their_number() -> None:
-    with pytest.raises(ConfigError, match=r"and how many, task\.nodes"):
+    with pytest.raises(ConfigError, match=r"and how many there are, task\.nodes"):
         place(3, None, alpha=1.0)
 
 
@@ -264,15 +283,14 @@ def test_with_alpha_all_images_of_a_cluster_are_given_out_once(
     counts: tuple[int, ...], seed: int, alpha: float, aside: int
 ) -> None:
     shares = [skewed_share(counts, alpha, seed, i, aside) for i in range(sum(counts))]
-    for cluster, (pool, test) in enumerate(pools(seed, counts, aside)):
+    for cluster, (pool, _) in enumerate(pools(seed, counts, aside)):
         mine = [s for s in shares if s.cluster == cluster]
         assert len(mine) == counts[cluster]
-        given_out = {i for s in mine for i in (*s.train.tolist(), *s.val.tolist())}
+        given_out = {i for s in mine for i in (*s.train.tolist(), *val_of(s).tolist())}
         assert given_out == (set(pool.tolist()) if mine else set())
-        assert all(np.array_equal(s.test, test) for s in mine)
     for share in shares:
-        n = len({*share.train.tolist(), *share.val.tolist()})
-        assert (len(share.train), len(share.val)) == ((n - n // 5, n // 5) if n >= 5 else (n, n))
+        n = len({*share.train.tolist(), *val_of(share).tolist()})
+        assert (len(share.train), len(val_of(share))) == ((n - n // 5, n // 5) if n >= 5 else (n, n))
 
 
 def test_the_smaller_alpha_the_fewer_classes_a_node_has() -> None:
@@ -288,7 +306,7 @@ def test_the_test_data_of_unequal_nodes_is_that_of_their_cluster() -> None:
 
 
 def test_alpha_needs_to_know_the_place() -> None:
-    with pytest.raises(ConfigError, match=r"say which one, task\.index"):
+    with pytest.raises(ConfigError, match=r"say which place this is, task\.index"):
         place(None, None, alpha=0.1)
 
 

@@ -87,7 +87,7 @@ def test_it_learns_and_is_measured_on_every_cluster_without_a_copy_of_its_images
         (0, 1, 0, "task.pooled = 0 is not a whole number from 1 on"),
         (0, 1, "all", "task.pooled = 'all' is not a whole number"),
         (None, None, 2, "say which ones these are, task.index, and how many nodes there are, task.nodes"),
-        (1, None, 2, "task.pooled = 2 puts the images of so many places together"),
+        (1, None, 2, "task.pooled = 2 joins the images of 2 places"),
         (0, 2, 300, "400 samples are too few for 600 nodes"),
     ],
 )
