@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 
 from benchmarks.report import show
-from pfl_node.wire import membership_pb2 as pb
+from pfl_node.membership import membership_pb2 as pb
 from pfl_node.wire import membership_pb2_grpc
 
 ROOT = Path(__file__).resolve().parents[1]

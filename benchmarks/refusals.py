@@ -25,11 +25,11 @@ import grpc
 
 from benchmarks.report import show
 from pfl_node.errors import PeerError
-from pfl_node.membership import packet_codec
+from pfl_node.membership import membership_pb2, packet_codec
 from pfl_node.membership.member import Member
 from pfl_node.settings import WireSettings
 from pfl_node.types import PeerId
-from pfl_node.wire import membership_pb2, membership_pb2_grpc
+from pfl_node.wire import membership_pb2_grpc
 from pfl_node.wire.client import PeerClient
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.tls import Tls

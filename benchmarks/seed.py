@@ -26,11 +26,11 @@ import grpc
 import psutil
 
 from benchmarks.report import show
+from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.swim_config import SwimConfig
-from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire import membership_pb2_grpc, peer_pb2, peer_pb2_grpc
 
 STARTS = 5

@@ -14,11 +14,11 @@ from bootstrap.options import Options
 from pfl_node.daemon.advertise import advertised_address
 from pfl_node.membership.member import Member
 from pfl_node.membership.member_events import Changed, MemberEvent
-from pfl_node.membership.service import Membership
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.security.handshake_log import HandshakeLog
 from pfl_node.store.data_dir import DataDir
 from pfl_node.wire.endpoint import Endpoint, join_address
+from pfl_node.wire.membership_service import attach_membership
 from pfl_node.wire.peer_pb2 import Status, StatusRequest
 from pfl_node.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server
 from pfl_node.wire.tls import Tls
@@ -46,11 +46,15 @@ class Seed(PeerServicer):
             run="",
             incarnation=identity.incarnation if identity else 1,
         )
-        config = SwimConfig(transport=options.membership)
-        dialer = self._tls.dialer if self._tls else None
-        self.membership = Membership(me, config, rng=Random(member), on_event=self._heard, dialer=dialer)
         self.endpoint = Endpoint(tls=self._tls)
-        self.membership.attach(self.endpoint)
+        self.membership = attach_membership(
+            self.endpoint,
+            me,
+            SwimConfig(transport=options.membership),
+            rng=Random(member),
+            on_event=self._on_event,
+            dialer=self._tls.dialer if self._tls else None,
+        )
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
 
     async def start(self, ears: HandshakeLog | None = None) -> None:
@@ -86,7 +90,7 @@ class Seed(PeerServicer):
             json=json.dumps({"peers": len(nodes), "counters": dict(self.membership.counters)}),
         )
 
-    def _heard(self, event: MemberEvent) -> None:
+    def _on_event(self, event: MemberEvent) -> None:
         member = event.member
         if not isinstance(event, Changed):
             facts = {"peer": member.id, "peer_name": member.name, "address": member.address, "run": member.run}

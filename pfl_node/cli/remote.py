@@ -76,7 +76,8 @@ class Remote:
 
     def members(self) -> tuple[str, list[dict[str, Any]]]:
         """The id of the asked one, and everybody it knows, itself included."""
-        from pfl_node.wire import membership_pb2, membership_pb2_grpc
+        from pfl_node.membership import membership_pb2
+        from pfl_node.wire import membership_pb2_grpc
 
         stub = membership_pb2_grpc.MembershipStub(self.channel)
         reply = self._ask(stub.List, membership_pb2.ListRequest())

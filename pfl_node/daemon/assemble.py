@@ -24,6 +24,7 @@ from pfl_node.membership.service import Membership
 from pfl_node.node.lifecycle import Node
 from pfl_node.node.ports import HONEST, MembersListener, Plan, RoleOf
 from pfl_node.node.startup import check_lab, place_of
+from pfl_node.ops.events_service import attach_events
 from pfl_node.ops.observer import NodeObserver
 from pfl_node.ops.status import status_of
 from pfl_node.policies import configure, load_policy
@@ -33,6 +34,7 @@ from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.endpoint import Endpoint, join_address
+from pfl_node.wire.membership_service import attach_membership
 from pfl_node.wire.server import PeerService
 
 log = structlog.get_logger(__name__)
@@ -200,7 +202,8 @@ class DaemonNode(Node):
     def _membership(self, settings: Settings, dialer: Dialer | None) -> Membership:
         who = self.home.identity
         name = settings.name or f"node-{who.id[:6]}"
-        return Membership(
+        return attach_membership(
+            self.endpoint,
             Member(id=who.id, name=name, address="", role="node", run=settings.run, incarnation=who.incarnation),
             settings.membership,
             rng=random.Random(f"{settings.seed}/membership/{who.id}"),
@@ -210,11 +213,8 @@ class DaemonNode(Node):
 
     async def start(self) -> None:
         """Open the port. Needs no torch."""
-        service = PeerService(
-            self.host, self.settings.wire, status=lambda: status_of(self), seen=self.node_observer
-        )
-        service.attach(self.endpoint)
-        self.membership.attach(self.endpoint)
+        PeerService(self.host, self.settings.wire, status=lambda: status_of(self)).attach(self.endpoint)
+        attach_events(self.endpoint, self.node_observer)
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self.settings, self.endpoint

@@ -1,4 +1,4 @@
-"""What the machine tells its owner, and what it wishes for."""
+"""What the machine tells its owner, and what it actions for."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
-class Dial:
+class PingCall:
     """Put this ping as a call, and hand its answer in as if it had come as a packet: UDP may be blocked."""
 
     address: str
     packet: Packet
 
 
-Wish = Sync | Dial
+Action = Sync | PingCall

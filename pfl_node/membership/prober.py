@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from pfl_node.membership.member import Member
-from pfl_node.membership.member_events import Dial
+from pfl_node.membership.member_events import PingCall
 from pfl_node.membership.outbox import Outbox
 from pfl_node.membership.packet import Kind, Packet
 from pfl_node.membership.suspendable_clock import SuspendableClock
@@ -46,14 +46,14 @@ class Prober:
         timers: Timers,
         time: SuspendableClock,
         outbox: Outbox,
-        wish: Callable[[Dial], None],
+        act: Callable[[PingCall], None],
     ) -> None:
         self._view = view
         self._config = config
         self._timers = timers
         self._time = time
         self._outbox = outbox
-        self._wish = wish
+        self._act = act
         self._seqs = count(1)
         self._probe: Probe | None = None
         self._relays: dict[int, Relay] = {}
@@ -80,7 +80,7 @@ class Prober:
             return
         target = probe.target
         if self._config.transport == "udp":
-            self._wish(Dial(target.address, Packet(Kind.PING, self._view.me, probe.seq, target.id)))
+            self._act(PingCall(target.address, Packet(Kind.PING, self._view.me, probe.seq, target.id)))
         for relay in self._view.roster.draw(self._config.indirect, without=(target.id,)):
             probe.asked += 1
             self._outbox.send(

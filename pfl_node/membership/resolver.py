@@ -51,7 +51,7 @@ class Resolver:
         self._remember(address, infos[0][4], self._clock() + TTL)
         return infos[0][4]
 
-    def doubt(self, address: str) -> None:
+    def invalidate(self, address: str) -> None:
         """Look it up again: its host does not answer, and may have moved."""
         entry = self._known.get(address)
         if entry is not None and entry[1] != float("inf"):

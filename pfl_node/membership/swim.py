@@ -1,4 +1,4 @@
-"""SWIM with Lifeguard's ideas as a state machine: packets and the time in, packets, events and wishes out.
+"""SWIM with Lifeguard's ideas as a state machine: packets and the time in, packets, events and actions out.
 
 It knows no socket, no clock and no chance of its own: same inputs, same outputs.
 """
@@ -11,7 +11,7 @@ from random import Random
 
 from pfl_node.membership.admission import Admission, Admissions
 from pfl_node.membership.member import Member, State, news
-from pfl_node.membership.member_events import MemberEvent, Sync, Wish
+from pfl_node.membership.member_events import Action, MemberEvent, Sync
 from pfl_node.membership.outbox import Outbox
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.prober import Prober
@@ -26,14 +26,14 @@ GOODBYES = 40  # members told that I leave; they tell the rest
 
 
 class Swim:
-    """One member. After every input drain `take_packets`, `take_events`, `take_wishes`; tick at `next_wakeup`."""
+    """One member. After every input drain `take_packets`, `take_events`, `take_actions`; tick at `next_wakeup`."""
 
     def __init__(self, me: Member, config: SwimConfig, rng: Random) -> None:
         self._config = config
         self._rng = rng
         self._seeds: tuple[str, ...] = ()
         self._joined = False
-        self._wishes: list[Wish] = []
+        self._actions: list[Action] = []
         self._gossiped_at = float("-inf")
         self._timers = Timers()
         self._time = SuspendableClock(slack=config.probe_timeout / 2, pause=config.pause)
@@ -41,7 +41,7 @@ class Swim:
         self._outbox = Outbox(self._view, self._time, config.packet_bytes)
         self._admissions = Admissions(self._view, config)
         self._prober = Prober(
-            self._view, config, self._timers, self._time, self._outbox, wish=lambda dial: self._wishes.append(dial)
+            self._view, config, self._timers, self._time, self._outbox, act=lambda dial: self._actions.append(dial)
         )
 
     @property
@@ -72,8 +72,8 @@ class Swim:
         taken, self._view.events = self._view.events, []
         return taken
 
-    def take_wishes(self) -> list[Wish]:
-        taken, self._wishes = self._wishes, []
+    def take_actions(self) -> list[Action]:
+        taken, self._actions = self._actions, []
         return taken
 
     def next_wakeup(self) -> float | None:
@@ -185,7 +185,7 @@ class Swim:
             case "gossip":
                 self._gossip()
             case "sync":
-                self._wish_syncs()
+                self._request_syncs()
 
     def _answer(self, packet: Packet, source: str) -> None:
         sender = packet.sender
@@ -226,15 +226,15 @@ class Swim:
                 return
             self._outbox.send(member.address, Kind.GOSSIP, to=member)
 
-    def _wish_syncs(self) -> None:
+    def _request_syncs(self) -> None:
         """One who is there, and one who may be there again: so the halves of a split swarm find each other."""
         self._timers.set(("sync", 0), self._time.now + self._rng.uniform(0.9, 1.1) * self._config.sync_interval)
         if not self._joined:  # who asks to join is checked, who exchanges is not
             return
-        self._wishes.extend(Sync(member.address) for member in self._view.roster.draw(1))
+        self._actions.extend(Sync(member.address) for member in self._view.roster.draw(1))
         members = self._view.roster.all()
         taken = {m.address for m in members if m.state.present} | {self.me.address}
         lost = {m.address: None for m in members if m.state is State.DEAD} | dict.fromkeys(self._seeds)
         retry = [address for address in lost if address not in taken]
         if retry:
-            self._wishes.append(Sync(self._rng.choice(retry)))
+            self._actions.append(Sync(self._rng.choice(retry)))

@@ -58,8 +58,8 @@ class Udp(asyncio.DatagramProtocol):
             self._lookups.add(lookup)
             lookup.add_done_callback(self._lookups.discard)
 
-    def doubt(self, address: str) -> None:
-        self._resolver.doubt(address)
+    def invalidate(self, address: str) -> None:
+        self._resolver.invalidate(address)
 
     async def flush(self) -> None:
         """Until everything is in the hands of the kernel."""

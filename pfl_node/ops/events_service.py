@@ -15,6 +15,8 @@ from pfl_node.ops.events import Hub, NodeEvent, TooManyWatchers
 from pfl_node.ops.history import History
 from pfl_node.security.caller import CALLER
 from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.endpoint import Endpoint
+from pfl_node.wire.server import SERVICE
 
 Context = Any  # grpc.aio.ServicerContext; its stubs do not know that write takes what the serializer takes
 
@@ -51,8 +53,13 @@ class Seen(Protocol):
     def history(self) -> History: ...
 
 
-def watching(seen: Seen) -> dict[str, Any]:
-    """The handlers by the names of their calls."""
+def attach_events(endpoint: Endpoint, seen: Seen) -> None:
+    """Add WatchEvents and GetHistory to the endpoint's Peer service, before the endpoint is bound."""
+    handlers = (grpc.method_handlers_generic_handler(SERVICE, _handlers(seen)),)
+    endpoint.add(SERVICE, lambda server: server.add_generic_rpc_handlers(handlers))
+
+
+def _handlers(seen: Seen) -> dict[str, Any]:
     seats = WatcherSlots()
 
     async def events(message: bytes, context: Context) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pfl_node.errors import PflError
 from pfl_node.membership.member import Member
-from pfl_node.membership.service import Membership
 from pfl_node.settings import Settings
 from pfl_node.swarm.messages import TraceSpec, WorkerSpec, node_name, split
 from pfl_node.swarm.process_pipes import ChildPipe, Said
 from pfl_node.wire.endpoint import Endpoint
+from pfl_node.wire.membership_service import attach_membership
 
 GRACE = 8.0  # seconds that the nodes have to leave in order
 
@@ -121,8 +121,8 @@ class Swarm:
             run=self.settings.run,
             incarnation=1,
         )
-        membership = Membership(me, self.settings.membership, rng=random.Random(self.settings.seed))
-        membership.attach(endpoint)
+        rng = random.Random(self.settings.seed)
+        membership = attach_membership(endpoint, me, self.settings.membership, rng=rng)
         await endpoint.bind("127.0.0.1:0", membership.bind)
         await endpoint.start()
         try:

@@ -10,6 +10,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -99,15 +100,15 @@ class Endpoint:
         self.port = 0
         self._tls = tls
         self._concurrency = concurrency
-        self._services: dict[str, Callable[[grpc.aio.Server], None]] = {}
+        self._services: dict[str, list[Callable[[grpc.aio.Server], None]]] = {}
         self._health = LimitedHealth()
         self._server: grpc.aio.Server | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()  # servers that were replaced
 
     def add(self, service: str, register: Callable[[grpc.aio.Server], None]) -> None:
-        """A service by its full name, and what puts its handlers into a server."""
-        self._services[service] = register
+        """Register handlers of the service with this full name; a service may have several registrations."""
+        self._services.setdefault(service, []).append(register)
 
     async def bind(self, listen: str, also: Callable[[str, int], None] | None = None) -> int:
         """Take the port; 0: any free one. `also` takes the same number for something else, for example UDP, and
@@ -194,7 +195,7 @@ class Endpoint:
             interceptors=[self._tls.door] if self._tls else None,
         )
         careful: Any = StrictServices(server)
-        for register in self._services.values():
+        for register in chain.from_iterable(self._services.values()):
             register(careful)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, careful)
         names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)

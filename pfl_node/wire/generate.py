@@ -1,9 +1,10 @@
-"""Makes the stubs beside this file from proto/. A tool for developers: needs grpcio-tools and a source tree.
+"""Generate the gRPC stubs from proto/. A developer tool: needs grpcio-tools and a source tree.
 
     python -m pfl_node.wire.generate [--check]
 
-The stubs carry guards: they import with at least the protobuf and grpcio that made them (7.35.1 and 1.85.1). With
---check nothing is written; the exit code is 1 when a stub does not say what its proto says.
+The messages of membership.proto go to membership/, which has no gRPC; everything else goes to wire/. The stubs
+require at least the protobuf and grpcio releases that generated them (7.35.1 and 1.85.1). With --check nothing is
+written, and the exit code is 1 if a committed stub is out of date.
 """
 
 from __future__ import annotations
@@ -14,46 +15,53 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-NAMES = ("peer", "membership")
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"peer": "pfl_node/wire", "membership": "pfl_node/membership"}  # of the messages
 SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
-# Another release of the tools writes other versions; that alone does not make a stub stale.
+# Version numbers depend on the release of the tools and do not make a stub stale.
 VERSIONS = re.compile(
     r"# Protobuf Python Version: .*|GRPC_GENERATED_VERSION = .*|Domain\.PUBLIC,\s+\d+,\s+\d+,\s+\d+,"
 )
 
 
 def generate(root: Path, out: Path) -> dict[str, str]:
-    """The stubs by file name. `pfl_node/wire=proto` makes protoc write imports that fit our package."""
+    """The stubs by their path in the source tree. `-Ipackage=proto` makes protoc write our package's imports."""
     from grpc_tools import protoc  # type: ignore[import-untyped]
 
     code = protoc.main(
         [
             "protoc",
-            f"-Ipfl_node/wire={root / 'proto'}",
+            *(f"-I{package}={root / 'proto'}" for package in PACKAGES.values()),
             f"-I{files('grpc_tools') / '_proto'}",
             f"--python_out={out}",
             f"--pyi_out={out}",
             f"--grpc_python_out={out}",
-            *(f"pfl_node/wire/{name}.proto" for name in NAMES),
+            *(f"{package}/{name}.proto" for name, package in PACKAGES.items()),
         ]
     )
     if code:
         raise SystemExit(code)
-    made = out / "pfl_node" / "wire"
-    return {name + suffix: (made / (name + suffix)).read_text() for name in NAMES for suffix in SUFFIXES}
+    stubs: dict[str, str] = {}
+    for name, package in PACKAGES.items():
+        for suffix in SUFFIXES:
+            target = "pfl_node/wire" if suffix == "_pb2_grpc.py" else package
+            stubs[f"{target}/{name}{suffix}"] = (out / package / f"{name}{suffix}").read_text()
+    return stubs
 
 
-def stale(stubs: dict[str, str], directory: Path = HERE) -> list[str]:
-    """Names of the committed stubs that differ in more than versions, or are missing."""
+def stale(stubs: dict[str, str], root: Path = ROOT) -> list[str]:
+    """Paths of the committed stubs that are missing, or differ in more than version numbers."""
 
-    def says(text: str) -> str:
+    def without_versions(text: str) -> str:
         return VERSIONS.sub("", text)
 
-    committed = {name: directory / name for name in stubs}
-    return [n for n, path in committed.items() if not path.exists() or says(path.read_text()) != says(stubs[n])]
+    committed = {name: root / name for name in stubs}
+    return [
+        name
+        for name, path in committed.items()
+        if not path.exists() or without_versions(path.read_text()) != without_versions(stubs[name])
+    ]
 
 
 def main(arguments: list[str]) -> int:
@@ -68,7 +76,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     for name, text in stubs.items():
-        (HERE / name).write_text(text)
+        (ROOT / name).write_text(text)
     return 0
 
 

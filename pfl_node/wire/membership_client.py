@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 
 from pfl_node.errors import ConfigError, PeerGone, Reason, Refused
+from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.packet import Kind, Packet
 from pfl_node.security.handshake import speaks_tls
 from pfl_node.types import PeerId
-from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.membership_channels import MembershipChannels
 from pfl_node.wire.statuses import REASON_KEY
@@ -61,7 +61,7 @@ class MembershipClient:
             raise _gone(address, error) from error
         return _answerer(reply.sender, who, address).id, packet_codec.from_wires(reply.members)
 
-    async def put(self, address: str, packet: Packet, timeout: float) -> Packet | None:
+    async def send(self, address: str, packet: Packet, timeout: float) -> Packet | None:
         """A packet as a call, and its answer; None where none is due."""
         try:
             async with self._channels.stub(address, timeout) as (stub, who):

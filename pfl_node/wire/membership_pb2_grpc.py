@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from pfl_node.wire import membership_pb2 as pfl__node_dot_wire_dot_membership__pb2
+from pfl_node.membership import membership_pb2 as pfl__node_dot_membership_dot_membership__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in pfl_node/wire/membership_pb2_grpc.py depends on'
+        + ' but the generated code in pfl_node/membership/membership_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,33 +36,33 @@ class MembershipStub:
         """
         self.Join = channel.unary_unary(
                 '/pfl.v1.Membership/Join',
-                request_serializer=pfl__node_dot_wire_dot_membership__pb2.JoinRequest.SerializeToString,
-                response_deserializer=pfl__node_dot_wire_dot_membership__pb2.JoinReply.FromString,
+                request_serializer=pfl__node_dot_membership_dot_membership__pb2.JoinRequest.SerializeToString,
+                response_deserializer=pfl__node_dot_membership_dot_membership__pb2.JoinReply.FromString,
                 _registered_method=True)
         self.Ping = channel.unary_unary(
                 '/pfl.v1.Membership/Ping',
-                request_serializer=pfl__node_dot_wire_dot_membership__pb2.Packet.SerializeToString,
-                response_deserializer=pfl__node_dot_wire_dot_membership__pb2.Packet.FromString,
+                request_serializer=pfl__node_dot_membership_dot_membership__pb2.Packet.SerializeToString,
+                response_deserializer=pfl__node_dot_membership_dot_membership__pb2.Packet.FromString,
                 _registered_method=True)
         self.PingReq = channel.unary_unary(
                 '/pfl.v1.Membership/PingReq',
-                request_serializer=pfl__node_dot_wire_dot_membership__pb2.Packet.SerializeToString,
-                response_deserializer=pfl__node_dot_wire_dot_membership__pb2.Packet.FromString,
+                request_serializer=pfl__node_dot_membership_dot_membership__pb2.Packet.SerializeToString,
+                response_deserializer=pfl__node_dot_membership_dot_membership__pb2.Packet.FromString,
                 _registered_method=True)
         self.Sync = channel.unary_unary(
                 '/pfl.v1.Membership/Sync',
-                request_serializer=pfl__node_dot_wire_dot_membership__pb2.State.SerializeToString,
-                response_deserializer=pfl__node_dot_wire_dot_membership__pb2.State.FromString,
+                request_serializer=pfl__node_dot_membership_dot_membership__pb2.State.SerializeToString,
+                response_deserializer=pfl__node_dot_membership_dot_membership__pb2.State.FromString,
                 _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/pfl.v1.Membership/Leave',
-                request_serializer=pfl__node_dot_wire_dot_membership__pb2.LeaveRequest.SerializeToString,
-                response_deserializer=pfl__node_dot_wire_dot_membership__pb2.LeaveReply.FromString,
+                request_serializer=pfl__node_dot_membership_dot_membership__pb2.LeaveRequest.SerializeToString,
+                response_deserializer=pfl__node_dot_membership_dot_membership__pb2.LeaveReply.FromString,
                 _registered_method=True)
         self.List = channel.unary_unary(
                 '/pfl.v1.Membership/List',
-                request_serializer=pfl__node_dot_wire_dot_membership__pb2.ListRequest.SerializeToString,
-                response_deserializer=pfl__node_dot_wire_dot_membership__pb2.ListReply.FromString,
+                request_serializer=pfl__node_dot_membership_dot_membership__pb2.ListRequest.SerializeToString,
+                response_deserializer=pfl__node_dot_membership_dot_membership__pb2.ListReply.FromString,
                 _registered_method=True)
 
 
@@ -114,33 +114,33 @@ def add_MembershipServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Join': grpc.unary_unary_rpc_method_handler(
                     servicer.Join,
-                    request_deserializer=pfl__node_dot_wire_dot_membership__pb2.JoinRequest.FromString,
-                    response_serializer=pfl__node_dot_wire_dot_membership__pb2.JoinReply.SerializeToString,
+                    request_deserializer=pfl__node_dot_membership_dot_membership__pb2.JoinRequest.FromString,
+                    response_serializer=pfl__node_dot_membership_dot_membership__pb2.JoinReply.SerializeToString,
             ),
             'Ping': grpc.unary_unary_rpc_method_handler(
                     servicer.Ping,
-                    request_deserializer=pfl__node_dot_wire_dot_membership__pb2.Packet.FromString,
-                    response_serializer=pfl__node_dot_wire_dot_membership__pb2.Packet.SerializeToString,
+                    request_deserializer=pfl__node_dot_membership_dot_membership__pb2.Packet.FromString,
+                    response_serializer=pfl__node_dot_membership_dot_membership__pb2.Packet.SerializeToString,
             ),
             'PingReq': grpc.unary_unary_rpc_method_handler(
                     servicer.PingReq,
-                    request_deserializer=pfl__node_dot_wire_dot_membership__pb2.Packet.FromString,
-                    response_serializer=pfl__node_dot_wire_dot_membership__pb2.Packet.SerializeToString,
+                    request_deserializer=pfl__node_dot_membership_dot_membership__pb2.Packet.FromString,
+                    response_serializer=pfl__node_dot_membership_dot_membership__pb2.Packet.SerializeToString,
             ),
             'Sync': grpc.unary_unary_rpc_method_handler(
                     servicer.Sync,
-                    request_deserializer=pfl__node_dot_wire_dot_membership__pb2.State.FromString,
-                    response_serializer=pfl__node_dot_wire_dot_membership__pb2.State.SerializeToString,
+                    request_deserializer=pfl__node_dot_membership_dot_membership__pb2.State.FromString,
+                    response_serializer=pfl__node_dot_membership_dot_membership__pb2.State.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
-                    request_deserializer=pfl__node_dot_wire_dot_membership__pb2.LeaveRequest.FromString,
-                    response_serializer=pfl__node_dot_wire_dot_membership__pb2.LeaveReply.SerializeToString,
+                    request_deserializer=pfl__node_dot_membership_dot_membership__pb2.LeaveRequest.FromString,
+                    response_serializer=pfl__node_dot_membership_dot_membership__pb2.LeaveReply.SerializeToString,
             ),
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
-                    request_deserializer=pfl__node_dot_wire_dot_membership__pb2.ListRequest.FromString,
-                    response_serializer=pfl__node_dot_wire_dot_membership__pb2.ListReply.SerializeToString,
+                    request_deserializer=pfl__node_dot_membership_dot_membership__pb2.ListRequest.FromString,
+                    response_serializer=pfl__node_dot_membership_dot_membership__pb2.ListReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -168,8 +168,8 @@ class Membership:
             request,
             target,
             '/pfl.v1.Membership/Join',
-            pfl__node_dot_wire_dot_membership__pb2.JoinRequest.SerializeToString,
-            pfl__node_dot_wire_dot_membership__pb2.JoinReply.FromString,
+            pfl__node_dot_membership_dot_membership__pb2.JoinRequest.SerializeToString,
+            pfl__node_dot_membership_dot_membership__pb2.JoinReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -195,8 +195,8 @@ class Membership:
             request,
             target,
             '/pfl.v1.Membership/Ping',
-            pfl__node_dot_wire_dot_membership__pb2.Packet.SerializeToString,
-            pfl__node_dot_wire_dot_membership__pb2.Packet.FromString,
+            pfl__node_dot_membership_dot_membership__pb2.Packet.SerializeToString,
+            pfl__node_dot_membership_dot_membership__pb2.Packet.FromString,
             options,
             channel_credentials,
             insecure,
@@ -222,8 +222,8 @@ class Membership:
             request,
             target,
             '/pfl.v1.Membership/PingReq',
-            pfl__node_dot_wire_dot_membership__pb2.Packet.SerializeToString,
-            pfl__node_dot_wire_dot_membership__pb2.Packet.FromString,
+            pfl__node_dot_membership_dot_membership__pb2.Packet.SerializeToString,
+            pfl__node_dot_membership_dot_membership__pb2.Packet.FromString,
             options,
             channel_credentials,
             insecure,
@@ -249,8 +249,8 @@ class Membership:
             request,
             target,
             '/pfl.v1.Membership/Sync',
-            pfl__node_dot_wire_dot_membership__pb2.State.SerializeToString,
-            pfl__node_dot_wire_dot_membership__pb2.State.FromString,
+            pfl__node_dot_membership_dot_membership__pb2.State.SerializeToString,
+            pfl__node_dot_membership_dot_membership__pb2.State.FromString,
             options,
             channel_credentials,
             insecure,
@@ -276,8 +276,8 @@ class Membership:
             request,
             target,
             '/pfl.v1.Membership/Leave',
-            pfl__node_dot_wire_dot_membership__pb2.LeaveRequest.SerializeToString,
-            pfl__node_dot_wire_dot_membership__pb2.LeaveReply.FromString,
+            pfl__node_dot_membership_dot_membership__pb2.LeaveRequest.SerializeToString,
+            pfl__node_dot_membership_dot_membership__pb2.LeaveReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -303,8 +303,8 @@ class Membership:
             request,
             target,
             '/pfl.v1.Membership/List',
-            pfl__node_dot_wire_dot_membership__pb2.ListRequest.SerializeToString,
-            pfl__node_dot_wire_dot_membership__pb2.ListReply.FromString,
+            pfl__node_dot_membership_dot_membership__pb2.ListRequest.SerializeToString,
+            pfl__node_dot_membership_dot_membership__pb2.ListReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError, Message
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import afailpoint
 from pfl_node.model import Layout
-from pfl_node.ops.events_service import Seen, watching
 from pfl_node.security.caller import CALLER, check_sender
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
@@ -73,12 +72,10 @@ class PeerService:
         settings: WireSettings | None = None,
         *,
         status: Callable[[], pb.Status] = pb.Status,
-        seen: Seen | None = None,
         quiet: float = QUIET,
     ) -> None:
         self._host = host
         self._status = status
-        self._seen = seen  # what WatchEvents and GetHistory show; None: they are not there
         self._settings = settings or WireSettings()
         self._quiet = quiet
 
@@ -102,8 +99,6 @@ class PeerService:
                 self._get_status, response_serializer=pb.Status.SerializeToString
             ),
         }
-        if self._seen:
-            handlers |= watching(self._seen)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     # -- the calls -----------------------------------------------------------------------------------------

@@ -20,11 +20,13 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from pfl_node.membership import membership_pb2
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.service import Membership
 from pfl_node.membership.swim_config import SwimConfig
-from pfl_node.wire import membership_pb2, membership_pb2_grpc, peer_pb2, peer_pb2_grpc
+from pfl_node.wire import membership_pb2_grpc, peer_pb2, peer_pb2_grpc
 from pfl_node.wire.endpoint import Endpoint
+from pfl_node.wire.membership_service import attach_membership
 from tests.e2e.processes import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,16 +153,16 @@ def test_nodes_join_through_it_and_hear_its_goodbye(transport: Literal["udp", "g
         places: list[tuple[Endpoint, Membership]] = []
         for number in range(3):
             endpoint = Endpoint()
-            membership = Membership(
+            membership = attach_membership(
+                endpoint,
                 Member(f"id-{number}", f"node-{number}", incarnation=1),
                 SwimConfig(transport=transport),
                 rng=Random(number),
                 on_event=lambda event: changed.set(),
             )
-            membership.attach(endpoint)
             await endpoint.bind("127.0.0.1:0", membership.bind)
             await endpoint.start()
-            await membership.start([seed.address])
+            await membership.start([seed.address], advertise=endpoint.address)
             places.append((endpoint, membership))
 
         async def until_all(role: str, state: State, count: int) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 
 from pfl_node.membership.member import Member
-from pfl_node.membership.service import Membership
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.wire.endpoint import Endpoint
+from pfl_node.wire.membership_service import attach_membership
 from tests.fuzz.corpus import Corpus
 from tests.fuzz.surface import Call, Surface, kind_of
 
@@ -29,18 +29,17 @@ class Ear:
         self._endpoint = Endpoint()
         me = Member(EAR, "ear", run=run, round=round, incarnation=1)
         quick = SwimConfig(probe_interval=0.3, probe_timeout=0.2, gossip_interval=0.1, sync_interval=0.5)
-        self._membership = Membership(me, quick, rng=Random(0))
+        self._membership = attach_membership(self._endpoint, me, quick, rng=Random(0))
         self._heard = asyncio.Event()
 
     async def open(self, seed: str) -> None:
         for service in sorted({call.path.split("/")[1] for call in self._corpus.surface.calls}):
             if service.startswith("pfl.") and not service.endswith(".Membership"):
                 self._endpoint.add(service, lambda server, service=service: self._listen(server, service))  # type: ignore[misc]
-        self._membership.attach(self._endpoint)
         await self._endpoint.bind("127.0.0.1:0", self._membership.bind)
         self._overhear_packets()
         await self._endpoint.start()
-        await self._membership.start([seed])
+        await self._membership.start([seed], advertise=self._endpoint.address)
 
     async def close(self) -> None:
         await self._membership.leave()
@@ -79,7 +78,7 @@ class Ear:
         return record
 
     def _overhear_packets(self) -> None:
-        udp = self._membership._engine.udp
+        udp = self._membership.runtime.udp
         packet = Call("", self._corpus.surface.packet)
         receive, send = udp._receive, udp.send
 

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from pfl_node.wire import membership_pb2 as pb
+from pfl_node.membership import membership_pb2 as pb
 from pfl_node.wire import peer_pb2
 from pfl_node.wire.endpoint import Endpoint
 from tests.fuzz import sender as fire

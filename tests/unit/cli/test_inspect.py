@@ -15,7 +15,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from pfl_node.cli.inspect import patiently, wait_until
 from pfl_node.cli.remote import NOBODY, why
 from pfl_node.errors import PeerGone
-from pfl_node.wire import membership_pb2, membership_pb2_grpc, peer_pb2, peer_pb2_grpc
+from pfl_node.membership import membership_pb2
+from pfl_node.wire import membership_pb2_grpc, peer_pb2, peer_pb2_grpc
 from tests.unit.cli.run_command import Shell
 
 Member = membership_pb2.Member

@@ -13,6 +13,7 @@ from pfl_node.membership.member_events import MemberEvent
 from pfl_node.membership.service import Membership
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.wire.endpoint import Endpoint
+from pfl_node.wire.membership_service import attach_membership
 
 QUICK = SwimConfig(
     probe_interval=0.2, probe_timeout=0.1, suspicion=2.0, gossip_interval=0.05, sync_interval=0.5, pause=5.0
@@ -49,17 +50,16 @@ class Swarm:
     async def prepare(self, member: Member, *, listen: str = "127.0.0.1:0") -> Place:
         """Bound and serving, but no member yet."""
         endpoint = Endpoint()
-        membership = Membership(member, self.config, rng=Random(member.id), on_event=self._heard)
+        membership = attach_membership(endpoint, member, self.config, rng=Random(member.id), on_event=self._heard)
         place = Place(membership, endpoint)
         self.places.append(place)
-        membership.attach(endpoint)
         await endpoint.bind(listen, membership.bind)
         await endpoint.start()
         return place
 
     async def add(self, member: Member, *seeds: str, listen: str = "127.0.0.1:0") -> Place:
         place = await self.prepare(member, listen=listen)
-        await place.membership.start(seeds)
+        await place.membership.start(seeds, advertise=place.endpoint.address)
         return place
 
     async def until(self, so: Callable[[], bool]) -> None:

@@ -7,7 +7,7 @@ from random import Random
 from typing import TypeVar
 
 from pfl_node.membership.member import Member, State
-from pfl_node.membership.member_events import MemberEvent, Wish
+from pfl_node.membership.member_events import Action, MemberEvent
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.swim_config import SwimConfig
@@ -38,7 +38,7 @@ class Hand:
         self.swim.start(self.now, seeds=seeds)
         self.packets: list[tuple[str, Packet]] = []
         self.events: list[MemberEvent] = []
-        self.wishes: list[Wish] = []
+        self.actions: list[Action] = []
         self.peers = [peer(number) for number in range(1, peers + 1)]
         if peers:
             self.swim.merge(self.peers, self.now, by="p1", joining=True)
@@ -47,7 +47,7 @@ class Hand:
     def drain(self) -> None:
         self.packets += self.swim.take_packets()
         self.events += self.swim.take_events()
-        self.wishes += self.swim.take_wishes()
+        self.actions += self.swim.take_actions()
 
     def hear(self, packet: Packet, source: str | None = None) -> None:
         self.swim.receive(packet, source or packet.sender.address, self.now)

@@ -10,10 +10,10 @@ import grpc
 import pytest
 
 from pfl_node.errors import PeerGone
+from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership.resolver import Resolver, written
 from pfl_node.membership.udp import Udp
 from pfl_node.types import PeerId
-from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire.dialer import Dialer, Link
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_channels import MembershipChannels
@@ -43,7 +43,7 @@ def test_a_name_is_kept_for_a_while_and_looked_up_again_when_in_doubt() -> None:
         now = 31.0
         assert resolver.known("localhost:7000") is None
         await resolver.find("localhost:7000")
-        resolver.doubt("localhost:7000")
+        resolver.invalidate("localhost:7000")
         assert resolver.known("localhost:7000") is None
 
     asyncio.run(scenario())

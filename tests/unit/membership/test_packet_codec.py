@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.errors import Reason, Refused
+from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership.member import INCARNATION_LIMIT, Member, State
 from pfl_node.membership.packet import (
     HEAD_BYTES,
@@ -20,7 +21,6 @@ from pfl_node.membership.packet import (
     width,
 )
 from pfl_node.membership.packet_codec import decode, encode, from_wire, to_wire
-from pfl_node.wire import membership_pb2 as pb
 
 texts = st.text(max_size=64)
 labels = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=60).map(lambda label: f"x{label}")

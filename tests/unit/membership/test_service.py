@@ -13,14 +13,14 @@ import grpc
 import pytest
 
 from pfl_node.errors import ConfigError
+from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership.member import State
 from pfl_node.membership.member_events import Joined, JoinRefused
-from pfl_node.membership.service import Membership
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.settings import MembershipSettings
-from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_pb2_grpc import MembershipStub
+from pfl_node.wire.membership_service import attach_membership
 from tests.unit.membership.local_swarm import QUICK, Place, Swarm, member, swarm
 
 
@@ -130,11 +130,11 @@ def test_a_node_may_name_itself_among_the_seeds() -> None:
     async def scenario() -> None:
         async with swarm() as group:
             first = await group.prepare(member("n0"))
-            await first.membership.start([first.endpoint.address])
+            await first.membership.start([first.endpoint.address], advertise=first.endpoint.address)
             assert first.membership.joined
             second = await group.prepare(member("n1"))
             alias = f"localhost:{second.endpoint.port}"
-            await second.membership.start([alias, first.endpoint.address])
+            await second.membership.start([alias, first.endpoint.address], advertise=second.endpoint.address)
             await group.until(lambda: second.membership.joined)
 
     asyncio.run(scenario())
@@ -212,21 +212,17 @@ def test_before_its_start_a_node_lists_itself_and_lets_nobody_in() -> None:
     asyncio.run(scenario())
 
 
-def test_udp_has_the_number_of_the_grpc_port_and_one_that_is_taken_is_one_line() -> None:
+def test_udp_uses_the_port_number_of_grpc_and_reports_one_that_is_taken() -> None:
     async def scenario() -> None:
         endpoint = Endpoint()
-        membership = Membership(member("n0"), QUICK, rng=Random(0))
-        membership.attach(endpoint)
-        port = await endpoint.bind("127.0.0.1:0")
+        membership = attach_membership(endpoint, member("n0"), QUICK, rng=Random(0))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
-            other.bind(("127.0.0.1", port))
-            with pytest.raises(
-                ConfigError, match=f"^cannot listen on 127.0.0.1:{port}: UDP port {port} is in use"
-            ):
-                await membership.start(())
-            with pytest.raises(OSError, match="in use"):
-                membership.bind("127.0.0.1", port)
-        await membership.start(())
+            other.bind(("127.0.0.1", 0))
+            port = other.getsockname()[1]
+            with pytest.raises(ConfigError, match=f"^cannot listen on 127.0.0.1:{port}: port {port} is in use"):
+                await endpoint.bind(f"127.0.0.1:{port}", membership.bind)
+        assert await endpoint.bind(f"127.0.0.1:{port}", membership.bind) == port
+        await membership.start((), advertise=endpoint.address)
         assert membership.joined
         await membership.close()
         await endpoint.stop()
@@ -243,7 +239,7 @@ def test_a_listener_that_fails_does_not_stop_the_membership(caplog: pytest.LogCa
                 group.notifier.set()
                 raise RuntimeError("listener")
 
-            first.membership._engine._on_event = fail
+            first.membership.runtime._on_event = fail
             second = await group.add(member("n1"), first.endpoint.address)
             await group.until(lambda: everybody_knows([first, second]))
 
@@ -269,10 +265,11 @@ def test_it_works_on_ipv6() -> None:
     asyncio.run(run())
 
 
-def test_starting_without_an_endpoint_is_a_programming_error() -> None:
+def test_starting_without_a_bound_udp_port_is_a_programming_error() -> None:
     async def scenario() -> None:
-        with pytest.raises(RuntimeError, match="attach"):
-            await Membership(member("n0"), QUICK, rng=Random(0)).start(())
+        membership = attach_membership(Endpoint(), member("n0"), QUICK, rng=Random(0))
+        with pytest.raises(RuntimeError, match="bind"):
+            await membership.start((), advertise="127.0.0.1:1")
 
     asyncio.run(scenario())
 

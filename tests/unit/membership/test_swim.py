@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pfl_node.membership.member import INCARNATION_LIMIT, State
-from pfl_node.membership.member_events import Changed, Clashed, Dial, Died, Joined, Left, Suspected, Sync
+from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, PingCall, Suspected, Sync
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.swim_config import SwimConfig
 from tests.unit.membership.manual_swim import ME, Hand, peer
@@ -65,7 +65,7 @@ def test_a_silent_member_is_asked_for_through_three_others_and_by_a_call() -> No
     assert len({to for to, _ in asked}) == 3
     assert address not in {to for to, _ in asked}
     assert {(p.target, p.target_address, p.seq) for _, p in asked} == {(ping.target, address, ping.seq)}
-    dials = [wish for wish in hand.wishes if isinstance(wish, Dial)]
+    dials = [action for action in hand.actions if isinstance(action, PingCall)]
     assert [(d.address, d.packet.target) for d in dials] == [(address, ping.target)]
 
 
@@ -365,9 +365,9 @@ def test_every_five_seconds_one_of_the_living_and_one_of_the_dead_is_wished_for(
     hand = Hand(3)
     hand.hear_rumor(peer(1, state=State.DEAD), sender=peer(2))
     hand.answer_all(2.1)
-    hand.wishes.clear()
+    hand.actions.clear()
     hand.answer_all(21.0)
-    wished = [wish.address for wish in hand.wishes if isinstance(wish, Sync)]
+    wished = [action.address for action in hand.actions if isinstance(action, Sync)]
     assert 3 <= wished.count(peer(1).address) <= 5
     assert len(wished) == 2 * wished.count(peer(1).address)
 
@@ -375,9 +375,9 @@ def test_every_five_seconds_one_of_the_living_and_one_of_the_dead_is_wished_for(
 def test_a_seed_where_nobody_is_known_is_tried_again() -> None:
     hand = Hand(1, seeds=("seed.example:7000", peer(1).address))
     hand.answer_all(2.1)
-    hand.wishes.clear()
+    hand.actions.clear()
     hand.answer_all(12.0)
-    assert Sync("seed.example:7000") in hand.wishes
+    assert Sync("seed.example:7000") in hand.actions
 
 
 def test_two_of_the_same_id_refute_each_other_slowly_and_it_is_told() -> None:
@@ -424,7 +424,7 @@ def test_with_grpc_only_eight_neighbours_are_talked_to_and_no_call_is_wished_for
     hand = Hand(40, config=SwimConfig(transport="grpc"))
     hand.wait(40.0)
     assert 0 < len({to for to, _ in hand.packets}) <= 8
-    assert not [wish for wish in hand.wishes if isinstance(wish, Dial)]
+    assert not [action for action in hand.actions if isinstance(action, PingCall)]
 
 
 def test_a_rumour_with_an_accuser_keeps_him_when_it_is_told_on() -> None:

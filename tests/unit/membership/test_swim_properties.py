@@ -97,7 +97,7 @@ def test_the_invariants_hold_whatever_comes(steps: list[object], seed: int) -> N
             assert len(encode(packet)) <= CONFIG.packet_bytes
             assert decode(encode(packet)) == packet
         swim.take_events()
-        swim.take_wishes()
+        swim.take_actions()
 
 
 @settings(deadline=None, max_examples=30)

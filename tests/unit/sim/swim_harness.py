@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from random import Random
 
 from pfl_node.membership.member import Member, State
-from pfl_node.membership.member_events import MemberEvent, Sync, Wish
+from pfl_node.membership.member_events import Action, MemberEvent, Sync
 from pfl_node.membership.packet import Packet
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.swim_config import SwimConfig
@@ -170,11 +170,11 @@ class SwimNetwork:
         else:
             self._note("refused", host.address, admission.reason)
 
-    def _call(self, host: Host, wish: Wish) -> None:
-        if isinstance(wish, Sync):
-            self._sync(host, wish.address)
-        elif (server := self._reach(host, wish.address)) is not None and host.up:
-            self._when_awake(server, lambda: server.swim.receive(wish.packet, CALL + host.address, self.now))
+    def _call(self, host: Host, action: Action) -> None:
+        if isinstance(action, Sync):
+            self._sync(host, action.address)
+        elif (server := self._reach(host, action.address)) is not None and host.up:
+            self._when_awake(server, lambda: server.swim.receive(action.packet, CALL + host.address, self.now))
 
     def _sync(self, host: Host, address: str) -> None:
         server = self._reach(host, address)
@@ -239,8 +239,8 @@ class SwimNetwork:
         for event in host.swim.take_events():
             host.events.append((self.now, event))
             self._note(type(event).__name__, host.address, event.member.id)
-        for wish in host.swim.take_wishes():
-            self.after(2 * self._delay(), partial(self._call, host, wish))
+        for action in host.swim.take_actions():
+            self.after(2 * self._delay(), partial(self._call, host, action))
         when = host.swim.next_wakeup()
         if when is not None and (host.wakeup is None or when < host.wakeup):
             host.wakeup = when

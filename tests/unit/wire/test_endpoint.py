@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from pfl_node.errors import ConfigError
-from pfl_node.wire import membership_pb2 as pb
+from pfl_node.membership import membership_pb2 as pb
 from pfl_node.wire import membership_pb2_grpc
 from pfl_node.wire.endpoint import (
     KEEPALIVE_MS,

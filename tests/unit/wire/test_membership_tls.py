@@ -13,15 +13,16 @@ import grpc
 import pytest
 
 from pfl_node.errors import ConfigError
+from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.packet import Kind, Packet
 from pfl_node.membership.service import Membership
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.settings import MembershipSettings
-from pfl_node.wire import membership_pb2 as pb
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_pb2_grpc import MembershipStub
+from pfl_node.wire.membership_service import attach_membership
 from pfl_node.wire.tls import Tls
 from tests.identities import Site
 from tests.unit.membership.local_swarm import QUICK, until
@@ -32,12 +33,11 @@ AUTO = SwimConfig(**{name: getattr(QUICK, name) for name in ("probe_interval", "
 @asynccontextmanager
 async def member(tls: Tls, *seeds: str) -> AsyncIterator[Membership]:
     endpoint = Endpoint(tls=tls)
-    membership = Membership(Member(tls.id, "somebody"), AUTO, rng=Random(0), dialer=tls.dialer)
-    membership.attach(endpoint)
+    membership = attach_membership(endpoint, Member(tls.id, "ann"), AUTO, rng=Random(0), dialer=tls.dialer)
     await endpoint.bind("127.0.0.1:0", membership.bind)
     await endpoint.start()
     try:
-        await membership.start(seeds)
+        await membership.start(seeds, advertise=endpoint.address)
         yield membership
     finally:
         await membership.close()
