@@ -52,9 +52,9 @@ class Tries:
         site.member("late")
         site.certify("late", start=LONG_AGO)
         site.certify("liar", like=self._ann.id)
-        passport = self._liar.trust.passport
-        passport.context.load_cert_chain(folder / "liar" / "cert.pem", folder / "liar" / "key.pem")
-        object.__setattr__(passport, "chain", (folder / "liar" / "cert.pem").read_bytes())
+        credentials = self._liar.trust.credentials
+        credentials.context.load_cert_chain(folder / "liar" / "cert.pem", folder / "liar" / "key.pem")
+        object.__setattr__(credentials, "chain", (folder / "liar" / "cert.pem").read_bytes())
         self._theirs = folder / "theirs" / "eve"
 
     def all(self) -> dict[str, Try]:

@@ -30,7 +30,7 @@ class ClientCredentials:
         """A directory may be that of a plain node, too."""
         return not (self.ca or self.cert or self.key)
 
-    def passport(self) -> "Credentials | None":
+    def credentials(self) -> "Credentials | None":
         """None: nothing to show."""
         from pfl_node.security.credentials import load_credentials
         from pfl_node.security.requirements import prepare

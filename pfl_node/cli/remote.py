@@ -26,31 +26,31 @@ def connected(address: str, timeout: float) -> Iterator[Remote]:
     """The node at this address; nothing is sent before the first question."""
     parse_address(address)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library would tell of a refused connection on stderr
-    passport = SHOWN.get().passport()
+    credentials = SHOWN.get().credentials()
     with ExitStack() as stack:
-        yield Remote(address, lambda: stack.enter_context(_dial(address, passport, timeout)), timeout)
+        yield Remote(address, lambda: stack.enter_context(_dial(address, credentials, timeout)), timeout)
 
 
-def _dial(address: str, passport: Credentials | None, timeout: float) -> grpc.Channel:
+def _dial(address: str, credentials: Credentials | None, timeout: float) -> grpc.Channel:
     """With something to show it is TLS; only on loopback a node's directory may be that of a plain one."""
     import grpc
 
     options: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 100)]
-    if passport is None:
+    if credentials is None:
         return grpc.insecure_channel(address, options=options)
     import asyncio
 
     from pfl_node.security.handshake import read_certificate
 
     try:
-        shown = asyncio.run(read_certificate(address, passport, timeout))
+        shown = asyncio.run(read_certificate(address, credentials, timeout))
     except Refused as refused:
         if refused.reason is Reason.NO_TLS and SHOWN.get().by_directory and is_loopback(parse_address(address)[0]):
             return grpc.insecure_channel(address, options=options)
         raise
-    credentials = grpc.ssl_channel_credentials(shown.pem, passport.key, passport.chain)
+    tls = grpc.ssl_channel_credentials(shown.pem, credentials.key, credentials.chain)
     name = next(iter(shown.names), shown.subject)
-    return grpc.secure_channel(address, credentials, options=[*options, ("grpc.ssl_target_name_override", name)])
+    return grpc.secure_channel(address, tls, options=[*options, ("grpc.ssl_target_name_override", name)])
 
 
 class Remote:

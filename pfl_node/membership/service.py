@@ -106,7 +106,7 @@ class Membership:
         return self.runtime.counters
 
     def get(self, member: str) -> Member | None:
-        return self._runtime.swim.get(member)
+        return self.runtime.swim.get(member)
 
     def members(self) -> tuple[Member, ...]:
         """All known members sorted by id: this one, and recently dead or departed ones, included."""

@@ -178,7 +178,7 @@ def _oracle(node: DaemonNode) -> Samples:
 
 
 def _expiry(node: DaemonNode) -> Samples:
-    return _one(node.tls.trust.passport.certificate.not_after.timestamp() if node.tls else None)
+    return _one(node.tls.trust.credentials.certificate.not_after.timestamp() if node.tls else None)
 
 
 def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[DaemonNode], Samples]:

@@ -40,9 +40,9 @@ def load_credentials(files: TlsFiles) -> Credentials:
     context = _context(files, roots)
     if files.key.read_bytes() != key or files.cert.read_bytes() != chain:
         raise ConfigError(f"{files.cert} changed while it was read")
-    passport = Credentials(key, chain, roots, certificate, context)
-    _try_out(passport, files)
-    return passport
+    credentials = Credentials(key, chain, roots, certificate, context)
+    _try_out(credentials, files)
+    return credentials
 
 
 def _context(files: TlsFiles, roots: bytes) -> ssl.SSLContext:
@@ -67,11 +67,11 @@ def _no_passphrase() -> str:
     raise ValueError("the key has a passphrase; a node needs one without")
 
 
-def _try_out(passport: Credentials, files: TlsFiles) -> None:
+def _try_out(credentials: Credentials, files: TlsFiles) -> None:
     """A handshake with myself, in memory: would a peer with my CA take my certificate?"""
     host = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     host.load_cert_chain(files.cert, files.key)
-    host.load_verify_locations(cadata=passport.roots.decode("ascii"))
+    host.load_verify_locations(cadata=credentials.roots.decode("ascii"))
     host.verify_mode = ssl.CERT_REQUIRED
     guest = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     guest.check_hostname = False
@@ -84,7 +84,7 @@ def _try_out(passport: Credentials, files: TlsFiles) -> None:
             for side in sides:
                 _step(side)
     except ssl.SSLCertVerificationError as error:
-        raise ConfigError(_unfit(error, passport.certificate, files)) from error
+        raise ConfigError(_unfit(error, credentials.certificate, files)) from error
     except ssl.SSLError as error:
         raise ConfigError(f"certificate {files.cert} cannot be used for TLS: {error}") from error
 

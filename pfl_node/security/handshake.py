@@ -20,11 +20,11 @@ NOT_YET, EXPIRED = 9, 10  # X.509's numbers of what is wrong
 CLOSE = "closed the connection when it saw my certificate"
 
 
-async def read_certificate(address: str, passport: Credentials, timeout: float) -> Certificate:
+async def read_certificate(address: str, credentials: Credentials, timeout: float) -> Certificate:
     """Whose key answers there, under a certificate that my CA vouches for. Raises PeerGone or Refused."""
     try:
         async with asyncio.timeout(timeout):
-            return await _knock(address, passport)
+            return await _knock(address, credentials)
     except TimeoutError as error:
         raise PeerGone(address, f"no TLS handshake within {timeout:g} s") from error
 
@@ -48,9 +48,9 @@ async def speaks_tls(address: str, timeout: float) -> Certificate | None:
         writer.transport.abort()
 
 
-async def _knock(address: str, passport: Credentials) -> Certificate:
+async def _knock(address: str, credentials: Credentials) -> Certificate:
     try:
-        reader, writer = await _connect(address, passport.context)
+        reader, writer = await _connect(address, credentials.context)
     except ssl.SSLCertVerificationError as error:
         raise await _disbelieved(address, error) from error
     except ssl.SSLError as error:
@@ -60,14 +60,14 @@ async def _knock(address: str, passport: Credentials) -> Certificate:
     try:
         shown = _shown(writer)
         if not await reader.read(1):  # with TLS 1.3 it judges my certificate after my handshake is done
-            raise _rejected(address, passport)
+            raise _rejected(address, credentials)
         return shown
     except ValueError as error:
         raise Refused(Reason.GARBAGE, f"its certificate cannot be read: {error}", address) from error
     except ssl.SSLError as error:
-        raise _rejected(address, passport) from error
+        raise _rejected(address, credentials) from error
     except OSError as error:
-        raise _rejected(address, passport) from error
+        raise _rejected(address, credentials) from error
     finally:
         writer.transport.abort()
 
@@ -100,9 +100,9 @@ def _no_tls(address: str, error: ssl.SSLError) -> PeerError:
     return Refused(Reason.REJECTED, f"the TLS handshake failed: {error.reason or error}", address)
 
 
-def _rejected(address: str, passport: Credentials) -> Refused:
-    why = "that has expired" if passport.certificate.expired() else "it does not believe that issuer"
-    return Refused(Reason.REJECTED, f"it {CLOSE} {passport.certificate}: {why}", address)
+def _rejected(address: str, credentials: Credentials) -> Refused:
+    why = "that has expired" if credentials.certificate.expired() else "it does not believe that issuer"
+    return Refused(Reason.REJECTED, f"it {CLOSE} {credentials.certificate}: {why}", address)
 
 
 def _gone(address: str, error: OSError) -> PeerError:

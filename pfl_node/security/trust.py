@@ -36,13 +36,13 @@ class Trust:
         self._stamps: dict[Path, Stamp | None] = {}
         self._complained = datetime.min.replace(tzinfo=UTC)
         self._look()
-        self.passport: Credentials = load_credentials(files)
+        self.credentials: Credentials = load_credentials(files)
         self.allow: frozenset[PeerId] | None = self._ids(files.allow, "allow-list")
         self.revoked: frozenset[PeerId] = self._ids(files.revoked, "list of revoked ids") or frozenset()
 
     @property
     def me(self) -> PeerId:
-        return self.passport.id
+        return self.credentials.id
 
     # -- who may -------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Trust:
         if fresh.id != self.me:
             log.warning("the new certificate is not used: it is for the id %s, this node is %s", fresh.id, self.me)
             return False
-        self.passport = fresh
+        self.credentials = fresh
         self.generation += 1
         log.info("new certificate %s", fresh.certificate)
         return True
@@ -128,7 +128,7 @@ class Trust:
         return changed
 
     def _complain(self) -> None:
-        mine, moment = self.passport.certificate, self._clock()
+        mine, moment = self.credentials.certificate, self._clock()
         soon = min(SOON, (mine.not_after - mine.not_before) / 4)
         if mine.not_after - moment < soon and moment - self._complained > AGAIN:
             self._complained = moment

@@ -1,134 +1,148 @@
-"""One line to each peer: a channel and the calls on it, kept while it is good, and dialled anew when it is not."""
+"""A pool of gRPC channels: one per peer or address, shared by concurrent calls, replaced when it fails."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from pfl_node.errors import Refused
+from pfl_node.errors import PeerGone, Refused
 from pfl_node.types import PeerId
-from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.dialer import Dialer, Link
 
-METHOD = "/pfl.v1.Peer/"
+CONNECT_TIMEOUT = 5.0  # seconds
+
+S = TypeVar("S")
 
 
-class PeerChannel:
-    """The channel to one peer and the calls on it. ModelChunks stay bytes: the codec reads and writes them."""
-
-    def __init__(self, address: str, link: Link) -> None:
-        self.address = address
-        self.link = link
-        self.channel = link.channel
-        self.calls = 0  # under way
-        self.retired = False
-        replies = {"SendModel": pb.Receipt.FromString, "EvaluateModel": pb.Score.FromString}
-        requests: dict[str, Any] = {
-            "GetHead": pb.HeadRequest,
-            "GetModel": pb.ModelRequest,
-            "GetPredictions": pb.PredictionsRequest,
-        }
-        # One message and a stream of one are the same on the wire; the former takes gRPC fewer batches.
-        self.whole = {
-            call: self.channel.unary_unary(METHOD + call, response_deserializer=reply)
-            for call, reply in replies.items()
-        }
-        self.chunks = {
-            call: self.channel.stream_unary(METHOD + call, response_deserializer=reply)
-            for call, reply in replies.items()
-        }
-        self.status = self._ask("GetStatus", pb.StatusRequest, pb.Status)
-        self.history = self._ask("GetHistory", pb.HistoryRequest, pb.History)
-        self.get = {
-            call: self.channel.unary_stream(METHOD + call, request_serializer=request.SerializeToString)
-            for call, request in requests.items()
-        }
-
-    def _ask(self, call: str, request: Any, reply: Any) -> Any:
-        return self.channel.unary_unary(
-            METHOD + call, request_serializer=request.SerializeToString, response_deserializer=reply.FromString
-        )
+@dataclass(slots=True, eq=False)
+class PooledChannel(Generic[S]):
+    key: str
+    address: str
+    link: Link
+    stub: S
+    idle_since: float
+    calls: int = 0  # in progress
+    retired: bool = False  # closed after its last call
 
 
-class ChannelPool:
-    """By peer. Those who call at the same time share a line, and the attempt to make one."""
+class ChannelPool(Generic[S]):
+    """Channels by peer id where it is known, else by address. With `idle`, unused ones are closed after so many
+    seconds."""
 
-    def __init__(self, dialer: Dialer, connect_timeout: float) -> None:
+    def __init__(
+        self,
+        dialer: Dialer,
+        stub: Callable[[Any], S],
+        *,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        idle: float | None = None,
+    ) -> None:
         self._dialer = dialer
+        self._stub = stub
         self._connect_timeout = connect_timeout
-        self._lines: dict[PeerId, PeerChannel] = {}
-        self._dialling: dict[tuple[PeerId, str], asyncio.Task[PeerChannel]] = {}
+        self._idle = idle
+        self._channels: dict[str, PooledChannel[S]] = {}
+        self._dialling: dict[tuple[str, str], asyncio.Task[PooledChannel[S]]] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._reaper: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._channels)
 
     @asynccontextmanager
-    async def to(self, peer: PeerId, address: str) -> AsyncIterator[PeerChannel]:
-        """For one call. Raises PeerGone or Refused when TLS shows that there must be none."""
-        line = await self._line(peer, address)
+    async def channel(
+        self, address: str, *, peer: PeerId | None = None, timeout: float | None = None
+    ) -> AsyncIterator[PooledChannel[S]]:
+        """A channel for one call. Raises PeerGone, or Refused if the peer's certificate is not accepted."""
+        channel = await self._connected(peer, address, timeout)
+        if channel.retired:  # while several callers waited for the connection
+            raise PeerGone(channel.key, "the connection was closed")
         try:
-            self._dialer.permit(line.link)
+            self._dialer.permit(channel.link)
         except Refused as refused:
-            raise Refused(refused.reason, refused.text, peer) from refused
-        line.calls += 1
+            raise Refused(refused.reason, refused.text, channel.key) from refused
+        channel.calls += 1
         try:
-            yield line
+            yield channel
         finally:
-            line.calls -= 1
-            if line.retired and not line.calls:
-                self._hang_up(line)
+            channel.calls -= 1
+            channel.idle_since = asyncio.get_running_loop().time()
+            if channel.retired and not channel.calls:
+                self._close(channel)
+            self._schedule_reaper()
 
-    def forget(self, peer: PeerId) -> None:
-        """Close the channel to a peer that is dead or has moved; calls under way end with PeerGone."""
-        line = self._lines.pop(peer, None)
-        if line is not None:
-            self._hang_up(line)
+    def forget(self, key: str) -> None:
+        """Close the channel at once; calls in progress end with PeerGone."""
+        channel = self._channels.pop(key, None)
+        if channel is not None:
+            self._close(channel)
+
+    def retire(self, channel: PooledChannel[S]) -> None:
+        """Use the channel for no new call. Calls in progress may finish: closing a channel cancels them."""
+        channel.retired = True
+        if self._channels.get(channel.key) is channel:
+            del self._channels[channel.key]
+        if not channel.calls:
+            self._close(channel)
 
     async def close(self) -> None:
+        if self._reaper is not None:
+            self._reaper.cancel()
+            self._reaper = None
         for dialling in self._dialling.values():
             dialling.cancel()
-        for peer in list(self._lines):
-            self.forget(peer)
+        for key in list(self._channels):
+            self.forget(key)
         await asyncio.gather(*self._closing)
 
-    async def _line(self, peer: PeerId, address: str) -> PeerChannel:
-        line = self._lines.get(peer)
-        if line is not None and line.address != address:
-            self.forget(peer)
-            line = None
-        if line is not None and self._dialer.usable(line.link):
-            return line
-        if line is not None:
-            self._retire(peer, line)
-        if not self._dialer.secure:
-            return self._keep(peer, address, self._dialer.plain(address, self._connect_timeout))
-        dialling = self._dialling.get((peer, address))
+    async def _connected(self, peer: PeerId | None, address: str, timeout: float | None) -> PooledChannel[S]:
+        key = peer or address
+        channel = self._channels.get(key)
+        if channel is not None and channel.address != address:
+            self.forget(key)
+        elif channel is not None and self._dialer.usable(channel.link):
+            return channel
+        elif channel is not None:
+            self.retire(channel)
+        dialling = self._dialling.get((key, address))
         if dialling is None:
-            dialling = self._dialling[peer, address] = asyncio.create_task(self._dial(peer, address))
-            dialling.add_done_callback(lambda done: self._dialled(peer, address, done))
-        return await asyncio.shield(dialling)
+            dialling = self._dialling[key, address] = asyncio.create_task(self._dial(peer, address))
+            dialling.add_done_callback(lambda done: self._dialled((key, address), done))
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.shield(dialling)
+        except TimeoutError as error:
+            raise PeerGone(key, f"no connection within {timeout:g} s") from error
 
-    async def _dial(self, peer: PeerId, address: str) -> PeerChannel:
-        return self._keep(peer, address, await self._dialer.dial(address, self._connect_timeout, expect=peer))
+    async def _dial(self, peer: PeerId | None, address: str) -> PooledChannel[S]:
+        link = await self._dialer.dial(address, self._connect_timeout, expect=peer)
+        now = asyncio.get_running_loop().time()
+        channel = PooledChannel(peer or address, address, link, self._stub(link.channel), now)
+        self._channels[channel.key] = channel
+        return channel
 
-    def _dialled(self, peer: PeerId, address: str, done: asyncio.Task[PeerChannel]) -> None:
-        self._dialling.pop((peer, address), None)
+    def _dialled(self, key: tuple[str, str], done: asyncio.Task[PooledChannel[S]]) -> None:
+        self._dialling.pop(key, None)
         if not done.cancelled():
-            done.exception()  # whoever waited has it; nobody may have
+            done.exception()  # retrieve it: every caller may have given up waiting
 
-    def _keep(self, peer: PeerId, address: str, link: Link) -> PeerChannel:
-        line = self._lines[peer] = PeerChannel(address, link)
-        return line
-
-    def _retire(self, peer: PeerId, line: PeerChannel) -> None:
-        """The calls under way may end; new ones go another way."""
-        line.retired = True
-        if self._lines.get(peer) is line:
-            del self._lines[peer]
-        if not line.calls:
-            self._hang_up(line)
-
-    def _hang_up(self, line: PeerChannel) -> None:
-        task = asyncio.get_running_loop().create_task(line.channel.close())
+    def _close(self, channel: PooledChannel[S]) -> None:
+        channel.retired = True
+        task = asyncio.get_running_loop().create_task(channel.link.channel.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    def _schedule_reaper(self) -> None:
+        if self._idle is not None and self._reaper is None and self._channels:
+            self._reaper = asyncio.get_running_loop().call_later(self._idle, self._reap)
+
+    def _reap(self) -> None:
+        self._reaper = None
+        limit = asyncio.get_running_loop().time() - (self._idle or 0.0)
+        for channel in list(self._channels.values()):
+            if not channel.calls and channel.idle_since <= limit:
+                self.retire(channel)
+        self._schedule_reaper()

@@ -1,4 +1,4 @@
-"""Calls to other nodes: one reused channel per peer, a deadline on every call, errors in our own words."""
+"""RPCs to other nodes: one pooled channel per peer, a deadline for every call, gRPC errors translated to ours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.async_codec import QUIET, absorb, paced
 from pfl_node.wire.bandwidth import Bandwidth
-from pfl_node.wire.channels import ChannelPool, PeerChannel
+from pfl_node.wire.channels import ChannelPool
 from pfl_node.wire.codec import PART_NUMBERS, Decoder, encode, is_one_message, payload_size
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.quirks.malloc import keep_memory
@@ -29,15 +29,16 @@ from pfl_node.wire.quirks.stream_status import StreamStatus
 from pfl_node.wire.statuses import error_from_status
 
 Direction = Literal["in", "out"]
+METHOD = "/pfl.v1.Peer/"
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What went over the wire, by peer and direction."""
+    """Bytes and models transferred, by peer and direction."""
 
     bytes: Counter[tuple[PeerId, Direction]] = field(default_factory=Counter)
     models: Counter[tuple[PeerId, Direction]] = field(default_factory=Counter)
-    tell: Callable[[str, Mapping[str, Any]], None] | None = None  # who wants to know of every model
+    tell: Callable[[str, Mapping[str, Any]], None] | None = None  # called for every model
 
     def add(self, peer: PeerId, direction: Direction, nbytes: int, call: str = "SendModel") -> None:
         self.bytes[peer, direction] += nbytes
@@ -47,8 +48,43 @@ class Traffic:
             self.tell(kind, {"call": call, "peer": peer, "bytes": nbytes})
 
 
-class Translation:
-    """Errors of gRPC become ours."""
+class PeerStub:
+    """The calls of the Peer service. ModelChunks stay bytes: the codec reads and writes them."""
+
+    def __init__(self, channel: Any) -> None:
+        replies = {"SendModel": pb.Receipt.FromString, "EvaluateModel": pb.Score.FromString}
+        requests: dict[str, Any] = {
+            "GetHead": pb.HeadRequest,
+            "GetModel": pb.ModelRequest,
+            "GetPredictions": pb.PredictionsRequest,
+        }
+        # On the wire, a unary request equals a stream of one message; gRPC needs fewer batches for the former.
+        self.push_one = {
+            call: channel.unary_unary(METHOD + call, response_deserializer=reply)
+            for call, reply in replies.items()
+        }
+        self.push_stream = {
+            call: channel.stream_unary(METHOD + call, response_deserializer=reply)
+            for call, reply in replies.items()
+        }
+        self.pull = {
+            call: channel.unary_stream(METHOD + call, request_serializer=request.SerializeToString)
+            for call, request in requests.items()
+        }
+        self.status = channel.unary_unary(
+            METHOD + "GetStatus",
+            request_serializer=pb.StatusRequest.SerializeToString,
+            response_deserializer=pb.Status.FromString,
+        )
+        self.history = channel.unary_unary(
+            METHOD + "GetHistory",
+            request_serializer=pb.HistoryRequest.SerializeToString,
+            response_deserializer=pb.History.FromString,
+        )
+
+
+class ErrorTranslation:
+    """A context in which gRPC errors become PeerGone or Refused."""
 
     def __init__(self, peer: PeerId, bandwidth: Bandwidth) -> None:
         self.peer = peer
@@ -64,8 +100,8 @@ class Translation:
                 raise error_from_status(error, self.peer) from error
             case grpc.aio.UsageError():
                 raise PeerGone(self.peer, "the channel was closed") from error
-            case TimeoutError():  # no reason to believe that the link is slow
-                raise PeerGone(self.peer, "the stream stands still") from error
+            case TimeoutError():  # a stalled stream says nothing about the bandwidth
+                raise PeerGone(self.peer, "the stream stalled") from error
             case asyncio.CancelledError():
                 task = asyncio.current_task()
                 if task is None or not task.cancelling():
@@ -73,7 +109,7 @@ class Translation:
 
 
 class PeerClient:
-    """Every method raises PeerGone, or Refused with the peer's reason (or ours, for what it answered)."""
+    """Every method raises PeerGone, or Refused with the peer's reason or with ours for an invalid answer."""
 
     def __init__(
         self,
@@ -91,7 +127,7 @@ class PeerClient:
         self.traffic = Traffic()
         self._quiet = quiet
         self._dialer = dialer or Dialer()
-        self._lines = ChannelPool(self._dialer, settings.connect_timeout)
+        self._pool = ChannelPool(self._dialer, PeerStub, connect_timeout=settings.connect_timeout)
         self._bandwidths: dict[PeerId, Bandwidth] = {}
 
     async def send(
@@ -105,7 +141,7 @@ class PeerClient:
         samples: int = 0,
         notes: Mapping[str, float] | None = None,
     ) -> int:
-        """Push a model; the answer is the number of bytes that moved."""
+        """Push a model; returns the number of bytes sent."""
         if await afailpoint("send.before"):
             raise PeerGone(peer, "not sent: fail point send.before")
         envelope = Envelope(self.me, self.run, round, tag, samples, notes or {}, model.layout.part)
@@ -117,38 +153,37 @@ class PeerClient:
         return moved
 
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:
-        """The peer scores my model on its data."""
+        """Have the peer evaluate the model on its data."""
         envelope = Envelope(self.me, self.run, part=model.layout.part)
         score, _ = await self._push("EvaluateModel", peer, address, model, envelope)
-        if score is None:  # what gRPC gives when the answer is no Score
+        if score is None:  # gRPC's result if the reply cannot be parsed
             raise Refused(Reason.GARBAGE, "its answer is not a score", peer)
-        # An accuracy of NaN is right: a task without classes has none.
+        # NaN is a valid accuracy: a task without classes has none.
         if not math.isfinite(score.loss) or score.accuracy < 0 or score.accuracy > 1:
             raise Refused(Reason.NOT_FINITE, f"its score is loss {score.loss}, accuracy {score.accuracy}", peer)
         return Eval(score.loss, score.accuracy, score.samples)
 
     async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
-        """Pull the peer's current model, a part of it or its predictions. `layout` is that of what is pulled; for
-        a core or a head the whole model's will do."""
+        """Pull the peer's current model, a part of it or its predictions. `layout` is the layout of that part, or
+        for a core or a head that of the whole model."""
         wanted = layout.of(part) if layout.part == "model" else layout
         bandwidth = self._bandwidth(peer)
         timeout = bandwidth.timeout(self.settings.base_timeout, wanted.nbytes)
         clock = asyncio.get_running_loop().time
         started = clock()
-        async with self._calling(peer, address) as line:
+        async with self._stub(peer, address) as stub:
             name, request = self._request(part, wanted.digest)
-            call = line.get[name](request, timeout=timeout)
-            offer, moved = await self._take(call, peer, wanted)
+            offer, moved = await self._receive(stub.pull[name](request, timeout=timeout), peer, wanted)
         bandwidth.moved(moved, clock() - started)
         self.traffic.add(peer, "in", moved, name)
         return offer
 
     async def status(self, address: str) -> pb.Status:
-        """What the node there tells of itself; for a look from outside, so on a channel of its own."""
+        """The status of the node at an address, read over a separate channel."""
         link = await self._dialer.dial(address, self.settings.connect_timeout)
-        with Translation(PeerId(address), Bandwidth(self.settings.min_bandwidth)):
+        with ErrorTranslation(PeerId(address), Bandwidth(self.settings.min_bandwidth)):
             async with link.channel:
-                reply: pb.Status = await PeerChannel(address, link).status(
+                reply: pb.Status = await PeerStub(link.channel).status(
                     pb.StatusRequest(), timeout=self.settings.base_timeout
                 )
         return reply
@@ -156,23 +191,21 @@ class PeerClient:
     async def look(
         self, peer: PeerId, address: str, *, after: int, timeout: float
     ) -> tuple[pb.Status, pb.History]:
-        """How a peer is, and how it did after that round; on the channel that models take, too."""
-        async with self._calling(peer, address) as line:
-            status: pb.Status = await line.status(pb.StatusRequest(), timeout=timeout)
+        """The status of a peer and its history after that round."""
+        async with self._stub(peer, address) as stub:
+            status: pb.Status = await stub.status(pb.StatusRequest(), timeout=timeout)
             if status.round <= after + 1:
                 return status, pb.History()
-            history: pb.History = await line.history(pb.HistoryRequest(after=after), timeout=timeout)
+            history: pb.History = await stub.history(pb.HistoryRequest(after=after), timeout=timeout)
         return status, history
 
     def forget(self, peer: PeerId) -> None:
-        """Close the channel to a peer that is dead or has moved; calls under way end with PeerGone."""
-        self._lines.forget(peer)
+        """Close the channel to a peer that is dead or has moved; calls in progress end with PeerGone."""
+        self._pool.forget(peer)
         self._bandwidths.pop(peer, None)
 
     async def close(self) -> None:
-        await self._lines.close()
-
-    # -- inside --------------------------------------------------------------------------------------------
+        await self._pool.close()
 
     async def _push(
         self, name: str, peer: PeerId, address: str, model: Model, envelope: Envelope
@@ -181,13 +214,13 @@ class PeerClient:
         timeout = self._bandwidth(peer).timeout(self.settings.base_timeout, size)
         messages = encode(model, envelope, self.settings)
         threaded = self.settings.zstd > 0
-        async with self._calling(peer, address) as line:
+        async with self._stub(peer, address) as stub:
             if is_one_message(model.layout, self.settings):
                 message = await asyncio.to_thread(next, messages) if threaded else next(messages)
-                reply, moved = await line.whole[name](message, timeout=timeout), len(message)
+                reply, moved = await stub.push_one[name](message, timeout=timeout), len(message)
             else:
-                call = line.chunks[name](timeout=timeout)
-                reply, moved = await _stream(call, paced(messages, threaded=threaded), self._quiet)
+                call = stub.push_stream[name](timeout=timeout)
+                reply, moved = await _write_all(call, paced(messages, threaded=threaded), self._quiet)
         self.traffic.add(peer, "out", moved, name)
         return reply, moved
 
@@ -201,7 +234,7 @@ class PeerClient:
                 number: Any = PART_NUMBERS[part]
                 return "GetModel", pb.ModelRequest(sender=self.me, run=self.run, layout=digest, part=number)
 
-    async def _take(self, call: Any, peer: PeerId, layout: Layout) -> tuple[Offer, int]:
+    async def _receive(self, call: Any, peer: PeerId, layout: Layout) -> tuple[Offer, int]:
         def check(envelope: Envelope) -> None:
             if envelope.sender != peer or envelope.run != self.run:
                 raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender} of {envelope.run} answered")
@@ -210,10 +243,10 @@ class PeerClient:
 
         decoder = Decoder(lambda _: layout, check)
         try:
-            async with asyncio.timeout(self._quiet) as patience:
+            async with asyncio.timeout(self._quiet) as stall:
                 async for message in call:
                     await absorb(decoder, message)
-                    patience.reschedule(asyncio.get_running_loop().time() + self._quiet)
+                    stall.reschedule(asyncio.get_running_loop().time() + self._quiet)
             return decoder.finish(), decoder.received
         except Refused as refused:
             raise Refused(refused.reason, refused.text, peer) from refused
@@ -221,32 +254,32 @@ class PeerClient:
             call.cancel()
 
     @asynccontextmanager
-    async def _calling(self, peer: PeerId, address: str) -> AsyncIterator[PeerChannel]:
-        async with self._lines.to(peer, address) as line:
-            with Translation(peer, self._bandwidth(peer)):
-                yield line
+    async def _stub(self, peer: PeerId, address: str) -> AsyncIterator[PeerStub]:
+        with ErrorTranslation(peer, self._bandwidth(peer)):
+            async with self._pool.channel(address, peer=peer) as channel:
+                yield channel.stub
 
     def _bandwidth(self, peer: PeerId) -> Bandwidth:
         return self._bandwidths.setdefault(peer, Bandwidth(self.settings.min_bandwidth))
 
 
-async def _stream(call: Any, messages: AsyncIterator[bytes], quiet: float) -> tuple[Any, int]:
-    """Write everything; the answer, and how many bytes moved. TimeoutError: the other end takes nothing more."""
-    ending = StreamStatus(call)
+async def _write_all(call: Any, messages: AsyncIterator[bytes], quiet: float) -> tuple[Any, int]:
+    """The reply and the number of bytes sent. Raises TimeoutError if the peer stops reading."""
+    status = StreamStatus(call)
     moved = 0
     try:
-        async with asyncio.timeout(quiet) as patience:
+        async with asyncio.timeout(quiet) as stall:
             async for message in messages:
                 await call.write(message)
                 moved += len(message)
-                patience.reschedule(asyncio.get_running_loop().time() + quiet)
+                stall.reschedule(asyncio.get_running_loop().time() + quiet)
             await call.done_writing()
     except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-        pass  # it is over already: its status tells why
+        pass  # the call has ended: awaiting it raises its status
     except BaseException:
         call.cancel()
         raise
     try:
         return await call, moved
     except grpc.aio.AioRpcError as error:
-        raise ending.true(error) from error
+        raise status.corrected(error) from error

@@ -1,4 +1,4 @@
-"""Channels to others, plain or with TLS; with TLS it is known who answers before a call's first byte leaves."""
+"""Opens channels, plain or with TLS. With TLS the peer's identity is verified before the first call."""
 
 from __future__ import annotations
 
@@ -20,39 +20,36 @@ TRIES = 2
 
 @dataclass(slots=True)
 class Link:
-    """A channel, and who is at its other end; None: nobody can know."""
+    """A channel and, with TLS, the certificate of its peer."""
 
-    channel: Any  # grpc.aio.Channel, whose published types know no calls with bytes
-    shown: Certificate | None = None
-    generation: int = 0  # of my own certificate
+    channel: Any  # grpc.aio.Channel, whose published types have no calls with bytes
+    certificate: Certificate | None = None
+    generation: int = 0  # of our own certificate
 
     @property
     def peer(self) -> PeerId | None:
-        return self.shown.id if self.shown else None
+        return self.certificate.id if self.certificate else None
 
 
 class Dialer:
-    """Plain connections. A channel connects by itself, and again when it was broken."""
+    """Plain connections. gRPC connects on the first call and reconnects by itself."""
 
     secure = False
 
     async def dial(self, address: str, connect_timeout: float, expect: PeerId | None = None) -> Link:  # noqa: ARG002
-        return self.plain(address, connect_timeout)
-
-    def plain(self, address: str, connect_timeout: float) -> Link:
         return Link(grpc.aio.insecure_channel(address, options=channel_options(connect_timeout)))
 
     def usable(self, link: Link) -> bool:  # noqa: ARG002
-        """False: dial anew, but let the calls under way end."""
+        """If False, new calls need a new channel; calls in progress may finish."""
         return True
 
     def permit(self, link: Link) -> None:
-        """May it still be called? Raises Refused."""
+        """Raises Refused if the peer may not be called any more."""
 
 
 class TlsDialer(Dialer):
-    """The certificate that was seen and checked is the only one that the channel then believes. So its other end
-    is the holder of that key; a peer with a new certificate is looked at again."""
+    """Reads and checks the peer's certificate, then opens a channel that trusts this certificate alone. So the
+    peer of the channel owns that key; a peer with a new certificate is checked again."""
 
     secure = True
 
@@ -60,45 +57,45 @@ class TlsDialer(Dialer):
         self.trust = trust
 
     async def dial(self, address: str, connect_timeout: float, expect: PeerId | None = None) -> Link:
-        """Connected. It is tried twice: a new certificate may come between the look and the connection."""
-        who = expect or PeerId(address)
+        """A connected channel. Tries twice: the peer may renew its certificate after the check."""
+        peer = expect or PeerId(address)
         try:
             if expect:
                 self.trust.permit(expect)
             for _ in range(TRIES):
-                link = await self._look(address, connect_timeout, expect)
-                if await _ready(link.channel, connect_timeout):
+                link = await self._verified(address, connect_timeout, expect)
+                if await _connected(link.channel, connect_timeout):
                     return link
                 await link.channel.close()
         except Refused as refused:
-            raise Refused(refused.reason, refused.text, who) from refused
+            raise Refused(refused.reason, refused.text, peer) from refused
         except PeerError as gone:
-            raise type(gone)(who, gone.text) from gone
-        raise PeerGone(who, f"no connection within {connect_timeout:g} s")
+            raise type(gone)(peer, gone.text) from gone
+        raise PeerGone(peer, f"no connection within {connect_timeout:g} s")
 
-    async def _look(self, address: str, connect_timeout: float, expect: PeerId | None) -> Link:
-        generation, passport = self.trust.generation, self.trust.passport
-        shown = await read_certificate(address, passport, connect_timeout)
-        if expect and shown.id != expect:
-            raise Refused(Reason.IMPOSTOR, f"{shown.id} answers at {address}")
-        self.trust.check(shown)
-        credentials = grpc.ssl_channel_credentials(shown.pem, passport.key, passport.chain)
-        name = next(iter(shown.names), shown.subject)
+    async def _verified(self, address: str, connect_timeout: float, expect: PeerId | None) -> Link:
+        generation, mine = self.trust.generation, self.trust.credentials
+        theirs = await read_certificate(address, mine, connect_timeout)
+        if expect and theirs.id != expect:
+            raise Refused(Reason.IMPOSTOR, f"{theirs.id} answers at {address}")
+        self.trust.check(theirs)
+        credentials = grpc.ssl_channel_credentials(theirs.pem, mine.key, mine.chain)
+        name = next(iter(theirs.names), theirs.subject)
         options = [*channel_options(connect_timeout), ("grpc.ssl_target_name_override", name)]
-        return Link(grpc.aio.secure_channel(address, credentials, options=options), shown, generation)
+        return Link(grpc.aio.secure_channel(address, credentials, options=options), theirs, generation)
 
     def usable(self, link: Link) -> bool:
-        if link.generation != self.trust.generation or link.shown is None or link.shown.expired():
+        if link.generation != self.trust.generation or link.certificate is None or link.certificate.expired():
             return False
         return bool(link.channel.get_state() is grpc.ChannelConnectivity.READY)
 
     def permit(self, link: Link) -> None:
-        if link.shown is not None:
-            self.trust.permit(link.shown.id)
+        if link.peer is not None:
+            self.trust.permit(link.peer)
 
 
-async def _ready(channel: Any, timeout: float) -> bool:
-    """Is it connected? Not, when the first attempt failed."""
+async def _connected(channel: Any, timeout: float) -> bool:
+    """Connect; False if the first attempt fails."""
     state = channel.get_state(try_to_connect=True)
     try:
         async with asyncio.timeout(timeout):

@@ -1,4 +1,4 @@
-"""A refusal as a gRPC status and back: the reason, and what belongs to it, travel in the trailing metadata."""
+"""Refusals as gRPC statuses and back; the reason and the round travel in the trailing metadata."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pfl_node.errors import PeerGone, Reason, Refused
 from pfl_node.types import PeerId
 
 REASON_KEY = "pfl-reason"
-ROUND_KEY = "pfl-round"  # of the one who refuses
-DIGITS = 18  # that a round may have
+ROUND_KEY = "pfl-round"  # the round of the node that refuses
+DIGITS = 18  # of a round, at most
 
 STATUS: dict[Reason, grpc.StatusCode] = {
     Reason.GARBAGE: grpc.StatusCode.INVALID_ARGUMENT,
@@ -40,7 +40,7 @@ STATUS: dict[Reason, grpc.StatusCode] = {
     Reason.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
 }
 
-# A status without a reason of ours: from gRPC itself, or from something else that listens there.
+# For a status without our reason: from gRPC itself, or from a server that is not a node.
 UNEXPLAINED = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: Reason.FLOOD,
     grpc.StatusCode.UNIMPLEMENTED: Reason.NOT_SERVED,
@@ -51,21 +51,30 @@ UNEXPLAINED = {
 
 
 def refusal_metadata(refused: Refused) -> tuple[tuple[str, str], ...]:
-    """The metadata of a refusal."""
     reason = (REASON_KEY, str(refused.reason))
     return (reason,) if refused.round is None else (reason, (ROUND_KEY, str(refused.round)))
 
 
 def error_from_status(error: grpc.aio.AioRpcError, peer: PeerId) -> PeerGone | Refused:
-    """The peer's own reason, if it gave one; else a guess from the status; else it is gone."""
+    """Refused with the peer's reason or, without one, with a reason guessed from the status; else PeerGone."""
     code, text = error.code(), error.details() or error.code().name
-    metadata: Any = error.trailing_metadata() or ()
-    told = dict(metadata)
-    given, round = told.get(REASON_KEY), str(told.get(ROUND_KEY, ""))
-    if given in set(Reason):
-        known = round.isascii() and round.isdigit() and len(round) <= DIGITS
-        return Refused(Reason(given), text, peer, round=int(round) if known else None)
+    metadata = _metadata(error)
+    if given := reason_of(error):
+        round = metadata.get(ROUND_KEY, "")
+        valid = round.isascii() and round.isdigit() and len(round) <= DIGITS
+        return Refused(given, text, peer, round=int(round) if valid else None)
     reason = UNEXPLAINED.get(code)
-    if reason is None or given is not None:
+    if reason is None or REASON_KEY in metadata:
         return PeerGone(peer, f"{code.name.lower()}: {text}")
     return Refused(Reason.TOO_LARGE if "larger than max" in text else reason, text, peer)
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> Reason | None:
+    """The reason in the metadata, if there is a known one."""
+    given = _metadata(error).get(REASON_KEY)
+    return Reason(given) if given in set(Reason) else None
+
+
+def _metadata(error: grpc.aio.AioRpcError) -> dict[str, str]:
+    metadata: Any = error.trailing_metadata() or ()
+    return {key: str(value) for key, value in metadata}

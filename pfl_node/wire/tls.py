@@ -40,15 +40,15 @@ class Tls:
 
     def credentials(self) -> Any:
         """Of a server. A new certificate is shown to the next connection; open ones go on with the old one."""
-        shown = self.trust.passport
+        shown = self.trust.credentials
 
         def fetch() -> Any:
             nonlocal shown
             if self._arrivals:
                 self._arrivals.look()
-            if self.trust.passport is shown:
+            if self.trust.credentials is shown:
                 return None
-            shown = self.trust.passport
+            shown = self.trust.credentials
             return _configuration(shown)
 
         return grpc.dynamic_ssl_server_credentials(_configuration(shown), fetch, True)
@@ -84,5 +84,5 @@ class Tls:
             self.trust.refresh()
 
 
-def _configuration(passport: Credentials) -> Any:
-    return grpc.ssl_server_certificate_configuration([(passport.key, passport.chain)], passport.roots)
+def _configuration(credentials: Credentials) -> Any:
+    return grpc.ssl_server_certificate_configuration([(credentials.key, credentials.chain)], credentials.roots)

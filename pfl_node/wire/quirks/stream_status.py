@@ -1,8 +1,8 @@
-"""How a stream ended.
+"""Recovers the status of a client stream that ended while a write was in progress.
 
-grpc.aio loses the status of a call that ends while a write is under way (grpc issue 36066): it says "Internal
-error from Core". When the true status came before the write failed, it was overwritten and we noted it; when it
-came after, it overwrites, and the call tells it when it is awaited.
+gRPC: if the server ends the call while grpc.aio's `call.write` is pending, grpc.aio may replace the server's
+status by INTERNAL "Internal error from Core" (grpc/grpc#36066; fix proposed in grpc/grpc#43486). The server's
+status, if it arrived first, was visible to a done callback; if it arrives later, awaiting the call raises it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ T = TypeVar("T")
 
 
 class StreamStatus:
-    """Watches a call from its beginning."""
+    """Create it with the call, before the first write."""
 
     def __init__(self, call: Any) -> None:
-        self._noted: grpc.aio.AioRpcError | None = None
-        call.add_done_callback(self._note)
+        self._recorded: grpc.aio.AioRpcError | None = None
+        call.add_done_callback(self._record)
 
-    def true(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """The status that was noted, when the given one only stands in its place."""
-        return self._noted if self._noted is not None and error.details() == PLACEHOLDER else error
+    def corrected(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """The server's status, if `error` is the placeholder that replaced it."""
+        return self._recorded if self._recorded is not None and error.details() == PLACEHOLDER else error
 
-    def _note(self, call: Any) -> None:
-        metadata = _at_once(call.trailing_metadata()) or grpc.aio.Metadata()
-        self._noted = grpc.aio.AioRpcError(
-            _at_once(call.code()), grpc.aio.Metadata(), metadata, _at_once(call.details()), ""
+    def _record(self, call: Any) -> None:
+        metadata = _result(call.trailing_metadata()) or grpc.aio.Metadata()
+        self._recorded = grpc.aio.AioRpcError(
+            _result(call.code()), grpc.aio.Metadata(), metadata, _result(call.details()), ""
         )
 
 
-def _at_once(answer: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that does not wait: the call is done when it is asked."""
+def _result(answer: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that does not suspend, because the call is done."""
     try:
         answer.send(None)
     except StopIteration as stop:

@@ -71,10 +71,10 @@ def test_a_new_certificate_is_taken_and_a_wrong_one_is_not(
 ) -> None:
     site = Site(tmp_path)
     trust = Trust(site.member("ann"))
-    old = trust.passport.certificate.serial
+    old = trust.credentials.certificate.serial
     site.member("ann")
     assert "certificate" in trust.refresh()
-    assert (trust.generation, trust.passport.certificate.serial != old) == (1, True)
+    assert (trust.generation, trust.credentials.certificate.serial != old) == (1, True)
     site.certify("ann", start=LONG_AGO)
     assert trust.refresh() == []
     assert "the new certificate is not used" in caplog.text

@@ -273,9 +273,9 @@ def test_a_stream_that_stands_still_is_over_long_before_a_slow_one_would_be() ->
     async def scenario(address: str) -> None:
         slow = WireSettings(min_bandwidth=1.0)  # weeks for a model
         async with calling(slow, quiet=0.3) as client:
-            with pytest.raises(PeerGone, match="stands still"):
+            with pytest.raises(PeerGone, match="stalled"):
                 await client.fetch(BOB, address, "model", LARGE)
-            with pytest.raises(PeerGone, match="stands still"):
+            with pytest.raises(PeerGone, match="stalled"):
                 await client.send(BOB, address, model_of(layout_of(5_000_000)))
 
     with_generated_servicer(Stalls(), scenario)

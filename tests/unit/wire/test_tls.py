@@ -107,7 +107,7 @@ def test_with_pinned_ids_another_key_at_the_address_is_not_talked_to(tmp_path: P
 def test_without_a_certificate_nobody_gets_in(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with call(Site(tmp_path).tls("bob")) as it:
-            roots = grpc.ssl_channel_credentials(it.bob.trust.passport.chain)
+            roots = grpc.ssl_channel_credentials(it.bob.trust.credentials.chain)
             options = (("grpc.ssl_target_name_override", it.bob.id),)
             async with grpc.aio.secure_channel(it.address, roots, options=options) as channel:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -152,8 +152,8 @@ def test_one_who_believes_us_but_has_a_certificate_of_another_ca_is_told_so(tmp_
     async def scenario() -> None:
         ours = Site(tmp_path / "ours")
         stranger = Site(tmp_path / "theirs", "their CA").tls("ann")
-        passport = stranger.trust.passport
-        passport.context.load_verify_locations(cadata=ours.ca.pem.decode())
+        credentials = stranger.trust.credentials
+        credentials.context.load_verify_locations(cadata=ours.ca.pem.decode())
         async with call(ours.tls("bob")) as it:
             await it.refuses(await it.ann(stranger), Reason.REJECTED, "issued by 'their CA'")
 
@@ -323,10 +323,10 @@ def test_a_peer_that_came_back_with_a_new_certificate_is_found_again(tmp_path: P
 
 def _forced(tls: Tls, directory: Path) -> TlsDialer:
     """Shows what lies in the directory, though an honest node would not start with it."""
-    passport = tls.trust.passport
+    credentials = tls.trust.credentials
     chain = (directory / "cert.pem").read_bytes()
-    passport.context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
-    object.__setattr__(passport, "chain", chain)
+    credentials.context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
+    object.__setattr__(credentials, "chain", chain)
     return tls.dialer
 
 
