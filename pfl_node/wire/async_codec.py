@@ -1,4 +1,4 @@
-"""The codec beside a running event loop: a chunk at a time, and what may take long in a thread."""
+"""The codec on an event loop: one chunk at a time, and compression in a thread."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 from pfl_node.wire.codec import Decoder
-from pfl_node.wire.framing import parse
+from pfl_node.wire.framing import Chunk
 
-QUIET = 30.0  # seconds without a chunk after which a stream is over, at both of its ends
+QUIET = 30.0  # seconds without a chunk after which either end gives up a stream
 
 
 async def paced(messages: Iterator[bytes], *, threaded: bool) -> AsyncIterator[bytes]:
-    """Messages as they are made. Compression may need a second for one, and lets go of the interpreter."""
+    """The messages as they are encoded. Compressing one may take a second; zstd releases the GIL."""
     while True:
         message = await asyncio.to_thread(next, messages, None) if threaded else next(messages, None)
         if message is None:
@@ -20,10 +20,7 @@ async def paced(messages: Iterator[bytes], *, threaded: bool) -> AsyncIterator[b
         yield message
 
 
-async def absorb(decoder: Decoder, message: bytes) -> None:
-    """Feed the decoder."""
-    chunk = parse(message)
-    decoder.begin(chunk)
+async def take(decoder: Decoder, chunk: Chunk) -> None:
     if decoder.heavy:
         await asyncio.to_thread(decoder.take, chunk)
     else:

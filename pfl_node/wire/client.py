@@ -19,11 +19,20 @@ from pfl_node.model import Layout, Model
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.async_codec import QUIET, absorb, paced
+from pfl_node.wire.async_codec import QUIET, paced, take
 from pfl_node.wire.bandwidth import Bandwidth
 from pfl_node.wire.channels import ChannelPool
-from pfl_node.wire.codec import PART_NUMBERS, Decoder, encode, is_one_message, payload_size
+from pfl_node.wire.codec import (
+    PART_NUMBERS,
+    Decoder,
+    encode,
+    is_one_message,
+    payload_size,
+    read_header,
+    truncated,
+)
 from pfl_node.wire.dialer import Dialer
+from pfl_node.wire.framing import parse
 from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.quirks.stream_status import StreamStatus
 from pfl_node.wire.statuses import error_from_status
@@ -235,23 +244,31 @@ class PeerClient:
                 return "GetModel", pb.ModelRequest(sender=self.me, run=self.run, layout=digest, part=number)
 
     async def _receive(self, call: Any, peer: PeerId, layout: Layout) -> tuple[Offer, int]:
-        def check(envelope: Envelope) -> None:
-            if envelope.sender != peer or envelope.run != self.run:
-                raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender} of {envelope.run} answered")
-            if envelope.part != layout.part:
-                raise Refused(Reason.LAYOUT, f"asked for the {layout.part}, got the {envelope.part}")
-
-        decoder = Decoder(lambda _: layout, check)
+        decoder: Decoder | None = None
         try:
             async with asyncio.timeout(self._quiet) as stall:
                 async for message in call:
-                    await absorb(decoder, message)
+                    if decoder is None:
+                        chunk, envelope = read_header(message)
+                        self._check(envelope, peer, layout)
+                        decoder = Decoder(chunk, envelope, layout)
+                    else:
+                        chunk = parse(message)
+                    await take(decoder, chunk)
                     stall.reschedule(asyncio.get_running_loop().time() + self._quiet)
+            if decoder is None:
+                raise truncated(0)
             return decoder.finish(), decoder.received
         except Refused as refused:
             raise Refused(refused.reason, refused.text, peer) from refused
         finally:
             call.cancel()
+
+    def _check(self, envelope: Envelope, peer: PeerId, layout: Layout) -> None:
+        if envelope.sender != peer or envelope.run != self.run:
+            raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender} of {envelope.run} answered")
+        if envelope.part != layout.part:
+            raise Refused(Reason.LAYOUT, f"asked for the {layout.part}, got the {envelope.part}")
 
     @asynccontextmanager
     async def _stub(self, peer: PeerId, address: str) -> AsyncIterator[PeerStub]:

@@ -1,12 +1,12 @@
-"""A model, a part of one or predictions to serialized chunks and back. Sans-io: knows no grpc and no asyncio.
+"""Encodes a model, a part of one or predictions as serialized chunks, and decodes them. Sans-io.
 
-Everything the header says is checked before memory is taken; then each chunk goes straight to its place.
+The receiver checks the header before it allocates memory; then each chunk is decoded straight into place.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast, get_args
 
 import xxhash
@@ -24,7 +24,7 @@ from pfl_node.wire.vector_reader import ZSTD_WINDOW_LOG, VectorReader, unzstd
 VERSION = 1
 MAX_NOTES = 4096
 ONE_MESSAGE = 1 << 20  # bytes of payload up to which one message is faster than several
-HEAVY = 4 << 20  # bytes of a vector that take some milliseconds to unpack
+HEAVY = 4 << 20  # bytes of a vector that take some milliseconds to decompress
 
 PARTS: dict[int, Part] = {pb.Part.Value(f"PART_{p.upper()}"): p for p in get_args(Part)}
 ENCODINGS: dict[int, str] = {pb.Encoding.Value(f"ENCODING_{e.upper()}"): e for e in PLAIN}
@@ -36,7 +36,7 @@ ENCODING_NUMBERS = {encoding: number for number, encoding in ENCODINGS.items()}
 
 
 def encode(model: Model, envelope: Envelope, settings: WireSettings) -> Iterator[bytes]:
-    """Serialized ModelChunks, made one by one. The part is the one the model's own layout tells."""
+    """Serialized ModelChunks, generated one at a time. The part is that of the model's layout."""
     header: pb.Header | None = _header(model.layout, envelope, settings)
     if is_one_message(model.layout, settings) and not settings.zstd:
         data = PLAIN[_encoding(model.layout, settings)].encode(model.vector)
@@ -50,17 +50,16 @@ def encode(model: Model, envelope: Envelope, settings: WireSettings) -> Iterator
 
 
 def payload_size(layout: Layout, settings: WireSettings) -> int:
-    """Bytes of payload; with zstd at most about so many."""
+    """Bytes of payload before compression."""
     return PLAIN[_encoding(layout, settings)].size(layout.size)
 
 
 def is_one_message(layout: Layout, settings: WireSettings) -> bool:
-    """Does `encode` give exactly one message?"""
     return payload_size(layout, settings) <= ONE_MESSAGE
 
 
 def _encoding(layout: Layout, settings: WireSettings) -> str:
-    """Never int8 for predictions: in a block that shares its scale with a class's count, what is small is zero."""
+    """Predictions are never int8: small values that share a block, and so a scale, with class counts become 0."""
     return "fp16" if layout.part == "predictions" and settings.encoding == "int8" else settings.encoding
 
 
@@ -91,7 +90,7 @@ def _payload(model: Model, settings: WireSettings) -> Iterator[memoryview]:
 
 
 def _pieces(model: Model, coding: Coding, most: int) -> Iterator[memoryview]:
-    """The encoded vector in pieces of whole blocks, of at most `most` bytes or one block."""
+    """The encoded vector in pieces of whole blocks: at least one block, at most `most` bytes."""
     step = max(1, most // coding.size(coding.block)) * coding.block
     for start in range(0, model.layout.size, step):
         yield coding.encode(model.vector[start : start + step])
@@ -106,7 +105,7 @@ def _compressed(pieces: Iterator[memoryview], size: int, level: int) -> Iterator
 
 
 def _regrouped(pieces: Iterator[bytes], size: int) -> Iterator[memoryview]:
-    """The same bytes in pieces of exactly `size`; the last may be shorter."""
+    """The same bytes in pieces of `size`; the last may be shorter."""
     ready = b""
     for piece in pieces:
         ready += piece
@@ -117,7 +116,7 @@ def _regrouped(pieces: Iterator[bytes], size: int) -> Iterator[memoryview]:
 
 
 def _with_last(pieces: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
-    """Each piece and whether it is the last one; a model without numbers has one empty piece."""
+    """Each piece and whether it is the last; a model without numbers has one empty piece."""
     held = next(pieces, memoryview(b""))
     for piece in pieces:
         yield held, False
@@ -128,72 +127,78 @@ def _with_last(pieces: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]
 # -- receiving -------------------------------------------------------------------------------------------------
 
 
-class Decoder:
-    """Takes chunks with `feed`, gives an Offer with `finish`; both raise Refused and are of no use after that.
+def read_header(message: bytes) -> tuple[Chunk, Envelope]:
+    """Parse the first message of a stream and check its header. Raises Refused."""
+    chunk = parse(message)
+    header = chunk.header
+    if header is None:
+        raise Refused(Reason.GARBAGE, "the first chunk has no header")
+    if header.version != VERSION:
+        raise Refused(Reason.GARBAGE, f"format version {header.version}; this node supports {VERSION}")
+    part = PARTS.get(header.part)
+    if part is None:
+        raise Refused(Reason.GARBAGE, f"part {header.part} is not known")
+    if header.encoding not in ENCODINGS:
+        raise Refused(Reason.GARBAGE, f"encoding {header.encoding} is not known")
+    if len(header.notes) > MAX_NOTES:
+        raise Refused(Reason.TOO_LARGE, f"{len(header.notes)} notes; {MAX_NOTES} are allowed")
+    notes = dict(header.notes) if header.notes else {}
+    if not all(map(math.isfinite, notes.values())):
+        raise Refused(Reason.NOT_FINITE, "a note is NaN or infinite")
+    round = header.round if header.HasField("round") else None
+    return chunk, Envelope(PeerId(header.sender), header.run, round, header.tag, header.samples, notes, part)
 
-    `admit` is called once, when the header is understood and before the layout is asked for or memory is taken.
-    Both may raise Refused: not every node has auxiliary data, so not every node has a layout for predictions.
+
+def decode(messages: Iterable[bytes], layout: Layout) -> Offer:
+    """The offer in the messages of one stream; `layout` is that of the whole model or of the part."""
+    stream = iter(messages)
+    if (first := next(stream, None)) is None:
+        raise truncated(0)
+    chunk, envelope = read_header(first)
+    decoder = Decoder(chunk, envelope, layout.of(envelope.part) if layout.part == "model" else layout)
+    decoder.take(chunk)
+    for message in stream:
+        decoder.take(parse(message))
+    return decoder.finish()
+
+
+class Decoder:
+    """Decodes the chunks of one stream, including the first, which the constructor takes for its header only.
+
+    Every method raises Refused; a decoder that has raised cannot be used again.
     """
 
-    def __init__(
-        self, layout_of: Callable[[Part], Layout], admit: Callable[[Envelope], None] | None = None
-    ) -> None:
-        self.envelope: Envelope | None = None
+    def __init__(self, first: Chunk, envelope: Envelope, layout: Layout) -> None:
+        header = first.header
+        assert header is not None
+        _check_layout(header, layout)
+        coding = (PACKED if header.zstd else PLAIN)[ENCODINGS[header.encoding]]
         self.received = 0  # bytes of payload
-        self.heavy = False  # one chunk may unpack to very much
-        self._layout_of = layout_of
-        self._admit = admit
+        self.heavy = header.zstd and layout.nbytes > HEAVY  # one chunk may take long to decompress
+        self.complete = False  # the trailer has arrived
+        self._header = header
+        self._envelope = envelope
+        self._layout = layout
         self._hasher = xxhash.xxh3_64()
-        self._closed = False
-
-    def feed(self, message: bytes) -> None:
-        chunk = parse(message)
-        self.begin(chunk)
-        self.take(chunk)
-
-    def begin(self, chunk: Chunk) -> None:
-        """The half of `feed` that asks others: it belongs on their thread."""
-        if self._closed:
-            raise Refused(Reason.GARBAGE, "a chunk after the trailer")
-        if self.envelope is None:
-            if chunk.header is None:
-                raise Refused(Reason.GARBAGE, "the first chunk has no header")
-            self._open(chunk.header)
-        elif chunk.header is not None:
-            raise Refused(Reason.GARBAGE, "a second header")
+        self._most = _check_size(header, coding.size(layout.size))
+        self._vector = VectorReader(layout.size, coding, Reason.BOMB if header.zstd else Reason.TOO_LARGE)
+        self._unpack = unzstd(self._vector) if header.zstd else self._vector.write
 
     def take(self, chunk: Chunk) -> None:
-        """The half that works; when `heavy`, it is worth a thread."""
+        if self.complete:
+            raise Refused(Reason.GARBAGE, "a chunk after the trailer")
+        if chunk.header is not None and chunk.header is not self._header:
+            raise Refused(Reason.GARBAGE, "a second header")
         if chunk.data:
             self._unpack_data(chunk.data)
         if chunk.trailer is not None:
-            self._close(chunk.trailer)
-
-    @property
-    def complete(self) -> bool:
-        """The trailer came: there is nothing more to wait for."""
-        return self._closed
+            self._check_trailer(chunk.trailer)
 
     def finish(self) -> Offer:
-        if self.envelope is None or not self._closed:
-            raise Refused(Reason.TRUNCATED, f"the stream ended after {self.received} bytes, without a trailer")
-        e = self.envelope
+        if not self.complete:
+            raise truncated(self.received)
+        e = self._envelope
         return Offer(e.sender, Model(self._layout, self._vector.out), e.round, e.tag, e.samples, e.notes)
-
-    def _open(self, header: pb.Header) -> None:
-        self.envelope = envelope = _envelope(header)
-        encoding = ENCODINGS.get(header.encoding)
-        if encoding is None:
-            raise Refused(Reason.GARBAGE, f"encoding {header.encoding} is not known")
-        if self._admit is not None:
-            self._admit(envelope)
-        self._layout = layout = self._layout_of(envelope.part)
-        _check_layout(header, layout)
-        coding = (PACKED if header.zstd else PLAIN)[encoding]
-        self._most = _check_size(header, coding.size(layout.size))
-        self.heavy = header.zstd and layout.nbytes > HEAVY
-        self._vector = VectorReader(layout.size, coding, Reason.BOMB if header.zstd else Reason.TOO_LARGE)
-        self._unpack = unzstd(self._vector) if header.zstd else self._vector.write
 
     def _unpack_data(self, data: memoryview) -> None:
         self.received += len(data)
@@ -206,31 +211,20 @@ class Decoder:
             reason = Reason.BOMB if "memory" in str(error) else Reason.GARBAGE  # a window larger than ours
             raise Refused(reason, f"not a zstd frame of ours: {error}") from error
 
-    def _close(self, trailer: pb.Trailer) -> None:
-        self._closed = True
+    def _check_trailer(self, trailer: pb.Trailer) -> None:
+        self.complete = True
         if self._vector.missing:
             raise Refused(Reason.TRUNCATED, f"{self._vector.missing} of {self._layout.size} numbers are missing")
         if trailer.checksum != self._hasher.intdigest():
             raise Refused(Reason.CHECKSUM, f"the checksum of {self.received} bytes is wrong")
 
 
-def _envelope(header: pb.Header) -> Envelope:
-    if header.version != VERSION:
-        raise Refused(Reason.GARBAGE, f"version {header.version} of the format; this node speaks {VERSION}")
-    part = PARTS.get(header.part)
-    if part is None:
-        raise Refused(Reason.GARBAGE, f"part {header.part} is not known")
-    if len(header.notes) > MAX_NOTES:
-        raise Refused(Reason.TOO_LARGE, f"{len(header.notes)} notes; {MAX_NOTES} are allowed")
-    notes = dict(header.notes) if header.notes else {}
-    if not all(map(math.isfinite, notes.values())):
-        raise Refused(Reason.NOT_FINITE, "a note is NaN or infinite")
-    round = header.round if header.HasField("round") else None
-    return Envelope(PeerId(header.sender), header.run, round, header.tag, header.samples, notes, part)
+def truncated(received: int) -> Refused:
+    return Refused(Reason.TRUNCATED, f"the stream ended after {received} bytes, without a trailer")
 
 
 def _check_layout(header: pb.Header, layout: Layout) -> None:
-    # A peer with more auxiliary samples than mine does not fit me; its numbers are not too many.
+    # A peer with more auxiliary samples than ours has another layout; its message is not too large.
     if header.numbers > layout.size and (layout.part != "predictions" or header.layout == layout.digest):
         raise Refused(Reason.TOO_LARGE, f"{header.numbers} numbers; the {layout.part} here: {layout.size}")
     if header.layout != layout.digest or header.numbers != layout.size:
@@ -238,7 +232,6 @@ def _check_layout(header: pb.Header, layout: Layout) -> None:
 
 
 def misfit(digest: str, layout: Layout) -> Refused:
-    """What was brought or asked for has another layout than what is here."""
     layouts = f"{digest[:8]}, here {layout.digest[:8]}"
     if layout.part == "predictions":
         text = f"predictions about other auxiliary samples or classes: {layouts}; all nodes need the same ones"
@@ -247,10 +240,10 @@ def misfit(digest: str, layout: Layout) -> Refused:
 
 
 def _check_size(header: pb.Header, size: int) -> int:
-    """How many bytes may come: zstd adds a little to what it cannot make smaller."""
+    """The largest payload to accept; zstd adds a little to data that it cannot compress."""
     most = size + size // 128 + 1024 if header.zstd else size
     if header.encoded_size > most:
         raise Refused(Reason.TOO_LARGE, f"{header.encoded_size} bytes; the layout allows {most}")
     if header.encoded_size and not header.zstd and header.encoded_size < size:
-        raise Refused(Reason.TRUNCATED, f"{header.encoded_size} bytes promised; the layout has {size}")
+        raise Refused(Reason.TRUNCATED, f"{header.encoded_size} bytes announced; the layout has {size}")
     return header.encoded_size or most

@@ -1,12 +1,13 @@
-"""The Peer service: turns calls into questions to its HostPort, and refusals into precise gRPC statuses.
+"""The Peer service: passes the calls of peers to its HostPort and turns refusals into gRPC statuses.
 
-A handler never calls out to other peers, and nothing a caller sends can stop the node.
+A handler makes no calls to other peers, and no input can stop the node.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -20,9 +21,10 @@ from pfl_node.security.caller import CALLER, check_sender
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.async_codec import QUIET, absorb, paced
-from pfl_node.wire.codec import PARTS, Decoder, encode, misfit
+from pfl_node.wire.async_codec import QUIET, paced, take
+from pfl_node.wire.codec import PARTS, Decoder, encode, misfit, read_header, truncated
 from pfl_node.wire.endpoint import Endpoint
+from pfl_node.wire.framing import parse
 from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.statuses import REASON_KEY, STATUS, refusal_metadata
 
@@ -31,40 +33,39 @@ log = structlog.get_logger(__name__)
 SERVICE = "pfl.v1.Peer"
 
 Request = pb.HeadRequest | pb.ModelRequest | pb.PredictionsRequest
-Context = Any  # grpc.aio.ServicerContext; its stubs know neither write's bytes nor abort's metadata
-T = TypeVar("T")
+Context = Any  # grpc.aio.ServicerContext; its stubs lack write(bytes) and abort's metadata
 M = TypeVar("M", bound=Message)
 
 
 class HostPort(Protocol):
-    """The node as the wire sees it. All run on the event loop and are quick, `evaluate` excepted.
+    """The node as the wire sees it. All methods run on the event loop and, except `evaluate`, are fast.
 
-    What is admitted ends in exactly one of `deliver`, `evaluate`, `serve` or `cancel`, and every call, admitted or
-    not, in one `count`.
+    Every admitted call ends in exactly one of `deliver`, `evaluate`, `serve` or `cancel`, and every call, admitted
+    or not, in one `count`.
     """
 
     def layout(self, part: Part) -> Layout:
-        """Raises Refused while there is none yet, or when there is none at all."""
+        """Raises Refused if there is none, or none yet."""
 
     def admit(self, call: str, envelope: Envelope) -> None:
-        """May this call go on, as its header says? Raises Refused. The run is checked here."""
+        """Decide from the header whether the call may proceed, checking the run too. Raises Refused."""
 
     def cancel(self, call: str, envelope: Envelope) -> None:
-        """It was admitted, but what it brought did not arrive or cannot be used."""
+        """An admitted call failed before its model was received."""
 
     def deliver(self, offer: Offer) -> None: ...
 
     async def evaluate(self, offer: Offer) -> Eval: ...
 
     def serve(self, part: Part) -> Offer:
-        """What GetModel, GetHead and GetPredictions answer with."""
+        """The answer to GetModel, GetHead and GetPredictions."""
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
-        """A call is over: "ok", a Reason or "internal"; the payload that came in, or went out for a Get."""
+        """A call has ended: "ok", a Reason or "internal"; the payload received or, for a Get, sent."""
 
 
 class PeerService:
-    """`attach` it to an endpoint before that is bound."""
+    """`attach` it to an endpoint before the endpoint is bound."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class PeerService:
         endpoint.add(SERVICE, self.register)
 
     def register(self, server: grpc.aio.Server) -> None:
-        """What comes is left as bytes: ModelChunks are the codec's, and a garbled request must be counted, too."""
+        """Handlers take bytes: the codec reads ModelChunks, and requests that cannot be parsed are counted."""
         keep_memory()
         handlers = {
             "SendModel": grpc.stream_unary_rpc_method_handler(
@@ -101,75 +102,62 @@ class PeerService:
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
-    # -- the calls -----------------------------------------------------------------------------------------
-
     async def _send_model(self, _: object, context: Context) -> pb.Receipt:
-        async def work(visit: Visit) -> pb.Receipt:
-            offer = await self._receive(context, visit)
-            visit.handed_over()
-            self._host.deliver(offer)
-            return pb.Receipt(bytes=visit.nbytes)
-
-        return await self._attend("SendModel", context, work)
+        async with self._call("SendModel", context) as call:
+            self._host.deliver(await self._receive(context, call))
+        return pb.Receipt(bytes=call.nbytes)
 
     async def _evaluate_model(self, _: object, context: Context) -> pb.Score:
-        async def work(visit: Visit) -> pb.Score:
-            offer = await self._receive(context, visit)
-            visit.handed_over()
-            score = await self._host.evaluate(offer)
-            return pb.Score(loss=score.loss, accuracy=score.accuracy, samples=score.samples)
-
-        return await self._attend("EvaluateModel", context, work)
+        async with self._call("EvaluateModel", context) as call:
+            score = await self._host.evaluate(await self._receive(context, call))
+        return pb.Score(loss=score.loss, accuracy=score.accuracy, samples=score.samples)
 
     async def _get_head(self, message: bytes, context: Context) -> None:
-        async def work(visit: Visit) -> None:
-            await self._serve(_parsed(pb.HeadRequest, message), "head", context, visit)
-
-        await self._attend("GetHead", context, work)
+        async with self._call("GetHead", context) as call:
+            await self._serve(_parsed(pb.HeadRequest, message), "head", context, call)
 
     async def _get_model(self, message: bytes, context: Context) -> None:
-        async def work(visit: Visit) -> None:
+        async with self._call("GetModel", context) as call:
             request = _parsed(pb.ModelRequest, message)
-            if request.part == pb.PART_PREDICTIONS:  # whether they are served is another question than for models
-                raise Refused(Reason.NOT_SERVED, "GetModel gives no predictions; GetPredictions does")
-            await self._serve(request, PARTS.get(request.part, "model"), context, visit)
-
-        await self._attend("GetModel", context, work)
+            if request.part == pb.PART_PREDICTIONS:  # predictions have their own permission
+                raise Refused(Reason.NOT_SERVED, "GetModel serves no predictions; use GetPredictions")
+            await self._serve(request, PARTS.get(request.part, "model"), context, call)
 
     async def _get_predictions(self, message: bytes, context: Context) -> None:
-        async def work(visit: Visit) -> None:
-            await self._serve(_parsed(pb.PredictionsRequest, message), "predictions", context, visit)
-
-        await self._attend("GetPredictions", context, work)
+        async with self._call("GetPredictions", context) as call:
+            await self._serve(_parsed(pb.PredictionsRequest, message), "predictions", context, call)
 
     async def _get_status(self, message: bytes, context: Context) -> pb.Status:
-        async def work(visit: Visit) -> pb.Status:  # noqa: ARG001
+        async with self._call("GetStatus", context):
             _parsed(pb.StatusRequest, message)
             return self._status()
 
-        return await self._attend("GetStatus", context, work)
-
-    # -- what they share -----------------------------------------------------------------------------------
-
-    async def _receive(self, context: Context, visit: Visit) -> Offer:
-        decoder = Decoder(visit.layout, visit.admit)
-        try:
-            async with asyncio.timeout(self._quiet) as patience:
-                while isinstance(message := await context.read(), bytes):
-                    await absorb(decoder, message)
-                    visit.nbytes = decoder.received
-                    if decoder.complete:
-                        break
-                    patience.reschedule(min(self._soon(), visit.began + self._longest(visit.size)))
-        except TimeoutError as error:
-            raise self._stalled(visit, visit.size) from error
+    async def _receive(self, context: Context, call: IncomingCall) -> Offer:
+        async with self._stall_limit(call) as progress:
+            if not isinstance(message := await context.read(), bytes):
+                raise truncated(0)
+            chunk, envelope = read_header(message)
+            call.admit(envelope)
+            layout = self._host.layout(envelope.part)
+            decoder = Decoder(chunk, envelope, layout)
+            while True:
+                await take(decoder, chunk)
+                call.nbytes = decoder.received
+                if decoder.complete:
+                    break
+                progress(layout.nbytes)
+                if not isinstance(message := await context.read(), bytes):
+                    break
+                chunk = parse(message)
         if await afailpoint("receive"):
-            raise Refused(Reason.TRUNCATED, "thrown away: fail point receive")
-        return decoder.finish()
+            raise Refused(Reason.TRUNCATED, "discarded: fail point receive")
+        offer = decoder.finish()
+        call.hand_over()
+        return offer
 
-    async def _serve(self, request: Request, part: Part, context: Context, visit: Visit) -> None:
-        visit.admit(Envelope(PeerId(request.sender), request.run, part=part))
-        visit.handed_over()
+    async def _serve(self, request: Request, part: Part, context: Context, call: IncomingCall) -> None:
+        call.admit(Envelope(PeerId(request.sender), request.run, part=part))
+        call.hand_over()
         offer = self._host.serve(part)
         layout = offer.model.layout
         if request.layout not in ("", layout.digest):
@@ -178,51 +166,52 @@ class PeerService:
             offer.sender, request.run, offer.round, offer.tag, offer.samples, offer.notes, layout.part
         )
         messages = encode(offer.model, envelope, self._settings)
+        async with self._stall_limit(call) as progress:
+            async for message in paced(messages, threaded=self._settings.zstd > 0):
+                await context.write(message)
+                call.nbytes += len(message)
+                progress(layout.nbytes)
+
+    @asynccontextmanager
+    async def _stall_limit(self, call: IncomingCall) -> AsyncIterator[Callable[[int], None]]:
+        """End a stream that makes no progress for `quiet` seconds. The size of the model, given with each progress
+        report, limits the whole stream, so that a caller that sends byte by byte cannot hold a slot forever."""
+        clock = asyncio.get_running_loop().time
+        limit = float("inf")
+
+        def progress(nbytes: int) -> None:
+            nonlocal limit
+            limit = call.began + self._quiet + nbytes / self._settings.slowest
+            stall.reschedule(min(clock() + self._quiet, limit))
+
         try:
-            async with asyncio.timeout(self._quiet) as patience:
-                async for message in paced(messages, threaded=self._settings.zstd > 0):
-                    await context.write(message)
-                    visit.nbytes += len(message)
-                    patience.reschedule(min(self._soon(), visit.began + self._longest(layout.nbytes)))
+            async with asyncio.timeout(self._quiet) as stall:
+                yield progress
         except TimeoutError as error:
-            raise self._stalled(visit, layout.nbytes) from error
+            slow = f"slower than {self._settings.slowest:g} bytes per second"
+            text = slow if clock() >= limit else f"no progress for {self._quiet:g} s"
+            raise Refused(Reason.TRUNCATED, text) from error
 
-    def _soon(self) -> float:
-        return asyncio.get_running_loop().time() + self._quiet
-
-    def _longest(self, nbytes: int) -> float:
-        """Seconds that a stream may take in all: a caller must not hold a place for ever, a byte at a time."""
-        return self._quiet + nbytes / self._settings.slowest
-
-    def _stalled(self, visit: Visit, nbytes: int) -> Refused:
-        if self._soon() - self._quiet >= visit.began + self._longest(nbytes):
-            return Refused(Reason.TRUNCATED, f"slower than {self._settings.slowest:g} bytes a second")
-        return Refused(Reason.TRUNCATED, f"nothing moved for {self._quiet:g} s")
-
-    async def _attend(self, call: str, context: Context, work: Callable[[Visit], Awaitable[T]]) -> T:
-        """Whatever happens, the call is counted once and ends with a status."""
-        visit = Visit(self._host, call, asyncio.get_running_loop().time())
+    @asynccontextmanager
+    async def _call(self, name: str, context: Context) -> AsyncIterator[IncomingCall]:
+        """Count the call exactly once, and end it with a status."""
+        call = IncomingCall(self._host, name, asyncio.get_running_loop().time())
         try:
-            answer = await work(visit)
-            visit.end("ok")
-            return answer
+            yield call
+            call.end("ok")
+            return
         except Refused as refused:
-            failure, code, outcome = refused.text, STATUS[refused.reason], str(refused.reason)
-            told = refusal_metadata(refused)
+            text, code, outcome = refused.text, STATUS[refused.reason], str(refused.reason)
+            metadata = refusal_metadata(refused)
         except asyncio.CancelledError:
-            visit.end(str(Reason.TRUNCATED))
+            call.end(str(Reason.TRUNCATED))
             raise
         except Exception:
-            log.exception("a call failed", call=call, peer=visit.peer)
-            failure, code, outcome = (
-                "something is wrong on this node; see its log",
-                grpc.StatusCode.INTERNAL,
-                "internal",
-            )
-            told = ((REASON_KEY, outcome),)
-        visit.end(outcome)
-        await context.abort(code, failure, trailing_metadata=told)
-        raise AssertionError("abort returns never")
+            log.exception("a call failed", call=name, peer=call.peer)
+            text, code, outcome = "internal error; see this node's log", grpc.StatusCode.INTERNAL, "internal"
+            metadata = ((REASON_KEY, outcome),)
+        call.end(outcome)
+        await context.abort(code, text, trailing_metadata=metadata)
 
 
 def _parsed(kind: type[M], message: bytes) -> M:
@@ -232,35 +221,29 @@ def _parsed(kind: type[M], message: bytes) -> M:
         raise Refused(Reason.GARBAGE, f"the message is not a {kind.DESCRIPTOR.name}") from error
 
 
-class Visit:
-    """One call from its header to its end."""
+class IncomingCall:
+    """One call of a peer, and whether the host has an admission to cancel."""
 
-    def __init__(self, host: HostPort, call: str, now: float) -> None:
+    def __init__(self, host: HostPort, name: str, now: float) -> None:
         self.began = now
         self.peer = ""
         self.nbytes = 0
-        self.size = 0  # bytes of the model that comes, as its header says
         self._host = host
-        self._call = call
+        self._name = name
         self._admitted: Envelope | None = None
 
     def admit(self, envelope: Envelope) -> None:
         self.peer = CALLER.get() or envelope.sender
         check_sender(envelope.sender)
-        self._host.admit(self._call, envelope)
+        self._host.admit(self._name, envelope)
         self._admitted = envelope
 
-    def layout(self, part: Part) -> Layout:
-        found = self._host.layout(part)
-        self.size = found.nbytes
-        return found
-
-    def handed_over(self) -> None:
-        """From here on the host looks after what it admitted."""
+    def hand_over(self) -> None:
+        """From now on the host is responsible for the admission."""
         self._admitted = None
 
     def end(self, outcome: str) -> None:
         if self._admitted is not None:
-            self._host.cancel(self._call, self._admitted)
+            self._host.cancel(self._name, self._admitted)
             self._admitted = None
-        self._host.count(self._call, outcome, self.peer, self.nbytes)
+        self._host.count(self._name, outcome, self.peer, self.nbytes)

@@ -231,7 +231,7 @@ def test_a_stream_that_falls_silent_is_ended() -> None:
         call = scene.send(timeout=10)
         await call.write(without_trailer())
         answered, said, text = await scene.refusal(call)
-        assert (answered, said, text) == (Code.INVALID_ARGUMENT, Reason.TRUNCATED, "nothing moved for 0.2 s")
+        assert (answered, said, text) == (Code.INVALID_ARGUMENT, Reason.TRUNCATED, "no progress for 0.2 s")
         await scene.is_well()
 
     scene(play, quiet=0.2)
@@ -253,7 +253,7 @@ def test_a_stream_that_trickles_for_ever_is_ended() -> None:
         drops.cancel()
         await asyncio.gather(drops, return_exceptions=True)
         assert (answered, said) == (Code.INVALID_ARGUMENT, Reason.TRUNCATED)
-        assert text == "slower than 1e+09 bytes a second"
+        assert text == "slower than 1e+09 bytes per second"
         await scene.is_well()
 
     scene(play, quiet=1.0, settings=WireSettings(slowest=1e9))

@@ -13,9 +13,9 @@ import pytest
 from pfl_node.errors import Reason, Refused
 from pfl_node.model import Layout, Model
 from pfl_node.predictions import layout_for
-from pfl_node.types import Offer
+from pfl_node.types import Offer, Part
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.codec import Decoder
+from pfl_node.wire.codec import Envelope
 from pfl_node.wire.statuses import REASON_KEY
 from tests.unit.wire.small_host import (
     ANN,
@@ -203,14 +203,24 @@ def test_a_request_that_is_none_and_one_with_the_wrong_name_are_refused() -> Non
     asyncio.run(main())
 
 
-def test_the_layout_is_asked_for_after_the_door_and_may_refuse() -> None:
+def test_a_model_is_admitted_before_the_layout_is_looked_up() -> None:
     asked: list[str] = []
 
-    def none_here(part: str) -> Layout:
-        asked.append(part)
-        raise Refused(Reason.LAYOUT, "this node has no auxiliary data")
+    class Recorder(House):
+        def admit(self, call: str, envelope: Envelope) -> None:
+            asked.append(f"admit {envelope.part}")
+            super().admit(call, envelope)
 
-    decoder = Decoder(none_here, lambda envelope: asked.append(f"may {envelope.part} come?"))
-    with pytest.raises(Refused, match="no auxiliary data"):
-        decoder.feed(changed().SerializeToString())
-    assert asked == ["may predictions come?", "predictions"]
+        def layout(self, part: Part) -> Layout:
+            asked.append(f"layout of {part}")
+            return super().layout(part)
+
+    async def main() -> None:
+        house = Recorder(layout_of(10))
+        async with serving(house) as address, calling() as client:
+            with pytest.raises(Refused, match="no auxiliary data"):
+                await client.send(BOB, address, predictions_of(FEW))
+        assert asked == ["admit predictions", "layout of predictions"]
+        assert house.cancelled == 1
+
+    asyncio.run(main())

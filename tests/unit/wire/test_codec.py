@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pfl_node.errors import Reason, Refused
 from pfl_node.model import Entry, Layout, Model, Vector
 from pfl_node.settings import WireSettings
-from pfl_node.types import Envelope, Offer, PeerId
+from pfl_node.types import Envelope, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.codec import MAX_NOTES, Decoder, encode
+from pfl_node.wire.codec import MAX_NOTES, decode, encode
 from pfl_node.wire.framing import MAX_HEADER, frame
 
 ENVELOPE = Envelope(PeerId("ann"), "run", round=3, tag=2, samples=40, notes={"share": 0.25})
@@ -40,13 +40,6 @@ def layout_of(core: int, head: int = 0) -> Layout:
 def model_of(n: int, seed: int = 0, scale: float = 1.0) -> Model:
     vector = np.random.default_rng(seed).standard_normal(n, dtype=np.float32) * np.float32(scale)
     return Model(layout_of(n), vector)
-
-
-def decode(messages: Iterator[bytes] | list[bytes], layout: Layout) -> Offer:
-    decoder = Decoder(layout.of)
-    for message in messages:
-        decoder.feed(message)
-    return decoder.finish()
 
 
 def bound(vector: Vector, how: WireSettings) -> Vector:
@@ -272,19 +265,3 @@ def test_a_zstd_frame_that_wants_a_large_window_is_refused() -> None:
     packer = zstandard.ZstdCompressor(compression_params=params).compressobj()
     bomb = packer.compress(bytes(1 << 20)) + packer.flush()
     assert refusal([zstd_message(MODEL, bomb)], MODEL.layout) is Reason.BOMB
-
-
-def test_the_door_is_asked_before_the_layout() -> None:
-    asked: list[Envelope] = []
-
-    def admit(envelope: Envelope) -> None:
-        asked.append(envelope)
-        raise Refused(Reason.UNKNOWN_RUN, "not here")
-
-    def no_layout(part: str) -> Layout:
-        raise AssertionError("the layout was asked for first")
-
-    decoder = Decoder(no_layout, admit)
-    with pytest.raises(Refused, match="not here"):
-        decoder.feed(next(encode(MODEL, ENVELOPE, SETTINGS)))
-    assert asked == [ENVELOPE]

@@ -16,7 +16,7 @@ from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire import peer_pb2_grpc
-from pfl_node.wire.codec import Decoder, encode
+from pfl_node.wire.codec import decode, encode
 from pfl_node.wire.endpoint import Endpoint
 from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, raw_channel, serving
 
@@ -117,10 +117,8 @@ def test_a_generated_client_is_understood() -> None:
             chunks = [pb.ModelChunk.FromString(m) for m in encode(model, Envelope(ANN, RUN), WireSettings())]
             assert (await stub.SendModel(iter(chunks), timeout=10)).bytes == model.nbytes
             assert house.mailbox.take()[0].model == model
-            decoder = Decoder(LARGE.of)
-            async for chunk in stub.GetModel(pb.ModelRequest(sender=ANN, run=RUN), timeout=10):
-                decoder.feed(chunk.SerializeToString())
-            assert decoder.finish().model == house.current
+            got = stub.GetModel(pb.ModelRequest(sender=ANN, run=RUN), timeout=10)
+            assert decode([chunk.SerializeToString() async for chunk in got], LARGE).model == house.current
             assert (await stub.GetStatus(pb.StatusRequest(), timeout=10)).id == BOB
 
     asyncio.run(scenario())
@@ -134,10 +132,7 @@ class Generated(peer_pb2_grpc.PeerServicer):
         self.got: Offer | None = None
 
     async def _read(self, chunks: AsyncIterator[pb.ModelChunk]) -> Offer:
-        decoder = Decoder(LARGE.of)
-        async for chunk in chunks:
-            decoder.feed(chunk.SerializeToString())
-        return decoder.finish()
+        return decode([chunk.SerializeToString() async for chunk in chunks], LARGE)
 
     async def SendModel(self, chunks: AsyncIterator[pb.ModelChunk], context: Any) -> pb.Receipt:  # noqa: N802
         self.got = await self._read(chunks)

@@ -17,7 +17,7 @@ from pfl_node.settings import WireSettings
 from pfl_node.types import Offer, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire import peer_pb2_grpc
-from pfl_node.wire.codec import Decoder
+from pfl_node.wire.codec import decode
 from pfl_node.wire.endpoint import Endpoint
 from tests.unit.wire.small_host import (
     ANN,
@@ -102,9 +102,8 @@ def test_int8_is_for_models_but_is_understood_from_others() -> None:
     (other,) = chunks_of(Model(whole, SAID.vector), WireSettings(encoding="int8"))
     assert other.header.encoding == pb.ENCODING_INT8
     other.header.part, other.header.layout = pb.PART_PREDICTIONS, FEW.digest
-    decoder = Decoder(lambda _: FEW)
-    decoder.feed(other.SerializeToString())
-    assert np.abs(decoder.finish().model.vector - SAID.vector).max() <= SAID.vector.max() / 254
+    got = decode([other.SerializeToString()], FEW)
+    assert np.abs(got.model.vector - SAID.vector).max() <= SAID.vector.max() / 254
 
 
 def test_a_generated_client_is_understood() -> None:
@@ -115,10 +114,8 @@ def test_a_generated_client_is_understood() -> None:
             said = predictions_of(MANY)
             assert (await stub.SendModel(iter(chunks_of(said)), timeout=10)).bytes == said.nbytes
             assert house.mailbox.take()[0].model == said
-            decoder = Decoder(lambda _: MANY)
-            async for chunk in stub.GetPredictions(pb.PredictionsRequest(sender=ANN, run=RUN), timeout=10):
-                decoder.feed(chunk.SerializeToString())
-            assert decoder.finish().model == house.said
+            got = stub.GetPredictions(pb.PredictionsRequest(sender=ANN, run=RUN), timeout=10)
+            assert decode([chunk.SerializeToString() async for chunk in got], MANY).model == house.said
 
     asyncio.run(scenario())
 

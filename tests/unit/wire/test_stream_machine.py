@@ -20,7 +20,7 @@ from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Offer
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.codec import Decoder, encode
+from pfl_node.wire.codec import decode, encode
 from pfl_node.wire.server import PeerService
 from pfl_node.wire.statuses import REASON_KEY, STATUS
 from tests.unit.wire.small_host import ANN, RUN, House, layout_of, model_of
@@ -101,10 +101,7 @@ class Streams(RuleBasedStateMachine):
     def _begin(self, how: WireSettings, seed: int, envelope: Envelope, cuts: list[int]) -> None:
         """A new stream, as any client may cut it."""
         whole = list(encode(model_of(LAYOUT, seed), envelope, how))
-        decoder = Decoder(LAYOUT.of)
-        for message in whole:
-            decoder.feed(message)
-        self.truth = decoder.finish().model
+        self.truth = decode(whole, LAYOUT).model
         self.messages = recut(whole, [cut * 131 for cut in cuts]) if cuts else whole
         self.harmed = False
 
@@ -209,10 +206,8 @@ class Streams(RuleBasedStateMachine):
         found = []
         for encoding in ("fp32", "fp16", "int8"):
             for seed in range(4):
-                decoder = Decoder(LAYOUT.of)
-                for message in encode(model_of(LAYOUT, seed), Envelope(ANN, RUN), WireSettings(encoding=encoding)):
-                    decoder.feed(message)
-                found.append(decoder.finish().model)
+                how = WireSettings(encoding=encoding)
+                found.append(decode(encode(model_of(LAYOUT, seed), Envelope(ANN, RUN), how), LAYOUT).model)
         return found
 
     @invariant()
