@@ -24,11 +24,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong we tell ourselves
-        ears = HandshakeLog() if options.why_tls else None
+        handshakes = HandshakeLog() if options.why_tls else None
         configure_logs(options.log_level, options.log_format)
-        if ears and not for_people(options.log_format, sys.stderr):
-            ears.hand_on = lambda line: log.warning(line, extra={"source": "a library"})
-        return run_loop(serve(options, ears))
+        if handshakes and not for_people(options.log_format, sys.stderr):
+            handshakes.forward = lambda line: log.warning(line, extra={"source": "a library"})
+        return run_loop(serve(options, handshakes))
     except PflError as error:
         if options is None or for_people(options.log_format, sys.stderr):
             print(f"pfl-bootstrap: {error}", file=sys.stderr)
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-async def serve(options: Options, ears: HandshakeLog | None = None) -> int:
+async def serve(options: Options, handshakes: HandshakeLog | None = None) -> int:
     from bootstrap.seed import Seed  # loads gRPC, which reads now how much it is to say
 
     stopped = asyncio.Event()
@@ -46,7 +46,7 @@ async def serve(options: Options, ears: HandshakeLog | None = None) -> int:
         loop.add_signal_handler(number, stopped.set)
     seed = Seed(options)
     try:
-        await seed.start(ears)
+        await seed.start(handshakes)
         _announce(options, seed.membership.me, seed.address, seed.endpoint.address)
         await stopped.wait()
     finally:

@@ -11,13 +11,14 @@ from random import Random
 from typing import Any
 
 from bootstrap.options import Options
+from pfl_node.address import join_address
 from pfl_node.daemon.advertise import advertised_address
 from pfl_node.membership.member import Member
 from pfl_node.membership.member_events import Changed, MemberEvent
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.security.handshake_log import HandshakeLog
 from pfl_node.store.data_dir import DataDir
-from pfl_node.wire.endpoint import Endpoint, join_address
+from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_service import attach_membership
 from pfl_node.wire.peer_pb2 import Status, StatusRequest
 from pfl_node.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server
@@ -57,10 +58,10 @@ class Seed(PeerServicer):
         )
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
 
-    async def start(self, ears: HandshakeLog | None = None) -> None:
+    async def start(self, handshakes: HandshakeLog | None = None) -> None:
         await self.endpoint.bind(self._options.listen, self.membership.bind)
-        if self._tls and ears:
-            self._tls.overhear(ears, self.endpoint.port)
+        if self._tls and handshakes:
+            self._tls.log_handshakes(handshakes, self.endpoint.port)
         await self.endpoint.start()
         mine, bound = self._options, self.endpoint
         self.address = join_address(

@@ -22,6 +22,10 @@ def parse_address(text: str, *, what: str = "address", any_port: bool = False) -
     return host, int(port)
 
 
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     return ip_address(host).is_loopback if _is_ip(host) else host.rstrip(".").lower() == "localhost"
 

@@ -109,7 +109,7 @@ def list_(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> int:
             "expires": line.expires,
             "serial": line.serial,
         }
-        for line in authority.book()
+        for line in authority.issued()
     ]
     if format == "json":
         as_json({"ca": authority.certificate.subject, "issued": rows, "revoked": sorted(revoked)})

@@ -32,12 +32,12 @@ def _daemon(settings: "Settings") -> int:
     from pfl_node.daemon.tls_setup import why_tls
     from pfl_node.security.handshake_log import HandshakeLog
 
-    ears = HandshakeLog() if why_tls(settings) else None  # before gRPC is loaded
+    handshakes = HandshakeLog() if why_tls(settings) else None  # before gRPC is loaded
     from pfl_node.daemon.process import run_daemon
     from pfl_node.ops.logs import for_people
 
     try:
-        return run_daemon(settings, ears)
+        return run_daemon(settings, handshakes)
     except Exception as error:
         if for_people(settings.log, sys.stderr) or debugging():
             raise

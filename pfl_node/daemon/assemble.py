@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from pfl_node.address import join_address
 from pfl_node.daemon.advertise import advertised_address
 from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.daemon.thread_trainer import ThreadTrainer
@@ -33,7 +34,7 @@ from pfl_node.store.data_dir import DataDir
 from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
 from pfl_node.wire.dialer import Dialer
-from pfl_node.wire.endpoint import Endpoint, join_address
+from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_service import attach_membership
 from pfl_node.wire.server import PeerService
 
@@ -197,7 +198,7 @@ class DaemonNode(Node):
         )
         self.host.tell = self.client.traffic.tell = self.node_observer.tell
         if self.tls:
-            self.tls.door.on_refused = lambda call, why, who: self.host.count(call, why, who, 0)
+            self.tls.auth.on_refused = lambda call, why, who: self.host.count(call, why, who, 0)
 
     def _membership(self, settings: Settings, dialer: Dialer | None) -> Membership:
         who = self.home.identity

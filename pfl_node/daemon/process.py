@@ -29,17 +29,17 @@ from pfl_node.store.data_dir import DataDir
 log = structlog.get_logger(__name__)
 
 
-def run_daemon(settings: Settings, ears: HandshakeLog | None = None) -> int:
+def run_daemon(settings: Settings, handshakes: HandshakeLog | None = None) -> int:
     """The exit code. A user's mistake is raised as a PflError."""
     configure_logs(settings.log)
     if not for_people(settings.log, sys.stderr):
         logging.captureWarnings(True)
-        if ears:
-            ears.hand_on = lambda line: log.warning(line, source="a library")
+        if handshakes:
+            handshakes.forward = lambda line: log.warning(line, source="a library")
     if points := arm():
         log.warning("fail points are on", **points)
     check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it has a directory
-    return run_loop(_run(settings, ears))
+    return run_loop(_run(settings, handshakes))
 
 
 def join_line(settings: Settings, address: str) -> str:
@@ -81,13 +81,13 @@ def as_set(value: Any) -> str:
     return toml(value)
 
 
-async def _run(settings: Settings, ears: HandshakeLog | None = None) -> int:
+async def _run(settings: Settings, handshakes: HandshakeLog | None = None) -> int:
     trainer = Trainer()
     node = DaemonNode(settings, DataDir.open(settings.data_dir), trainer)
     try:
         await node.start()
-        if node.tls and ears:
-            node.tls.overhear(ears, node.endpoint.port)
+        if node.tls and handshakes:
+            node.tls.log_handshakes(handshakes, node.endpoint.port)
         _on_signals(node)
         _announce(settings, node)
         how = await node.run()

@@ -1,4 +1,4 @@
-"""Who is calling, as TLS says: set for the length of a call, None where connections are plain."""
+"""The caller of the current RPC as authenticated by TLS; None on plain connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CALLER: ContextVar[PeerId | None] = ContextVar("caller", default=None)
 
 
 def check_sender(claimed: str) -> None:
-    """The sender of a message is whom TLS says. Raises Refused."""
+    """Raises Refused if a message names a sender other than the authenticated caller."""
     caller = CALLER.get()
     if caller is not None and claimed != caller:
         raise Refused(Reason.IMPOSTOR, f"the message says {claimed[:64]}, TLS says {caller}", caller)

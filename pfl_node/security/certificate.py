@@ -1,4 +1,4 @@
-"""What a certificate says, read without a library: whose key it is, who issued it, until when it holds."""
+"""The fields of an X.509 certificate that nodes use, parsed without a library."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from functools import lru_cache
 from pfl_node.security import der
 from pfl_node.types import PeerId
 
-ID_BYTES = 16  # of a SHA-256: nobody finds a second key to such an id
+ID_BYTES = 16  # of a SHA-256: finding a second key with the same id is infeasible
 ID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
-OPERATOR = "operator"  # the name in a certificate that may only look
+OPERATOR = "operator"  # the DNS name that marks a read-only certificate
 BEGIN, END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 COMMON_NAME, UNIT = bytes.fromhex("550403"), bytes.fromhex("55040b")
@@ -22,17 +22,17 @@ ALT_NAMES = bytes.fromhex("551d11")
 
 
 def id_of(public_key: bytes) -> PeerId:
-    """The id that follows from a public key, as DER has it (SubjectPublicKeyInfo)."""
+    """The id of a public key in DER (SubjectPublicKeyInfo)."""
     return PeerId(hashlib.sha256(public_key).digest()[:ID_BYTES].hex())
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Facts only. That it is genuine was TLS's business."""
+    """The contents only: TLS has verified the signature."""
 
-    id: PeerId  # of its key, whatever it says of itself
+    id: PeerId  # derived from its key
     subject: str
-    name: str  # a word for humans
+    name: str  # for humans
     issuer: str
     serial: int
     not_before: datetime
@@ -46,7 +46,7 @@ class Certificate:
 
     @property
     def alias(self) -> str | None:
-        """Another node's id that it claims to be."""
+        """An id in the certificate that is not the id of its key."""
         return next((n for n in (self.subject, *self.names) if ID.fullmatch(n) and n != self.id), None)
 
     @property
@@ -61,6 +61,10 @@ class Certificate:
     def expired(self, now: datetime | None = None) -> bool:
         return self.not_after < (now or datetime.now(UTC))
 
+    @property
+    def validity(self) -> str:
+        return f"{self.not_before:%Y-%m-%d %H:%M} to {self.not_after:%Y-%m-%d %H:%M} UTC"
+
     def __str__(self) -> str:
         return f"{self.id} (issued by {self.issuer!r}, valid until {self.not_after:%Y-%m-%d %H:%M} UTC)"
 
@@ -71,7 +75,7 @@ def read_pem(pem: bytes) -> Certificate:
     text = pem.decode("ascii", "replace")
     start, end = text.find(BEGIN), text.find(END)
     if start < 0 or end < start:
-        raise ValueError("there is no certificate in it")
+        raise ValueError("it contains no certificate")
     return read_der(ssl.PEM_cert_to_DER_cert(text[start : end + len(END)] + "\n"))
 
 
@@ -90,13 +94,13 @@ def _read(data: bytes) -> Certificate:
     if fields[0].tag == der.VERSION:
         fields = fields[1:]
     serial, _, issuer, validity, subject, public_key, *rest = fields
-    not_before, not_after = map(der.moment, validity.children())
-    by, of = der.words(issuer), der.words(subject)
+    not_before, not_after = map(der.time, validity.children())
+    issued_by, issued_to = der.names(issuer), der.names(subject)
     return Certificate(
         id=id_of(public_key.whole),
-        subject=of.get(COMMON_NAME, ""),
-        name=of.get(UNIT, ""),
-        issuer=by.get(COMMON_NAME, ""),
+        subject=issued_to.get(COMMON_NAME, ""),
+        name=issued_to.get(UNIT, ""),
+        issuer=issued_by.get(COMMON_NAME, ""),
         serial=int.from_bytes(serial.content),
         not_before=not_before,
         not_after=not_after,

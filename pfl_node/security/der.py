@@ -1,4 +1,4 @@
-"""DER as far as a certificate needs it: tags, lengths, times and names. Checks no signature; TLS has done that."""
+"""A parser for the subset of DER in certificates: tags, lengths, times and names. Does not check signatures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION, EXTENSIONS, DNS_NAME = 0xA0, 0xA3, 0x82
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One element: its tag, its content, and the whole of it as it was written."""
+    """One element; `whole` includes the tag and the length."""
 
     tag: int
     content: bytes
@@ -24,12 +24,12 @@ class Item:
 
     def children(self, tag: int = SEQUENCE) -> list[Item]:
         if self.tag != tag:
-            raise ValueError(f"tag {self.tag:#x} where {tag:#x} belongs")
+            raise ValueError(f"tag {self.tag:#x} instead of {tag:#x}")
         return list(self)
 
 
 def items(data: bytes) -> Iterator[Item]:
-    """The elements that follow each other. Raises ValueError."""
+    """The elements in a sequence. Raises ValueError."""
     at = 0
     while at < len(data):
         item = _item(data, at)
@@ -43,29 +43,29 @@ def first(data: bytes) -> Item:
 
 def _item(data: bytes, at: int) -> Item:
     if len(data) < at + 2:
-        raise ValueError("ends early")
+        raise ValueError("truncated")
     tag, size, start = data[at], data[at + 1], at + 2
     if size >= 0x80:
         count = size & 0x7F
         if not 0 < count <= 4 or len(data) < start + count:
-            raise ValueError("a length that cannot be")
+            raise ValueError("invalid length")
         size = int.from_bytes(data[start : start + count])
         start += count
     if len(data) < start + size:
-        raise ValueError("ends early")
+        raise ValueError("truncated")
     return Item(tag, data[start : start + size], data[at : start + size])
 
 
-def moment(item: Item) -> datetime:
-    """UTCTime has two digits for the year, GeneralizedTime four."""
+def time(item: Item) -> datetime:
+    """A UTCTime has two digits for the year, a GeneralizedTime four."""
     text = item.content.decode("ascii")
     if item.tag == UTC_TIME:
         text = ("19" if int(text[:2]) >= 50 else "20") + text
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
-def words(name: Item) -> dict[bytes, str]:
-    """The parts of a distinguished name by the bytes of their OID; the first of each."""
+def names(name: Item) -> dict[bytes, str]:
+    """The parts of a distinguished name by their encoded OID; the first of each."""
     found: dict[bytes, str] = {}
     for part in name.children():
         for pair in part.children(SET):

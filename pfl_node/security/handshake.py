@@ -1,6 +1,6 @@
-"""A TLS handshake by Python before gRPC makes its own: it tells who is there and, when it fails, why.
+"""A TLS handshake by Python before gRPC's own: it yields the peer's certificate or the reason of a failure.
 
-gRPC would say no more than that the connection was closed.
+gRPC would report only a closed connection.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import ssl
 from pfl_node.address import parse_address
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 from pfl_node.security.certificate import Certificate, read_der
-from pfl_node.security.credentials import Credentials
+from pfl_node.security.credentials import EXPIRED as CERTIFICATE_EXPIRED
+from pfl_node.security.credentials import NOT_YET_VALID, Credentials
 
-NOBODY_LISTENS = "nothing listens there (connection refused)"
-NOT_YET, EXPIRED = 9, 10  # X.509's numbers of what is wrong
-CLOSE = "closed the connection when it saw my certificate"
+CONNECTION_REFUSED = "nothing listens there (connection refused)"
+NOT_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 async def read_certificate(address: str, credentials: Credentials, timeout: float) -> Certificate:
-    """Whose key answers there, under a certificate that my CA vouches for. Raises PeerGone or Refused."""
+    """The certificate of the server there, verified against our CA. Raises PeerGone or Refused."""
     try:
         async with asyncio.timeout(timeout):
-            return await _knock(address, credentials)
+            return await _handshake(address, credentials)
     except TimeoutError as error:
         raise PeerGone(address, f"no TLS handshake within {timeout:g} s") from error
 
 
 async def speaks_tls(address: str, timeout: float) -> Certificate | None:
-    """What whoever speaks TLS there shows to everybody, to be believed in nothing; None: nobody does."""
+    """The unverified certificate of the server there; None if it does not speak TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -41,31 +41,29 @@ async def speaks_tls(address: str, timeout: float) -> Certificate | None:
     except (OSError, ValueError, TimeoutError):
         return None
     try:
-        return _shown(writer)
+        return _certificate(writer)
     except ValueError:
         return None
     finally:
         writer.transport.abort()
 
 
-async def _knock(address: str, credentials: Credentials) -> Certificate:
+async def _handshake(address: str, credentials: Credentials) -> Certificate:
     try:
         reader, writer = await _connect(address, credentials.context)
     except ssl.SSLCertVerificationError as error:
-        raise await _disbelieved(address, error) from error
+        raise await _not_verified(address, error) from error
     except ssl.SSLError as error:
         raise _no_tls(address, error) from error
     except OSError as error:
-        raise _gone(address, error) from error
+        raise _unreachable(address, error) from error
     try:
-        shown = _shown(writer)
-        if not await reader.read(1):  # with TLS 1.3 it judges my certificate after my handshake is done
+        certificate = _certificate(writer)
+        if not await reader.read(1):  # in TLS 1.3 the server checks our certificate after our handshake is done
             raise _rejected(address, credentials)
-        return shown
+        return certificate
     except ValueError as error:
         raise Refused(Reason.GARBAGE, f"its certificate cannot be read: {error}", address) from error
-    except ssl.SSLError as error:
-        raise _rejected(address, credentials) from error
     except OSError as error:
         raise _rejected(address, credentials) from error
     finally:
@@ -77,22 +75,23 @@ async def _connect(address: str, context: ssl.SSLContext) -> tuple[asyncio.Strea
     return await asyncio.open_connection(host, port, ssl=context)
 
 
-def _shown(writer: asyncio.StreamWriter) -> Certificate:
+def _certificate(writer: asyncio.StreamWriter) -> Certificate:
     return read_der(writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b"")
 
 
-async def _disbelieved(address: str, error: ssl.SSLCertVerificationError) -> Refused:
-    shown = await speaks_tls(address, timeout=2.0)
-    if error.verify_code in (NOT_YET, EXPIRED):
-        when = f" ({shown.not_before:%Y-%m-%d %H:%M} to {shown.not_after:%Y-%m-%d %H:%M} UTC)" if shown else ""
-        what = "expired" if error.verify_code == EXPIRED else "is not valid yet; is a clock wrong?"
-        return Refused(Reason.EXPIRED, f"its certificate {what}{when}", address)
-    issuer = f" ({shown.issuer!r})" if shown else ""
+async def _not_verified(address: str, error: ssl.SSLCertVerificationError) -> Refused:
+    certificate = await speaks_tls(address, timeout=2.0)
+    if error.verify_code in (NOT_YET_VALID, CERTIFICATE_EXPIRED):
+        dates = f" ({certificate.validity})" if certificate else ""
+        expired = error.verify_code == CERTIFICATE_EXPIRED
+        what = "expired" if expired else "is not valid yet; is a clock wrong?"
+        return Refused(Reason.EXPIRED, f"its certificate {what}{dates}", address)
+    issuer = f" ({certificate.issuer!r})" if certificate else ""
     return Refused(Reason.OTHER_CA, f"it presented a certificate of another CA{issuer}", address)
 
 
 def _no_tls(address: str, error: ssl.SSLError) -> PeerError:
-    if error.reason in ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+    if error.reason in NOT_TLS:
         text = "it does not speak TLS, this side does: start both with TLS, or both without"
         return Refused(Reason.NO_TLS, text, address)
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
@@ -101,13 +100,14 @@ def _no_tls(address: str, error: ssl.SSLError) -> PeerError:
 
 
 def _rejected(address: str, credentials: Credentials) -> Refused:
-    why = "that has expired" if credentials.certificate.expired() else "it does not believe that issuer"
-    return Refused(Reason.REJECTED, f"it {CLOSE} {credentials.certificate}: {why}", address)
+    mine = credentials.certificate
+    why = "it has expired" if mine.expired() else "its issuer is not trusted there"
+    return Refused(Reason.REJECTED, f"it closed the connection on seeing our certificate {mine}: {why}", address)
 
 
-def _gone(address: str, error: OSError) -> PeerError:
+def _unreachable(address: str, error: OSError) -> PeerError:
     if isinstance(error, ConnectionRefusedError):
-        return PeerGone(address, NOBODY_LISTENS)
+        return PeerGone(address, CONNECTION_REFUSED)
     if isinstance(error, socket.gaierror):
         return PeerGone(address, "no such host")
     if isinstance(error, ConnectionError) or error.errno in (None, errno.EPIPE):

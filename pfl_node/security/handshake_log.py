@@ -1,7 +1,7 @@
-"""Why a TLS handshake failed at this side's door, overheard from gRPC, which tells it to nobody but stderr.
+"""Learns from gRPC's log why TLS handshakes of incoming connections fail: gRPC has no callback for it.
 
-File descriptor 2 becomes a pipe; what Python writes to stderr does not pass through it. Lines of gRPC are read,
-all others are handed on.
+gRPC logs these failures at level INFO to file descriptor 2 (grpc/grpc#38058), which becomes a pipe here. Lines of
+gRPC are parsed, all others are forwarded; Python's own stderr does not pass through the pipe.
 """
 
 from __future__ import annotations
@@ -27,48 +27,46 @@ MEANINGS = (
     ("HTTP_REQUEST", Reason.NO_TLS, "it does not speak TLS"),
 )
 
-Told = Callable[[Reason, str], None]
-
 
 def meaning(line: str) -> tuple[Reason, str] | None:
-    """A line of gRPC's log as reason and words; None: it is about something else."""
+    """The handshake failure in a line of gRPC's log; None if the line reports something else."""
     found = FAILED.search(line)
     if found is None:
         return None
-    said = found[1].strip()
+    text = found[1].strip()
     return next(
-        ((reason, words) for sign, reason, words in MEANINGS if sign in said),
-        (Reason.REJECTED, f"the handshake failed ({said.rpartition('OPENSSL_internal:')[2]})"),
+        ((reason, words) for sign, reason, words in MEANINGS if sign in text),
+        (Reason.REJECTED, f"the handshake failed ({text.rpartition('OPENSSL_internal:')[2]})"),
     )
 
 
 class HandshakeLog:
-    """Begin before gRPC is loaded, when it reads how much to say, and before logs are set up. `tell` is called in
-    a thread of its own."""
+    """Create it before gRPC is imported, because gRPC then reads its verbosity, and before logging is configured.
+    `on_failure` and `forward` are called in a separate thread."""
 
     def __init__(self) -> None:
-        self.tell: Told | None = None
-        self.hand_on: Callable[[str], None] | None = None  # None: as it is, to stderr
+        self.on_failure: Callable[[Reason, str], None] | None = None
+        self.forward: Callable[[str], None] | None = None  # None: to stderr, unchanged
         self._stderr = os.dup(2)
         ours, theirs = os.pipe()
         os.dup2(theirs, 2)
         os.close(theirs)
         sys.stderr = os.fdopen(os.dup(self._stderr), "w", buffering=1)
         os.environ["GRPC_VERBOSITY"] = "INFO"
-        threading.Thread(target=self._listen, args=(ours,), name="overheard", daemon=True).start()
+        threading.Thread(target=self._read, args=(ours,), name="handshake-log", daemon=True).start()
 
-    def _listen(self, source: int) -> None:
+    def _read(self, source: int) -> None:
         with os.fdopen(source, "rb") as lines:
             for line in lines:
                 if not LINE.match(line):
-                    self._pass(line)
-                elif (found := meaning(line.decode("utf-8", "replace"))) and self.tell:
-                    self.tell(*found)
+                    self._forward(line)
+                elif (found := meaning(line.decode("utf-8", "replace"))) and self.on_failure:
+                    self.on_failure(*found)
                 elif line[:1] in b"EF" and not found:
-                    self._pass(line)
+                    self._forward(line)
 
-    def _pass(self, line: bytes) -> None:
-        if self.hand_on:
-            self.hand_on(line.decode("utf-8", "replace").rstrip())
+    def _forward(self, line: bytes) -> None:
+        if self.forward:
+            self.forward(line.decode("utf-8", "replace").rstrip())
         else:
             os.write(self._stderr, line)

@@ -1,4 +1,4 @@
-"""Where a node's key, certificate, CA and lists of ids are: given one by one, or by name in its directory."""
+"""The paths of a node's key, certificate, CA and id lists: given one by one, or by name in its directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY, CERT, OWN, CA, ALLOW, REVOKED = "key.pem", "cert.pem", "own.pem", "ca.pem",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """All paths; whether there is something at them is another question, except that `ca` is None without a CA."""
+    """The files need not exist; `ca` is None if there is no CA."""
 
     key: Path
     cert: Path
@@ -25,7 +25,7 @@ class TlsFiles:
 
     @property
     def pinned(self) -> bool:
-        """No CA: the ids of the allow-list are all the trust there is."""
+        """No CA: only the ids on the allow-list are trusted."""
         return self.ca is None
 
     @classmethod
@@ -39,10 +39,10 @@ class TlsFiles:
         allow: Path | None = None,
         revoked: Path | None = None,
     ) -> TlsFiles:
-        """Raises ConfigError where a file must be and neither was named nor lies in the directory."""
+        """Raises ConfigError if a required file is neither given nor in the directory."""
         if directory is None and (key is None or cert is None):
             raise ConfigError(
-                "give --data-dir DIR, into which `pfl-node ca init` and `pfl-node ca issue --data-dir DIR` put a "
+                "give --data-dir DIR, where `pfl-node ca init` and `pfl-node ca issue --data-dir DIR` put a "
                 "certificate (or --key, --cert and --ca), or add --insecure if you trust this network"
             )
         place = directory or Path(".")
@@ -59,7 +59,7 @@ class TlsFiles:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Only its owner may read it, from its first byte on; a file that is there is never written over."""
+    """Write a file that only its owner may ever read. Raises StoreError if it exists."""
     temp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -1,4 +1,4 @@
-"""Whom a node lets in and talks to: its CA or pinned ids, an allow-list and revoked ids, all of them live."""
+"""Which peers a node accepts: CA or pinned ids, allow-list and revocation list, reloaded when they change."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pfl_node.errors import PflError, Reason, Refused
-from pfl_node.security.certificate import Certificate
+from pfl_node.errors import ConfigError, PflError, Reason, Refused
+from pfl_node.security.certificate import ID, ID_BYTES, Certificate
 from pfl_node.security.credentials import Credentials, load_credentials
-from pfl_node.security.id_lists import read_ids
-from pfl_node.security.tls_files import TlsFiles
+from pfl_node.security.tls_files import TlsFiles, read
 from pfl_node.types import PeerId
 
 log = logging.getLogger(__name__)
 
-SOON = timedelta(days=14)  # before a certificate expires its node begins to complain
-AGAIN = timedelta(hours=12)  # and does so again
+ALLOW_LIST, REVOKED_LIST = "allow-list", "list of revoked ids"
+EXPIRES_SOON = timedelta(days=14)  # before its certificate expires, a node logs warnings
+WARN_INTERVAL = timedelta(hours=12)
 
 Stamp = tuple[int, int, int]
 
@@ -26,56 +26,75 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def parse_ids(text: str, where: str) -> frozenset[PeerId]:
+    """One id at the start of each line; the rest of the line is ignored, and `#` begins a comment."""
+    found = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if not ID.fullmatch(words[0].lower()):
+            raise ConfigError(
+                f"{where}, line {number}: {words[0]!r} is not an id: {2 * ID_BYTES} hexadecimal digits, "
+                "as printed by `pfl-node identity`"
+            )
+        found.add(PeerId(words[0].lower()))
+    return frozenset(found)
+
+
+def read_ids(path: Path, what: str) -> frozenset[PeerId] | None:
+    """The ids in a file; None if it does not exist."""
+    return parse_ids(read(path, what).decode("utf-8", "replace"), str(path)) if path.exists() else None
+
+
 class Trust:
-    """What holds at this moment. `refresh` looks for changed files; what cannot be read leaves all as it was."""
+    """The current state. `refresh` loads changed files; if one is invalid, the previous state stays in force."""
 
     def __init__(self, files: TlsFiles, *, clock: Callable[[], datetime] = now) -> None:
         self.files = files
-        self.generation = 0  # grows with every new certificate of my own
+        self.generation = 0  # number of renewals of our own certificate
         self._clock = clock
         self._stamps: dict[Path, Stamp | None] = {}
-        self._complained = datetime.min.replace(tzinfo=UTC)
-        self._look()
+        self._warned = datetime.min.replace(tzinfo=UTC)
+        self._changed()
         self.credentials: Credentials = load_credentials(files)
-        self.allow: frozenset[PeerId] | None = self._ids(files.allow, "allow-list")
-        self.revoked: frozenset[PeerId] = self._ids(files.revoked, "list of revoked ids") or frozenset()
+        self.allow: frozenset[PeerId] | None = read_ids(files.allow, ALLOW_LIST)
+        self.revoked: frozenset[PeerId] = read_ids(files.revoked, REVOKED_LIST) or frozenset()
 
     @property
     def me(self) -> PeerId:
         return self.credentials.id
 
-    # -- who may -------------------------------------------------------------------------------------------
-
     def permit(self, peer: PeerId) -> None:
-        """Raises Refused for an id that is revoked or not on the list."""
+        """Raises Refused if the id is revoked or not on the allow-list."""
         if peer in self.revoked:
             raise Refused(Reason.REVOKED, f"{peer} is revoked")
         if self.allow is not None and peer not in self.allow and peer != self.me:
             raise Refused(Reason.NOT_ALLOWED, f"{peer} is not on the allow-list")
 
-    def check(self, shown: Certificate) -> None:
-        """Raises Refused. That its issuer is one of ours was TLS's business when the connection was made; all
-        else may have changed since."""
-        if shown.alias:
-            raise Refused(Reason.IMPOSTOR, f"the certificate says {shown.alias}, but its key is {shown.id}")
-        if shown.expired(self._clock()):
-            raise Refused(Reason.EXPIRED, f"the certificate of {shown.id} expired on {_day(shown.not_after)}")
-        self.permit(shown.id)
-
-    # -- what changes --------------------------------------------------------------------------------------
+    def check(self, certificate: Certificate) -> None:
+        """Raises Refused. TLS has verified the issuer; the rest may have changed since the connection was made."""
+        if certificate.alias:
+            text = f"the certificate says {certificate.alias}, but its key is {certificate.id}"
+            raise Refused(Reason.IMPOSTOR, text)
+        if certificate.expired(self._clock()):
+            text = f"the certificate of {certificate.id} expired on {_minute(certificate.not_after)}"
+            raise Refused(Reason.EXPIRED, text)
+        self.permit(certificate.id)
 
     def refresh(self) -> list[str]:
-        """What is new, in words. Never raises."""
-        self._complain()
-        changed = self._look()
-        files, news = self.files, []
+        """The kinds of files that were reloaded. Never raises."""
+        self._warn_of_expiry()
+        changed, files, reloaded = self._changed(), self.files, []
         if changed & {files.key, files.cert, files.ca} and self._renew():
-            news.append("certificate")
-        if files.allow in changed and self._reload_allow():
-            news.append("allow-list")
-        if files.revoked in changed and self._reload_revoked():
-            news.append("revoked")
-        return news
+            reloaded.append("certificate")
+        if files.allow in changed and (ids := _reload(files.allow, ALLOW_LIST)) is not None:
+            self.allow = ids
+            reloaded.append("allow-list")
+        if files.revoked in changed and (ids := _reload(files.revoked, REVOKED_LIST)) is not None:
+            self.revoked = ids
+            reloaded.append("revoked")
+        return reloaded
 
     def _renew(self) -> bool:
         try:
@@ -91,48 +110,34 @@ class Trust:
         log.info("new certificate %s", fresh.certificate)
         return True
 
-    def _reload_allow(self) -> bool:
-        try:
-            ids = self._ids(self.files.allow, "allow-list")
-        except PflError as error:
-            log.warning("the allow-list stays as it was: %s", error)
-            return False
-        if ids is None:  # taken away: nobody more is let in than before
-            log.warning("the allow-list %s is gone; it stays as it was", self.files.allow)
-            return False
-        self.allow = ids
-        log.info("allow-list: %d ids", len(ids))
-        return True
-
-    def _reload_revoked(self) -> bool:
-        try:
-            ids = self._ids(self.files.revoked, "list of revoked ids")
-        except PflError as error:
-            log.warning("the list of revoked ids stays as it was: %s", error)
-            return False
-        if ids is None:
-            log.warning("the list of revoked ids %s is gone; it stays as it was", self.files.revoked)
-            return False
-        self.revoked = ids
-        log.info("revoked: %d ids", len(ids))
-        return True
-
-    def _ids(self, path: Path, what: str) -> frozenset[PeerId] | None:
-        return read_ids(path, what) if path.exists() else None
-
-    def _look(self) -> set[Path | None]:
+    def _changed(self) -> set[Path | None]:
+        """The files that changed since the last call."""
         files = self.files
         found = {p: _stamp(p) for p in (files.key, files.cert, files.ca, files.allow, files.revoked) if p}
         changed: set[Path | None] = {path for path, stamp in found.items() if stamp != self._stamps.get(path)}
         self._stamps = found
         return changed
 
-    def _complain(self) -> None:
+    def _warn_of_expiry(self) -> None:
         mine, moment = self.credentials.certificate, self._clock()
-        soon = min(SOON, (mine.not_after - mine.not_before) / 4)
-        if mine.not_after - moment < soon and moment - self._complained > AGAIN:
-            self._complained = moment
-            log.warning("this node's certificate expires on %s; have it issued again", _day(mine.not_after))
+        soon = min(EXPIRES_SOON, (mine.not_after - mine.not_before) / 4)
+        if mine.not_after - moment < soon and moment - self._warned > WARN_INTERVAL:
+            self._warned = moment
+            log.warning("this node's certificate expires on %s; issue a new one", _minute(mine.not_after))
+
+
+def _reload(path: Path, what: str) -> frozenset[PeerId] | None:
+    """The ids, or None to keep the list in force. A deleted file does not lift a restriction."""
+    try:
+        ids = read_ids(path, what)
+    except PflError as error:
+        log.warning("the %s stays in force: %s", what, error)
+        return None
+    if ids is None:
+        log.warning("the %s %s was deleted; it stays in force", what, path)
+    else:
+        log.info("%s: %d ids", what, len(ids))
+    return ids
 
 
 def _stamp(path: Path) -> Stamp | None:
@@ -143,5 +148,5 @@ def _stamp(path: Path) -> Stamp | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _day(moment: datetime) -> str:
+def _minute(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"

@@ -1,4 +1,4 @@
-"""Makes keys and certificates. The only module that knows `cryptography`; a running node does not load it."""
+"""Creates keys and certificates. The only module that imports `cryptography`; a running node does not load it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pfl_node.errors import ConfigError
 from pfl_node.security.certificate import OPERATOR, id_of
-from pfl_node.security.pinned_issuer import NOBODY, NOBODY_NAME
+from pfl_node.security.credentials import PINNED_ISSUER, PINNED_ISSUER_NAME
 from pfl_node.security.tls_files import write_private
 from pfl_node.types import PeerId
 
 Key = ec.EllipticCurvePrivateKey
-SKEW = timedelta(hours=1)  # clocks of peers may be behind ours
-NO_SECRET = 1  # the private number of the issuer that everybody can be
+SKEW = timedelta(hours=1)  # by which clocks of peers may be behind ours
 
 
 def new_key() -> Key:
-    """P-256: what gRPC's TLS takes; it refuses Ed25519 (NO_COMMON_SIGNATURE_ALGORITHMS)."""
+    """P-256: gRPC's TLS refuses Ed25519 (NO_COMMON_SIGNATURE_ALGORITHMS)."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -41,12 +40,12 @@ def load_key(path: Path) -> Key:
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path} is not a private key in PEM without a passphrase") from error
     if not isinstance(key, Key) or not isinstance(key.curve, ec.SECP256R1):
-        raise ConfigError(f"{path} is not a P-256 key, the kind that all our connections take")
+        raise ConfigError(f"{path} is not a P-256 key, which TLS connections between nodes need")
     return key
 
 
 def own_key(path: Path) -> tuple[Key, bool]:
-    """The key of this file, and whether it had to be made."""
+    """The key in this file, and whether it was created now."""
     if path.exists():
         return load_key(path), False
     key = new_key()
@@ -61,7 +60,7 @@ def key_id(key: Key | ec.EllipticCurvePublicKey) -> PeerId:
 
 
 def make_request(key: Key, name: str = "") -> bytes:
-    """What a CA signs: the public key and a name, and a proof that the key is ours."""
+    """A certificate request: the public key and a name, signed by the key."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(key_id(key), name))
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
@@ -72,9 +71,8 @@ def read_request(pem: bytes, where: str) -> tuple[ec.EllipticCurvePublicKey, str
         request = x509.load_pem_x509_csr(pem)
         genuine = request.is_signature_valid
     except (ValueError, InvalidSignature) as error:
-        raise ConfigError(
-            f"{where} is no certificate request; `pfl-node identity --request` prints one"
-        ) from error
+        text = f"{where} is not a certificate request; `pfl-node identity --request` prints one"
+        raise ConfigError(text) from error
     key = request.public_key()
     if not genuine:
         raise ConfigError(f"{where} is not signed by the key in it")
@@ -84,10 +82,10 @@ def read_request(pem: bytes, where: str) -> tuple[ec.EllipticCurvePublicKey, str
     return key, str(names[0].value) if names else ""
 
 
-def make_authority(key: Key, name: str, days: float) -> bytes:
-    """The certificate of a CA."""
+def make_authority(key: Key, name: str, days: float, start: datetime | None = None) -> bytes:
+    """The self-signed certificate of a CA."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = _builder(subject, subject, key.public_key(), timedelta(days=days))
+    builder = _builder(subject, subject, key.public_key(), timedelta(days=days), start)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(authority=True), critical=True)
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -104,7 +102,7 @@ def make_certificate(
     operator: bool = False,
     start: datetime | None = None,
 ) -> bytes:
-    """A certificate for the holder of this key, under the id that follows from it."""
+    """A certificate for the owner of this key, with the id of the key."""
     issuer = x509.load_pem_x509_certificate(authority)
     me = key_id(public)
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([] if operator else [ExtendedKeyUsageOID.SERVER_AUTH])
@@ -121,31 +119,22 @@ def make_certificate(
 
 
 def make_own_certificate(key: Key, name: str = "", days: float = 3650, start: datetime | None = None) -> bytes:
-    """Without a CA: issued by nobody, so that only the id counts. See `nobody.py`."""
-    return make_certificate(key.public_key(), NOBODY, pinned_issuer_key(), name=name, days=days, start=start)
+    """Without a CA: issued by PINNED_ISSUER, so that only the id counts."""
+    return make_certificate(
+        key.public_key(), PINNED_ISSUER, pinned_issuer_key(), name=name, days=days, start=start
+    )
 
 
 def pinned_issuer_key() -> Key:
-    return ec.derive_private_key(NO_SECRET, ec.SECP256R1())
+    """The private key that everyone knows: the number 1."""
+    return ec.derive_private_key(1, ec.SECP256R1())
 
 
 def make_pinned_issuer() -> bytes:
-    """How NOBODY in `nobody.py` was made."""
-    key = pinned_issuer_key()
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NOBODY_NAME)])
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
-        .not_valid_after(datetime(2120, 1, 1, tzinfo=UTC))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(authority=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    """A certificate like PINNED_ISSUER, valid from 2020 to 2120."""
+    start, end = datetime(2020, 1, 1, tzinfo=UTC), datetime(2120, 1, 1, tzinfo=UTC)
+    days = (end - start) / timedelta(days=1)
+    return make_authority(pinned_issuer_key(), PINNED_ISSUER_NAME, days, start)
 
 
 def _builder(
@@ -168,7 +157,7 @@ def _builder(
 
 
 def _subject(id: PeerId, name: str) -> x509.Name:
-    """Unique by the id: a verifier that meets two of the same subject may take the wrong one for the issuer."""
+    """Unique because of the id: given two equal subjects, a verifier may pick the wrong one as the issuer."""
     parts = [x509.NameAttribute(NameOID.COMMON_NAME, id)]
     if name:
         parts.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, name[:64]))

@@ -1,4 +1,4 @@
-"""The door of a TLS endpoint: before every call it asks who calls, and whether that one may."""
+"""Authentication and authorization of every call to a TLS endpoint."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ from pfl_node.security.caller import CALLER
 from pfl_node.security.certificate import Certificate, read_pem
 from pfl_node.security.trust import Trust
 from pfl_node.types import PeerId
+from pfl_node.wire.quirks.strict_services import Behavior, Context, Handler, behavior_of, rebuilt
 from pfl_node.wire.statuses import REASON_KEY, STATUS
 
 log = logging.getLogger(__name__)
 
-Context = Any
-Handler = Any  # grpc.RpcMethodHandler, whose types know neither its fields nor how to make another
-LOOKING = frozenset({"GetStatus", "GetHistory", "WatchEvents", "List", "Check", "Watch", "ServerReflectionInfo"})
-KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
-SAY_AGAIN = 60.0  # seconds
-SAID_LIMIT = 1024  # callers and reasons
+READ_ONLY = frozenset({"GetStatus", "GetHistory", "WatchEvents", "List", "Check", "Watch", "ServerReflectionInfo"})
+LOG_INTERVAL = 60.0  # seconds between log lines about the same caller and reason
+LOG_LIMIT = 1024  # callers and reasons
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Every call of every service passes here, health and reflection included."""
+    """Intercepts all services, health and reflection included."""
 
     def __init__(self, trust: Trust) -> None:
         self.trust = trust
         self.refused: Counter[tuple[str, str]] = Counter()  # (call, reason)
         self.on_refused: Callable[[str, str, str], None] | None = None  # call, reason, id
-        self._said: dict[tuple[str, str], float] = {}  # until when it is not said again
+        self._next_log: dict[tuple[str, str], float] = {}  # by (caller, reason)
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Handler]], handler_call_details: Any
@@ -45,71 +43,62 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if handler is None:
             return None
         call = handler_call_details.method.rpartition("/")[2]
-        kind = next(kind for kind in KINDS if getattr(handler, kind) is not None)
-        behind = self._behind(getattr(handler, kind), call)
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(behind, handler.request_deserializer, handler.response_serializer)
+        return rebuilt(handler, self._guarded(behavior_of(handler)[1], call), handler.request_deserializer)
 
-    def _behind(self, work: Any, call: str) -> Any:
-        if inspect.isasyncgenfunction(work):
-
-            async def several(request: Any, context: Context) -> AsyncIterator[Any]:
-                await self._admit(call, context)
-                async for answer in work(request, context):
-                    yield answer
-
-            return several
+    def _guarded(self, behavior: Behavior, call: str) -> Behavior:
+        async def several(request: Any, context: Context) -> AsyncIterator[Any]:
+            await self._admit(call, context)
+            async for answer in behavior(request, context):
+                yield answer
 
         async def one(request: Any, context: Context) -> Any:
             await self._admit(call, context)
-            return await work(request, context)
+            return await behavior(request, context)
 
-        return one
+        return several if inspect.isasyncgenfunction(behavior) else one
 
     async def _admit(self, call: str, context: Context) -> None:
-        shown: Certificate | None = None
+        certificate: Certificate | None = None
         try:
-            shown = _certificate(context)
-            self.trust.check(shown)
-            if shown.operator and call not in LOOKING:
-                raise Refused(Reason.NOT_ALLOWED, f"{shown.id} is an operator: it may look, not call {call}")
+            certificate = _certificate(context)
+            self.trust.check(certificate)
+            if certificate.operator and call not in READ_ONLY:
+                text = f"{certificate.id} is an operator, which may read but not call {call}"
+                raise Refused(Reason.NOT_ALLOWED, text)
         except Refused as refused:
-            who = shown.id if shown else PeerId("")
-            self._note(call, refused, who, context.peer())
+            peer = certificate.id if certificate else PeerId("")
+            self._count(call, refused.reason, peer)
+            where = unquote(context.peer())
+            self._log((peer, refused.reason), "refused a call from %s: %s", where, refused.text)
             await context.abort(STATUS[refused.reason], refused.text, ((REASON_KEY, str(refused.reason)),))
-        CALLER.set(shown.id if shown else None)
+        CALLER.set(certificate.id if certificate else None)
 
-    def turned_away(self, host: str, reason: Reason, words: str) -> None:
-        """A connection that ended before a call. Who cannot be named is taken for the one who was."""
+    def handshake_failed(self, host: str, reason: Reason, text: str) -> None:
+        """A connection failed before its first call. An unknown host counts as the one logged last."""
         self._count("handshake", reason, "")
-        if self._say((host, reason), "refused a connection from %s: %s", host or "somebody", words):
-            self._said["", reason] = self._said[host, reason]
+        if self._log((host, reason), "refused a connection from %s: %s", host or "an unknown host", text):
+            self._next_log["", reason] = self._next_log[host, reason]
 
-    def _note(self, call: str, refused: Refused, who: PeerId, place: str) -> None:
-        self._count(call, refused.reason, who)
-        self._say((who, refused.reason), "refused a call from %s: %s", unquote(place), refused.text)
-
-    def _count(self, call: str, reason: Reason, who: str) -> None:
+    def _count(self, call: str, reason: Reason, peer: str) -> None:
         self.refused[call, str(reason)] += 1
         if self.on_refused is not None:
-            self.on_refused(call, str(reason), who)
+            self.on_refused(call, str(reason), peer)
 
-    def _say(self, about: tuple[str, str], text: str, *words: str) -> bool:
-        """Who is refused again and again is told of once in a while."""
+    def _log(self, about: tuple[str, str], text: str, *arguments: str) -> bool:
         now = monotonic()
-        if now < self._said.get(about, 0.0):
+        if now < self._next_log.get(about, 0.0):
             return False
-        if len(self._said) >= SAID_LIMIT:
-            self._said.clear()
-        self._said[about] = now + SAY_AGAIN
-        log.warning(text, *words)
+        if len(self._next_log) >= LOG_LIMIT:
+            self._next_log.clear()
+        self._next_log[about] = now + LOG_INTERVAL
+        log.warning(text, *arguments)
         return True
 
 
 def _certificate(context: Context) -> Certificate:
     found = context.auth_context().get("x509_pem_cert")
     if not found:
-        raise Refused(Reason.NO_TLS, "there is no certificate on this connection")
+        raise Refused(Reason.NO_TLS, "this connection has no client certificate")
     try:
         return read_pem(found[0])
     except ValueError as error:

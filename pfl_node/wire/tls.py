@@ -1,4 +1,4 @@
-"""What TLS adds to a node: whom it trusts, its door, its way to others, and a look at the files now and then."""
+"""TLS of one endpoint: trust, authentication, dialer, and periodic reload of the files."""
 
 from __future__ import annotations
 
@@ -19,52 +19,51 @@ from pfl_node.types import PeerId
 from pfl_node.wire.auth_interceptor import AuthInterceptor
 from pfl_node.wire.dialer import TlsDialer
 
-CLOSING = 0.1  # seconds until the connection of one who was turned away is gone from the kernel's table
+CLOSING = 0.1  # seconds after which the kernel's table no longer lists a refused connection
 
 
 class Tls:
-    """One for each node. `watch` from its start to `close`."""
-
     def __init__(self, files: TlsFiles, *, reload: float = 1.0, name: str = "") -> None:
         prepare(files, name)
         self.trust = Trust(files)
-        self.door = AuthInterceptor(self.trust)
+        self.auth = AuthInterceptor(self.trust)
         self.dialer = TlsDialer(self.trust)
         self._reload = reload
         self._watching: asyncio.Task[None] | None = None
-        self._arrivals: ConnectionTable | None = None
+        self._connections: ConnectionTable | None = None
 
     @property
     def id(self) -> PeerId:
         return self.trust.me
 
     def credentials(self) -> Any:
-        """Of a server. A new certificate is shown to the next connection; open ones go on with the old one."""
-        shown = self.trust.credentials
+        """Server credentials. A renewed certificate applies to new connections; open ones keep the old one."""
+        current = self.trust.credentials
 
         def fetch() -> Any:
-            nonlocal shown
-            if self._arrivals:
-                self._arrivals.look()
-            if self.trust.credentials is shown:
+            nonlocal current
+            if self._connections:
+                self._connections.look()
+            if self.trust.credentials is current:
                 return None
-            shown = self.trust.credentials
-            return _configuration(shown)
+            current = self.trust.credentials
+            return _configuration(current)
 
-        return grpc.dynamic_ssl_server_credentials(_configuration(shown), fetch, True)
+        return grpc.dynamic_ssl_server_credentials(_configuration(current), fetch, True)
 
-    def overhear(self, ears: HandshakeLog, port: int) -> None:
-        """From now on the log tells of connections that did not come as far as a call."""
+    def log_handshakes(self, handshakes: HandshakeLog, port: int) -> None:
+        """From now on, count and log connections to this port that fail before their first call."""
         loop = asyncio.get_running_loop()
-        self._arrivals = ConnectionTable(port)
+        self._connections = ConnectionTable(port)
 
-        def tell(reason: Reason, words: str) -> None:
+        def on_failure(reason: Reason, text: str) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(loop.call_later, CLOSING, self._turned_away, reason, words)
+                loop.call_soon_threadsafe(loop.call_later, CLOSING, self._handshake_failed, reason, text)
 
-        ears.tell = tell
+        handshakes.on_failure = on_failure
 
     def watch(self) -> None:
+        """Reload changed files until `close`."""
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self) -> None:
@@ -73,10 +72,10 @@ class Tls:
             await asyncio.gather(self._watching, return_exceptions=True)
             self._watching = None
 
-    def _turned_away(self, reason: Reason, words: str) -> None:
-        places = self._arrivals.left() if self._arrivals else []
-        hosts = sorted({place.rpartition(":")[0] for place in places})
-        self.door.turned_away(" or ".join(hosts), reason, words)
+    def _handshake_failed(self, reason: Reason, text: str) -> None:
+        addresses = self._connections.closed() if self._connections else []
+        hosts = sorted({address.rpartition(":")[0] for address in addresses})
+        self.auth.handshake_failed(" or ".join(hosts), reason, text)
 
     async def _watch(self) -> None:
         while True:

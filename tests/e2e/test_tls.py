@@ -106,7 +106,7 @@ def test_revoking_and_allowing_need_no_restart(seed: Seed, tmp_path: Path) -> No
     assert seed.asked("--data-dir", ann)[0] == 0
     assert main(["ca", "revoke", "ann", "--ca-dir", str(seed.site.ca.path)]) == 0
     (tmp_path / "seed" / REVOKED).write_bytes((seed.site.ca.path / REVOKED).read_bytes())
-    seed.logs("revoked: 1 ids")
+    seed.logs("list of revoked ids: 1 ids")
     code, said = seed.asked("--data-dir", ann)
     assert (code, f"{fresh_id(ann)} is revoked" in said) == (1, True)
     seed.logs("refused a call from", "is revoked")

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from pfl_node.address import is_wildcard, parse_address
+from pfl_node.address import is_wildcard, join_address, parse_address
 from pfl_node.errors import ConfigError
 from pfl_node.ops.web.app import application
-from pfl_node.wire.endpoint import join_address
 
 if TYPE_CHECKING:
     from pfl_node.daemon.assemble import DaemonNode

@@ -1,7 +1,8 @@
-"""What the C heap does with memory that is free again: keep some for the next message. Linux with glibc only.
+"""Keeps freed memory of a model's size in the process for the next message. Linux with glibc only.
 
-By default glibc gives blocks of a model's size back to the kernel and gets them anew, page by page: a 1 MB model
-took 2.6 times as long to send. The price is that a process may hold on to KEEP bytes that it does not need.
+gRPC allocates a new buffer for every message. By default glibc returns blocks of that size to the kernel and maps
+them again page by page, which made sending a 1 MB model 2.6 times slower. The price: a process may keep KEEP bytes
+that it does not need. This is documented behaviour of glibc (mallopt(3)); no upstream issue known.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import sys
 from functools import cache
 
 KEEP = 64 << 20
-LARGEST = 32 << 20  # larger blocks are mapped one by one; the most that glibc allows
+LARGEST = 32 << 20  # larger blocks are always mapped separately; the maximum that glibc allows
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 @cache
 def keep_memory() -> bool:
-    """Once per process; False when it is not possible, or when the user has settings of their own."""
+    """Once per process; False if it is not possible or the user has set MALLOC_* variables."""
     if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,5 +1,9 @@
-"""Services of generated code with precise answers: what cannot be read is INVALID_ARGUMENT, what nobody wrote is
-UNIMPLEMENTED. gRPC by itself says UNKNOWN, and logs a traceback for a mistake of the caller's."""
+"""Precise statuses for generated services: INVALID_ARGUMENT for a request that cannot be parsed, UNIMPLEMENTED for
+a method that the servicer does not implement.
+
+gRPC: grpc.aio answers both with UNKNOWN and logs a traceback, although the caller is at fault. No upstream issue
+known for the status; grpc/grpc#31711 reports the parse error.
+"""
 
 from __future__ import annotations
 
@@ -14,92 +18,88 @@ from pfl_node.errors import Reason
 from pfl_node.wire.statuses import REASON_KEY, STATUS
 
 Context = Any
-Handler = Any  # grpc.RpcMethodHandler, whose types know neither its fields nor how to make another
-Work = Callable[[Any, Context], Any]
+Handler = Any  # grpc.RpcMethodHandler, whose types lack its fields
+Behavior = Callable[[Any, Context], Any]
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
-UNREADABLE = object()
+UNPARSABLE = object()
+
+
+def behavior_of(handler: Handler) -> tuple[str, Behavior]:
+    """The kind of a handler and the function that it calls."""
+    kind = next(kind for kind in KINDS if getattr(handler, kind) is not None)
+    return kind, getattr(handler, kind)
+
+
+def rebuilt(handler: Handler, behavior: Behavior, deserializer: Any) -> Handler:
+    make = getattr(grpc, f"{behavior_of(handler)[0]}_rpc_method_handler")
+    return make(behavior, deserializer, handler.response_serializer)
 
 
 class StrictServices:
-    """Stands in for a server while services put their handlers into it. Those that read bytes are left alone."""
+    """Stands in for the server while services register handlers. Handlers that take bytes are not changed."""
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
-        self._server.add_generic_rpc_handlers(tuple(Precise(handler) for handler in handlers))
+        self._server.add_generic_rpc_handlers(tuple(StrictHandlers(handler) for handler in handlers))
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Handler]) -> None:
-        """Generated code adds the same handlers in both ways; one is enough."""
+        """Ignored: generated code registers the same handlers as generic ones."""
 
 
-class Precise(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+class StrictHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._known: dict[str, Handler] = {}
+        self._strict: dict[str, Handler] = {}
 
     def service(self, handler_call_details: Any) -> Handler:
         method = handler_call_details.method
-        if method not in self._known:
+        if method not in self._strict:
             found = self._inner.service(handler_call_details)
             if found is None:
                 return None
-            self._known[method] = precise(found)
-        return self._known[method]
+            self._strict[method] = _strict(found)
+        return self._strict[method]
 
 
-def precise(handler: Handler) -> Handler:
-    if handler.request_deserializer is None:
+def _strict(handler: Handler) -> Handler:
+    parse = handler.request_deserializer
+    if parse is None:
         return handler
-    kind = next(kind for kind in KINDS if getattr(handler, kind) is not None)
-    work = getattr(handler, kind)
-    if inspect.isasyncgenfunction(work):
-        behind: Any = _several(work)
-    else:
-        behind = _one(work, streamed=kind.startswith("stream")) if inspect.iscoroutinefunction(work) else _absent
-    make = getattr(grpc, f"{kind}_rpc_method_handler")
-    return make(behind, _reader(handler.request_deserializer), handler.response_serializer)
+    kind, behavior = behavior_of(handler)
 
-
-def _reader(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    def reading(data: bytes) -> Any:
+    def parsed(data: bytes) -> Any:
         try:
-            return read(data)
+            return parse(data)
         except DecodeError:
-            return UNREADABLE
+            return UNPARSABLE
 
-    return reading
-
-
-def _one(work: Work, *, streamed: bool) -> Work:
     async def one(request: Any, context: Context) -> Any:
-        if request is UNREADABLE:
+        if request is UNPARSABLE:
             await _refuse(context)
-        return await work(_readable(request, context) if streamed else request, context)
+        return await behavior(_checked(request, context) if kind.startswith("stream") else request, context)
 
-    return one
-
-
-def _several(work: Work) -> Work:
     async def several(requests: Any, context: Context) -> AsyncIterator[Any]:
-        async for answer in work(_readable(requests, context), context):
+        async for answer in behavior(_checked(requests, context), context):
             yield answer
 
-    return several
+    if inspect.isasyncgenfunction(behavior):
+        return rebuilt(handler, several, parsed)
+    return rebuilt(handler, one if inspect.iscoroutinefunction(behavior) else _unimplemented, parsed)
 
 
-async def _readable(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+async def _checked(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
     async for request in requests:
-        if request is UNREADABLE:
+        if request is UNPARSABLE:
             await _refuse(context)
         yield request
 
 
-async def _absent(request: Any, context: Context) -> None:  # noqa: ARG001
-    """What generated code has for a call that its server did not write."""
+async def _unimplemented(request: Any, context: Context) -> None:  # noqa: ARG001
     await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this call is not served here")
 
 
 async def _refuse(context: Context) -> None:
-    text = "the message is not what this call takes"
+    text = "the message is not a valid request of this call"
     await context.abort(STATUS[Reason.GARBAGE], text, ((REASON_KEY, str(Reason.GARBAGE)),))

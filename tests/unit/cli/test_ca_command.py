@@ -71,19 +71,19 @@ def test_who_is_revoked_is_on_the_list_and_gets_nothing_more(shell: Shell, place
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("ca issue --data-dir a", "there is no CA in pfl-ca: make one with `pfl-node ca init --ca-dir pfl-ca`"),
-        ("ca init --ca-dir there", "there is a CA in there already; a second one needs another --ca-dir"),
+        ("ca issue --data-dir a", "there is no CA in pfl-ca: create one with `pfl-node ca init --ca-dir pfl-ca`"),
+        ("ca init --ca-dir there", "there already is a CA in there; use another --ca-dir"),
         (
             "ca issue --ca-dir there",
             "for whom? --data-dir DIR on this machine, or --request FILE [--out DIR] from another one",
         ),
         (
             "ca issue --ca-dir there --request there/ca.pem",
-            "there/ca.pem is no certificate request; `pfl-node identity --request` prints one",
+            "there/ca.pem is not a certificate request; `pfl-node identity --request` prints one",
         ),
         (
             "ca revoke ann --ca-dir there",
-            "'ann' is no id, name or file; `pfl-node ca list` shows what was issued",
+            "'ann' is not an id, a name or a file; `pfl-node ca list` shows what was issued",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.security.certificate import ID, read_der, read_pem
-from pfl_node.security.pinned_issuer import NOBODY, NOBODY_NAME
+from pfl_node.security.credentials import PINNED_ISSUER, PINNED_ISSUER_NAME
 from pfl_node.security.x509_builder import (
     key_id,
     make_authority,
@@ -45,10 +45,10 @@ def test_the_first_of_a_chain_counts() -> None:
 
 
 def test_nobodys_certificate_is_the_one_that_was_made() -> None:
-    shipped, made = read_pem(NOBODY), read_pem(make_pinned_issuer())
-    assert (shipped.id, shipped.subject, shipped.not_after) == (made.id, NOBODY_NAME, made.not_after)
+    shipped, made = read_pem(PINNED_ISSUER), read_pem(make_pinned_issuer())
+    assert (shipped.id, shipped.subject, shipped.not_after) == (made.id, PINNED_ISSUER_NAME, made.not_after)
     own = read_pem(make_own_certificate(KEY))
-    assert (own.id, own.issuer) == (key_id(KEY), NOBODY_NAME)
+    assert (own.id, own.issuer) == (key_id(KEY), PINNED_ISSUER_NAME)
 
 
 @given(st.binary(max_size=200))

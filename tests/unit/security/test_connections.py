@@ -1,4 +1,4 @@
-"""Who came to a port and was gone in a moment, from the kernel's own table; and what gRPC says of handshakes."""
+"""Refused connections in the kernel's table, and handshake failures in gRPC's log."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ GRPC = "I1116 09:12:15.515498   20152 ssl_transport_security.cc:2563] Handshake 
 
 
 @pytest.mark.skipif(not TABLES[0].exists(), reason="no such table on this system")
-def test_one_who_came_and_went_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_of_a_short_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     moment = 100.0
     monkeypatch.setattr("pfl_node.security.connections.monotonic", lambda: moment)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        arrivals = ConnectionTable(server.getsockname()[1])
+        connections = ConnectionTable(server.getsockname()[1])
         stays = socket.create_connection(server.getsockname())
         kept, _ = server.accept()
         with socket.create_connection(server.getsockname()) as goes:
             name = "{}:{}".format(*goes.getsockname())
-            arrivals.look()
+            connections.look()
             server.accept()[0].close()
         moment += PAUSE
-        assert arrivals.left() == [name]
+        assert connections.closed() == [name]
         moment += PAUSE
-        assert arrivals.left() == []
+        assert connections.closed() == []
         kept.close()
         stays.close()
 
@@ -47,12 +47,12 @@ def test_one_who_came_and_went_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         ("NO_SHARED_CIPHER: x", Reason.REJECTED, "the handshake failed (NO_SHARED_CIPHER: x)"),
     ],
 )
-def test_what_grpc_says_of_a_handshake_is_understood(said: str, reason: Reason, words: str) -> None:
+def test_handshake_failures_in_grpcs_log_are_parsed(said: str, reason: Reason, words: str) -> None:
     line = f"{GRPC}error:1000007d:SSL routines:OPENSSL_internal:{said}\n"
     assert LINE.match(line.encode())
     assert meaning(line) == (reason, words)
 
 
-def test_other_lines_are_not_about_handshakes() -> None:
+def test_other_log_lines_are_not_handshake_failures() -> None:
     assert meaning("E1116 09:12:15.507628   20152 call.cc:1] something else") is None
     assert not LINE.match(b"Traceback (most recent call last):\n")

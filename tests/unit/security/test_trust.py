@@ -9,10 +9,9 @@ import pytest
 
 from pfl_node.errors import ConfigError, Reason, Refused
 from pfl_node.security.certificate import read_pem
-from pfl_node.security.id_lists import parse_ids
 from pfl_node.security.requirements import check_files, prepare, reason_for_tls
 from pfl_node.security.tls_files import TlsFiles
-from pfl_node.security.trust import Trust
+from pfl_node.security.trust import Trust, parse_ids
 from pfl_node.security.x509_builder import new_key
 from pfl_node.types import PeerId
 from tests.identities import LONG_AGO, Site, fresh_id, pinned
@@ -57,12 +56,12 @@ def test_a_list_with_a_mistake_is_not_followed(tmp_path: Path, caplog: pytest.Lo
     files.revoked.write_text("everybody\n")
     assert trust.refresh() == []
     assert refusal(trust, SOMEBODY) is Reason.REVOKED
-    assert "line 1: 'everybody' is no id" in caplog.text
+    assert "line 1: 'everybody' is not an id" in caplog.text
 
 
 def test_a_list_names_the_line_of_a_mistake() -> None:
     assert parse_ids(f"# ours\n\n{SOMEBODY.upper()} ann\n", "allow") == {SOMEBODY}
-    with pytest.raises(ConfigError, match="allow, line 2: 'abc' is no id: 32 hexadecimal digits"):
+    with pytest.raises(ConfigError, match="allow, line 2: 'abc' is not an id: 32 hexadecimal digits"):
         parse_ids(f"{SOMEBODY}\nabc\n", "allow")
 
 
@@ -110,7 +109,7 @@ def test_a_certificate_that_will_expire_soon_is_complained_of_now_and_then(
         (lambda site, files: site.certify("ann", start=LONG_AGO), "expired on"),
         (lambda site, files: files.ca.write_bytes(Site(site.path / "x").ca.pem), "was not issued by the CA"),
         (lambda site, files: files.ca.write_text("no"), "ca.pem is not a certificate in PEM"),
-        (lambda site, files: files.cert.write_text("no"), "there is no certificate in it"),
+        (lambda site, files: files.cert.write_text("no"), "it contains no certificate"),
         (lambda site, files: files.cert.write_bytes(site.ca.pem), "is not for the key"),
         (lambda site, files: files.key.unlink(), "cannot read the key"),
         (lambda site, files: site.certify("ann", like=SOMEBODY), f"says {SOMEBODY}, but its key is"),
@@ -152,7 +151,7 @@ OUTSIDE = [("listen", "127.0.0.1:0"), ("peer_seed", "seed.example:7000")]
 
 def test_tls_is_on_unless_everything_is_loopback_or_the_user_says_otherwise() -> None:
     assert reason_for_tls(None, False, LOOPBACK) is None
-    assert reason_for_tls(True, False, LOOPBACK) == "TLS is asked for"
+    assert reason_for_tls(True, False, LOOPBACK) == "TLS is required by the settings"
     assert reason_for_tls(None, True, OUTSIDE) is None
     assert "peer_seed 'seed.example:7000' is not loopback" in (reason_for_tls(None, False, OUTSIDE) or "")
     with pytest.raises(ConfigError, match="exclude each other"):
@@ -161,11 +160,11 @@ def test_tls_is_on_unless_everything_is_loopback_or_the_user_says_otherwise() ->
 
 def test_what_is_missing_at_a_start_is_one_line_with_the_commands(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"`pfl-node ca init` once and `pfl-node ca issue --data-dir"):
-        check_files(TlsFiles.find(tmp_path), "TLS is asked for")
+        check_files(TlsFiles.find(tmp_path), "TLS is required by the settings")
     files = Site(tmp_path / "site").member("ann")
     files.cert.unlink()
     with pytest.raises(ConfigError, match=r"there is no certificate at .*cert\.pem: where the CA is, run"):
-        check_files(files, "TLS is asked for")
+        check_files(files, "TLS is required by the settings")
     with pytest.raises(ConfigError, match="give --data-dir DIR"):
         TlsFiles.find(None)
 

@@ -13,9 +13,8 @@ import pytest
 from pfl_node.errors import Reason, Refused
 from pfl_node.model import Layout, Model
 from pfl_node.predictions import layout_for
-from pfl_node.types import Offer, Part
+from pfl_node.types import Envelope, Offer, Part
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.codec import Envelope
 from pfl_node.wire.statuses import REASON_KEY
 from tests.unit.wire.small_host import (
     ANN,

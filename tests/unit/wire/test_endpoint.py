@@ -15,18 +15,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from pfl_node.address import is_loopback, join_address, parse_address
 from pfl_node.errors import ConfigError
 from pfl_node.membership import membership_pb2 as pb
 from pfl_node.wire import membership_pb2_grpc
-from pfl_node.wire.endpoint import (
-    KEEPALIVE_MS,
-    Endpoint,
-    channel_options,
-    is_loopback,
-    join_address,
-    parse_address,
-    server_options,
-)
+from pfl_node.wire.endpoint import KEEPALIVE_MS, Endpoint, channel_options, server_options
 from pfl_node.wire.quirks.health import WATCHERS
 from tests.fuzz import http2
 
@@ -250,7 +243,7 @@ def test_those_who_watch_its_health_cannot_take_all_places() -> None:
                 watches = [stub.Watch(ask) for _ in range(WATCHERS)]
                 for watch in watches:
                     await watch.read()
-                with pytest.raises(grpc.aio.AioRpcError, match="watching already"):
+                with pytest.raises(grpc.aio.AioRpcError, match="watcher slots are in use"):
                     await stub.Watch(ask, timeout=30).read()
                 watches[0].cancel()
                 while not await _first(stub.Watch(ask, timeout=30)):

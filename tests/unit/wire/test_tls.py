@@ -173,7 +173,7 @@ def test_one_who_is_revoked_is_refused_though_its_connection_is_open(
             site.revoke(ann.id, at="bob")
             assert it.bob.trust.refresh() == ["revoked"]
             await it.refuses(client, Reason.REVOKED, f"{ann.id} is revoked")
-            assert it.bob.door.refused == {("SendModel", "revoked"): 1}
+            assert it.bob.auth.refused == {("SendModel", "revoked"): 1}
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(scenario())
@@ -259,7 +259,7 @@ def test_an_expired_certificate_opens_no_door(tmp_path: Path) -> None:
             ann = site.tls("ann")
             site.certify("ann", start=LONG_AGO)
             late = await it.client(_forced(ann, site.path / "ann"), ann.id)
-            await it.refuses(late, Reason.REJECTED, "closed the connection when it saw my certificate")
+            await it.refuses(late, Reason.REJECTED, "closed the connection on seeing our certificate")
 
     asyncio.run(scenario())
 
@@ -282,7 +282,7 @@ def test_an_operator_may_look_but_not_take_part(tmp_path: Path) -> None:
         async with call(site.tls("bob")) as it:
             operator = await it.ann(site.tls("olga", operator=True))
             assert (await operator.status(it.address)).state == "training"
-            await it.refuses(operator, Reason.NOT_ALLOWED, "is an operator: it may look, not call SendModel")
+            await it.refuses(operator, Reason.NOT_ALLOWED, "is an operator, which may read but not call SendModel")
 
     asyncio.run(scenario())
 
