@@ -259,19 +259,27 @@ def diverged(round: int) -> Record:
     return Record(DIVERGED, {"round": round, "hint": "lower train.lr"})
 
 
+def advance(flow: Flow, answer: Any = None, failure: Exception | None = None) -> Step[Any] | None:
+    """Resume a policy's coroutine with the answer to its last step, or raise the failure there. Returns the next
+    step; None: the coroutine has ended."""
+    try:
+        step: Any = flow.throw(failure) if failure else flow.send(answer)
+        if isinstance(step, Step):
+            return step
+        return flow.throw(TypeError(f"a policy awaits steps only, not {step!r}"))
+    except StopIteration:
+        return None
+
+
 @coroutine
 def relay(
     flow: Flow, each: Callable[[Step[Any]], Generator[Step[Any], Any, Any]]
 ) -> Generator[Step[Any], Any, None]:
-    """Drive a coroutine from within another, which somebody else drives. Every step passes through `each`: what it
-    yields is what the driver gets to see, what it returns is the answer."""
+    """Run a coroutine inside another one. Every step passes through `each`: the outer driver receives what `each`
+    yields, and the inner coroutine receives what `each` returns."""
     answer: Any = None
     failure: Exception | None = None
-    while True:
-        try:
-            step = flow.throw(failure) if failure else flow.send(answer)
-        except StopIteration:
-            return
+    while (step := advance(flow, answer, failure)) is not None:
         failure = None
         try:
             answer = yield from each(step)

@@ -33,6 +33,7 @@ from pfl_node.steps import (
     Sleep,
     Step,
     Train,
+    advance,
 )
 from pfl_node.types import Eval, Offer, PeerId
 
@@ -149,8 +150,7 @@ class Run:
     def __init__(self, flow: Flow, hand: Hand) -> None:
         self.flow = flow
         self.hand = hand
-        self.pending: Step[Any] | None = None
-        self._advance(None)
+        self.pending = advance(flow)
 
     def to(self, kind: type[S]) -> S:
         """Go on until a step of this kind is asked for, and leave it unanswered."""
@@ -164,7 +164,7 @@ class Run:
     def go(self) -> None:
         """Answer the pending step."""
         assert self.pending is not None, "it has ended"
-        self._advance(self.hand.answer(self.pending))
+        self.pending = advance(self.flow, self.hand.answer(self.pending))
 
     def past(self, kind: type[S]) -> S:
         """Go on until a step of this kind is answered."""
@@ -178,9 +178,3 @@ class Run:
                 return
             self.go()
         raise AssertionError("no end in 10,000 steps")
-
-    def _advance(self, answer: Any) -> None:
-        try:
-            self.pending = self.flow.send(answer)
-        except StopIteration:
-            self.pending = None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Generator
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 
 from pfl_node import steps
-from pfl_node.steps import Peers, Record, Score, Sleep, Step, relay
+from pfl_node.steps import Peers, Record, Score, Sleep, Step, advance, relay
 from pfl_node.types import PeerId
 
 KINDS = [kind for kind in vars(steps).values() if isinstance(kind, type) and issubclass(kind, Step)]
@@ -50,6 +52,26 @@ def test_an_error_of_the_driver_arrives_at_the_await() -> None:
     with pytest.raises(StopIteration) as end:
         coroutine.throw(TimeoutError())
     assert end.value.value == "noticed"
+
+
+def test_advance_returns_the_next_step_and_none_at_the_end() -> None:
+    async def flow() -> None:
+        with contextlib.suppress(TimeoutError):
+            await Sleep(1)
+        assert await Peers() == ("a",)
+
+    coroutine = flow()
+    assert advance(coroutine) == Sleep(1)
+    assert advance(coroutine, failure=TimeoutError()) == Peers()
+    assert advance(coroutine, ("a",)) is None
+
+
+def test_whatever_is_not_a_step_is_an_error_at_the_await() -> None:
+    async def flow() -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(TypeError, match="a policy awaits steps only, not None"):
+        advance(flow())
 
 
 def test_steps_can_pass_through_other_hands_which_change_them_answer_them_or_let_them_be() -> None:

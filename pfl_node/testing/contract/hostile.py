@@ -37,6 +37,7 @@ from pfl_node.steps import (
     Sleep,
     Step,
     Train,
+    advance,
 )
 from pfl_node.testing.contract.harness import ROUNDS, STOPPED, Broken
 from pfl_node.testing.contract.toy_learner import AUXILIARY, LAYOUT, ToyLearner
@@ -77,15 +78,13 @@ class Hostile:
                 flows["handler"] = (self._handler(), None)
             name = self.rng.choice(sorted(flows))
             flow, answer = flows.pop(name)
-            try:
-                step = flow.send(answer)
-            except StopIteration:
-                if name == "main":
-                    for other, _ in flows.values():
-                        other.close()
-                    return
-                continue
-            flows[name] = (flow, self.answer(step))
+            step = advance(flow, answer)
+            if step is not None:
+                flows[name] = (flow, self.answer(step))
+            elif name == "main":
+                for other, _ in flows.values():
+                    other.close()
+                return
         raise Broken(f"no end after {STEPS} steps, in round {self.policy.round}")
 
     @property
@@ -113,8 +112,6 @@ class Hostile:
     # -- answers -------------------------------------------------------------------------------------------
 
     def answer(self, step: Step[Any]) -> Any:
-        if not isinstance(step, Step):
-            raise Broken(f"it awaited {step!r}; a policy awaits steps only")
         for model in _models_in(step):
             self._see(model)
         found = self._tell(step)
