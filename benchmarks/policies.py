@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.report import show
+from pfl_node.lab import comparison_table
+from pfl_node.lab.policy_comparison import Entrant, PolicyComparison, compare, enter
 from pfl_node.policies import policies_in
 from pfl_node.settings import Settings
-from pfl_node.sim import comparison_table
-from pfl_node.sim.policy_comparison import Entrant, PolicyComparison, compare, enter
 
 ROUNDS = 40
 FAIR = ("local", "el", "dpsgd", "deprl", "dac", "idca", "facade")
@@ -63,7 +63,7 @@ def main() -> None:
     for name in names:
         found = TABLES[name](seeds)
         heads = comparison_table.columns(found)
-        rows = [dict(zip(heads, comparison_table.cells(found, row), strict=True)) for row in found.ran]
+        rows = [dict(zip(heads, comparison_table.cells(found, entrant), strict=True)) for entrant in found.ran]
         task = found.settings.task.options
         notes = [
             f"task: {task}; {comparison_table.legend(found)}",

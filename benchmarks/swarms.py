@@ -66,7 +66,7 @@ async def _run(settings: Settings, nodes: int, workers: int, out: Path) -> Measu
     outcome = SwarmOutcome.of(swarm, seconds=time.monotonic() - began)
     return Measured(
         outcome=outcome,
-        results=[seat.result or {} for seat in swarm.seats],
+        results=[slot.result or {} for slot in swarm.slots],
         cpu=swarm.cpu + time.process_time() - cpu,
         imported=marks["imported"],
         ready=marks["started"] - marks["imported"],

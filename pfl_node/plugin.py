@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import importlib.util
@@ -12,9 +13,11 @@ import traceback
 import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from pfl_node.errors import PflError, nearest
+from pfl_node.errors import ConfigError, PflError, TaskError, nearest
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk is full
 
 
 def load(what: str, place: str, error: type[PflError]) -> Any:
@@ -87,9 +90,30 @@ def in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
+class Explanation(NamedTuple):
+    """An error for people."""
+
+    line: str
+    mistake: bool = False  # the user's: exit code 2
+    bug: bool = False  # ours: the traceback is worth printing
+
+
+def explain(error: BaseException) -> Explanation:
+    """Any error in one line, and whose fault it is. Of a group the first error counts."""
+    if isinstance(error, BaseExceptionGroup):
+        return explain(error.exceptions[0])
+    if isinstance(error, PflError):
+        return Explanation(" ".join(str(error).split()), mistake=isinstance(error, ConfigError | TaskError))
+    if isinstance(error, OSError) and error.errno in FULL:
+        return Explanation(f"cannot write the results: {error.strerror}")
+    if where := line_of(error):
+        return Explanation(f"your code failed{where}: {in_a_line(error)}", mistake=True)
+    return Explanation(in_a_line(error), bug=True)
+
+
 def line_of(error: BaseException) -> str:
-    """The last line of the user's own code on the way to the error; a SyntaxError says it itself. What has no full
-    path was compiled elsewhere."""
+    """File and line of the user's code that the error passed through last; empty: none. A frame without an
+    absolute path was compiled elsewhere, and a SyntaxError names its line itself."""
     libraries = [sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")]
     not_theirs = (str(Path(__file__).parent), *libraries, "<")
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

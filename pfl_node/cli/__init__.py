@@ -20,9 +20,8 @@ from pfl_node.cli import (
     swarm_command,
     watch,
 )
-from pfl_node.cli.client_credentials import shows_who
-from pfl_node.cli.exit_codes import debugging, verdict
-from pfl_node.cli.usage_errors import Verbs
+from pfl_node.cli.client_credentials import takes_credentials
+from pfl_node.cli.exit_codes import Verbs, debugging, exit_status
 from pfl_node.failpoints import arm
 
 app = typer.Typer(
@@ -43,7 +42,7 @@ PANELS = {
 }
 for panel, verbs in PANELS.items():
     for verb in verbs:
-        app.command(rich_help_panel=panel)(shows_who(verb) if panel == ASKING else verb)
+        app.command(rich_help_panel=panel)(takes_credentials(verb) if panel == ASKING else verb)
 app.add_typer(lab.app, rich_help_panel="Run")
 app.add_typer(ca_command.app, rich_help_panel="Who is who")
 
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except Exception as e:
-        found = verdict(e)
+        found = exit_status(e)
         if found is None or debugging():
             raise  # a bug of ours keeps its traceback
         print(f"pfl-node: {found.line}", file=sys.stderr)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pfl_node.cli.exit_codes import Verbs
 from pfl_node.cli.options import Format
 from pfl_node.cli.output import as_json, as_table
-from pfl_node.cli.usage_errors import Verbs
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pfl_node.cli.output import as_facts, as_json
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pfl_node.testing.schedules.campaign import Told
+    from pfl_node.testing.schedules.campaign import Batch, Totals
     from pfl_node.testing.schedules.schedule import Schedule
 
 SCHEDULES = 200  # where nobody says how many
@@ -54,7 +54,7 @@ def chaos(
     """Try policies in small simulated swarms in which what can go wrong does (crashes, restarts, partitions, loss,
     delay, slow nodes, wrong clocks), as a seed decides, and see whether what must hold does. One schedule is
     told in full; one that breaks a rule is told with the line that repeats it."""
-    from pfl_node.testing.schedules.campaign import Asked
+    from pfl_node.testing.schedules.campaign import Batch
 
     names = _names(policy)
     given = tuple(sets or ())
@@ -62,8 +62,7 @@ def chaos(
         return _one(seed, names, given, fault, format)
     if fault:
         raise ConfigError("--fault is for one schedule: give its --seed, and no --schedules")
-    asked = Asked(seed or 0, schedules or SCHEDULES, names, given)
-    return _many(asked, workers, format)
+    return _many(Batch(seed or 0, schedules or SCHEDULES, names, given), workers, format)
 
 
 def _names(policy: str | None) -> tuple[str, ...]:
@@ -118,25 +117,25 @@ def _command(schedule: "Schedule", sets: Sequence[str], faults: Sequence[str] | 
     return command(schedule, sets, faults=bool(faults))
 
 
-def _many(asked: Any, workers: int | None, format: str) -> int:
-    from pfl_node.sim.process_pool import cores
-    from pfl_node.testing.schedules.campaign import try_all
+def _many(batch: "Batch", workers: int | None, format: str) -> int:
+    from pfl_node.ops.worker_process import cores
+    from pfl_node.testing.schedules.campaign import run_campaign
 
-    with _bar(asked.number) as watch:
-        told = try_all(asked, workers or cores(), watch)
-    for row in told.broken:
-        row |= _smallest(row, asked.sets, shrunk=row in told.broken[:SHRUNK])
+    with _bar(batch.number) as on_progress:
+        totals = run_campaign(batch, workers or cores(), on_progress)
+    for row in totals.broken:
+        row |= _smallest(row, batch.sets, shrunk=row in totals.broken[:SHRUNK])
     if format == "json":
-        as_json({**vars(told), "digests": None, "digest": told.digest})
+        as_json({**vars(totals), "digests": None, "digest": totals.digest})
     else:
-        as_facts(_facts(told, asked.first))
-        for row in told.broken:
+        as_facts(_facts(totals, batch.first))
+        for row in totals.broken:
             print(f"\nbroken    seed {row['seed']}, {row['policy']}")
             print(*(f"          {finding}" for finding in row["findings"]), sep="\n")
             print(f"repeat    {row['repeat']}")
             if row.get("smallest"):
                 print(f"smallest  {row['smallest']}")
-    return 1 if told.broken else 0
+    return 1 if totals.broken else 0
 
 
 def _smallest(row: dict[str, Any], sets: Sequence[str], *, shrunk: bool) -> dict[str, str]:
@@ -153,23 +152,24 @@ def _smallest(row: dict[str, Any], sets: Sequence[str], *, shrunk: bool) -> dict
     return lines
 
 
-def _facts(told: "Told", first: int) -> dict[str, Any]:
-    """The sum for people."""
+def _facts(totals: "Totals", first: int) -> dict[str, Any]:
     from pfl_node.testing.schedules.narrative import messages
 
     faults = {
-        what.removeprefix("fault "): n for what, n in sorted(told.counts.items()) if what.startswith("fault ")
+        what.removeprefix("fault "): n for what, n in sorted(totals.counts.items()) if what.startswith("fault ")
     }
-    rounds = f"{told.counts['rounds']:,} rounds in {told.seconds:,.0f} virtual seconds"
-    verdict = f"{len(told.broken)} schedules broke a rule" if told.broken else f"all {len(told.checked)} hold"
+    rounds = f"{totals.counts['rounds']:,} rounds in {totals.seconds:,.0f} virtual seconds"
+    verdict = (
+        f"{len(totals.broken)} schedules broke a rule" if totals.broken else f"all {len(totals.checked)} hold"
+    )
     return {
-        "schedules": f"{told.schedules:,} (seeds {first} to {first + told.schedules - 1}) "
-        f"of {len(told.policies)} policies",
+        "schedules": f"{totals.schedules:,} (seeds {first} to {first + totals.schedules - 1}) "
+        f"of {len(totals.policies)} policies",
         "faults": ", ".join(f"{n:,} {what}" for what, n in faults.items()) or "none",
         "ran": rounds,
-        "messages": messages(told.counts),
-        "rules": f"{verdict}, looked at {sum(told.checked.values()):,} times",
-        "digest": told.digest,
+        "messages": messages(totals.counts),
+        "rules": f"{verdict}, looked at {sum(totals.checked.values()):,} times",
+        "digest": totals.digest,
     }
 
 

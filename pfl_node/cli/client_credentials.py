@@ -1,4 +1,4 @@
-"""Who asks: the flags with which a reading verb shows a certificate to a node with TLS. `shows_who` adds them."""
+"""The options with which a verb presents a certificate to a node with TLS. `takes_credentials` adds them."""
 
 import inspect
 from collections.abc import Callable
@@ -60,7 +60,7 @@ OPTIONS = {
 }
 
 
-def shows_who(verb: Callable[..., int]) -> Callable[..., int]:
+def takes_credentials(verb: Callable[..., int]) -> Callable[..., int]:
     """The verb with these flags; `connected` finds what they say."""
 
     def run(**options: Any) -> int:

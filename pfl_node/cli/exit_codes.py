@@ -1,12 +1,13 @@
-"""What a failure of a verb means to whoever called it: one line and an exit code."""
+"""What a failed command prints, in one line, and its exit code."""
 
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
-from pfl_node.cli.usage_errors import in_one_line
-from pfl_node.errors import ConfigError, PflError, TaskError
+from pfl_node.cli.options import ABOUT_ONE_NODE
+from pfl_node.errors import ConfigError, PflError, nearest
 
 
 class ExitStatus(NamedTuple):
@@ -14,26 +15,42 @@ class ExitStatus(NamedTuple):
     code: int  # 1: it failed, 2: the user's mistake
 
 
-def verdict(error: Exception) -> ExitStatus | None:
+def exit_status(error: Exception) -> ExitStatus | None:
     """None: a bug of ours."""
-    match error:
-        case typer.TyperException():
-            return ExitStatus(in_one_line(error), 2)
-        case ConfigError() | TaskError():
-            return ExitStatus(_one_line(error), 2)
-        case PflError():
-            return ExitStatus(_one_line(error), 1)
-    from pfl_node.plugin import in_a_line, line_of
+    if isinstance(error, typer.TyperException):
+        return ExitStatus(_usage(error), 2)
+    from pfl_node.plugin import explain
 
-    if not (where := line_of(error)):
+    found = explain(error)
+    if found.bug:
         return None
-    return ExitStatus(f"your code failed{where}: {in_a_line(error)} (PFL_DEBUG=1 shows the way there)", 2)
+    hint = "" if isinstance(error, PflError) else " (PFL_DEBUG=1 prints the traceback)"
+    return ExitStatus(found.line + hint, 2 if found.mistake else 1)
 
 
 def debugging() -> bool:
-    """The user wants to see tracebacks."""
     return os.environ.get("PFL_DEBUG", "") not in ("", "0")
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+class Verbs(TyperGroup):
+    """A group of verbs that suggests the nearest one for a verb that does not exist."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if self.get_command(ctx, args[0]) is None:
+            raise ConfigError(f"no such verb {args[0]!r}: {nearest(args[0], self.commands)}")
+        return super().resolve_command(ctx, args)
+
+
+def _usage(error: typer.TyperException) -> str:
+    """Typer's message with the nearest option, or a reference to the help."""
+    context = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", None)
+    if option and context and not any(option in p.opts for p in context.command.params):
+        known = [o for p in context.command.params for o in p.opts if o.startswith("--")]
+        if option in ABOUT_ONE_NODE and "--policy" in known:
+            return f"no such option {option}: it is for a single node, {context.command_path} runs many"
+        return f"no such option {option}: {nearest(option, known)}"
+    text = error.format_message().rstrip(".")
+    text = text.replace(": Value error, ", ": ").replace(": Input should", ": it should")
+    path = context.command_path if context else "pfl-node"
+    return f"{text[:1].lower()}{text[1:]} (see {path} --help)"

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from pfl_node.cli.exit_codes import Verbs
 from pfl_node.cli.options import Format
 from pfl_node.cli.output import as_facts, as_json, as_table
-from pfl_node.cli.usage_errors import Verbs
 from pfl_node.errors import ConfigError, PflError
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def run(
     format: Format = "table",
 ) -> int:
     """Run an experiment, or what is left of it; then its table, plots and report."""
+    from pfl_node.cli.lab_view import progress_bars, stop_on_mistake
     from pfl_node.cli.lab_view import show as show_result
-    from pfl_node.cli.lab_view import stopping, watching
     from pfl_node.lab import results, runner
     from pfl_node.lab.report.result import Result
     from pfl_node.lab.report.write import write
@@ -134,8 +134,8 @@ def run(
         raise
     place = f"{experiment.name}-{scale}" + ("" if backend == "sim" else f"-{backend}")
     folder = ResultsDir(out or Path("lab") / place)
-    with watching(experiment) as watch:
-        failures = runner.run(experiment, folder, workers=workers, watch=stopping(watch))
+    with progress_bars(experiment, lines=True) as on_cell:
+        failures = runner.run(experiment, folder, workers=workers, on_cell=stop_on_mistake(on_cell))
     found = results.read(experiment, folder)
     if not found.found and failures:
         raise PflError(f"no run succeeded: {failures[0].why}")
@@ -188,7 +188,7 @@ def audit(
     format: Format = "table",
 ) -> int:
     """Attack nodes: which samples do they train on? With and without the privacy controls."""
-    from pfl_node.cli.audit_view import show as show_findings
+    from pfl_node.cli.lab_view import show_audit
     from pfl_node.daemon.preflight import check
     from pfl_node.lab.audit.audit import audited, with_privacy
     from pfl_node.settings.load import load_settings
@@ -196,7 +196,7 @@ def audit(
     given = {"policy.name": policy, "rounds": rounds, "seed": seed}
     settings = load_settings(overrides=given, sets=sets or ())
     check(with_privacy(settings, oracle=True))
-    show_findings(audited(settings, nodes, trials), json=format == "json")
+    show_audit(audited(settings, nodes, trials), json=format == "json")
     return 0
 
 

@@ -1,116 +1,116 @@
-"""What `pfl-node lab` shows while runs are under way and when they are done."""
+"""What `pfl-node lab` prints: progress, results, comparisons and the findings of the audit."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from pfl_node.cli.output import as_json, as_table, as_tables
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pfl_node.lab.audit.audit import AuditFinding
     from pfl_node.lab.experiment import Cell, Experiment
     from pfl_node.lab.report.result import Result
     from pfl_node.lab.result_comparison import ResultComparison
-    from pfl_node.lab.runner import Watch
+    from pfl_node.lab.runner import OnCell
+
+AUDIT = ("attack on", "control", "AUC ± chance", "TPR at 1 % FPR", "epsilon", "AUC at most", "answers", "accuracy")
 
 
 @contextmanager
-def watching(experiment: "Experiment") -> "Iterator[Watch]":
-    """Bars on a terminal; elsewhere a line for each run that ends."""
+def progress_bars(experiment: "Experiment", *, lines: bool = False) -> "Iterator[OnCell | None]":
+    """On a terminal, a bar for all runs and one for each running one. Elsewhere nothing, or with `lines` a line
+    for each run that ends."""
     if not sys.stderr.isatty():
-        yield _lines(len(experiment.cells))
+        yield _lines(len(experiment.cells)) if lines else None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from pfl_node.lab.report.phrases import cell_title
+    from pfl_node.lab.runner import rounds_of
 
     texts = TextColumn("{task.description}"), TextColumn("{task.fields[at]}")
     columns = (texts[0], BarColumn(), texts[1], TimeElapsedColumn(), TimeRemainingColumn())
-    under_way: dict[str, TaskID] = {}
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        whole = sum(work_of(cell) for cell in experiment.cells)
-        total = shown.add_task(f"{experiment.name}, {len(experiment.cells)} runs", total=whole, at="")
+    running: dict[str, TaskID] = {}
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        rounds = sum(rounds_of(cell) for cell in experiment.cells)
+        total = bars.add_task(f"{experiment.name}, {len(experiment.cells)} runs", total=rounds, at="")
         done: dict[str, int] = {}
 
-        def watch(cell: "Cell", said: dict[str, Any]) -> None:
-            if said["event"] == "progress":
-                if cell.folder not in under_way:
-                    under_way[cell.folder] = shown.add_task(cell_title(cell), total=said["total"], at="")
-                shown.update(under_way[cell.folder], completed=said["done"], at=where(cell, said))
-                done[cell.folder] = min(said["done"], work_of(cell))
+        def on_cell(cell: "Cell", message: dict[str, Any]) -> None:
+            if message["event"] == "progress":
+                if cell.folder not in running:
+                    running[cell.folder] = bars.add_task(cell_title(cell), total=message["total"], at="")
+                bars.update(running[cell.folder], completed=message["done"], at=_stage(cell, message))
+                done[cell.folder] = min(message["done"], rounds_of(cell))
             else:
-                done[cell.folder] = work_of(cell)
-                if cell.folder in under_way:
-                    shown.remove_task(under_way.pop(cell.folder))
-            shown.update(total, completed=sum(done.values()))
+                done[cell.folder] = rounds_of(cell)
+                if cell.folder in running:
+                    bars.remove_task(running.pop(cell.folder))
+            bars.update(total, completed=sum(done.values()))
 
-        yield watch
-
-
-def where(cell: "Cell", said: dict[str, Any]) -> str:
-    """How far a run is, in words: a simulation's nodes in the mean, a swarm's slowest."""
-    if said.get("started") is not None:
-        return f"{said['started']} of {cell.nodes} nodes are there"
-    return f"round {said.get('slowest', said['done'] // cell.nodes)} of {cell.settings.rounds}"
+        yield on_cell
 
 
-def stopping(watch: "Watch") -> "Watch":
-    """A user's mistake that shows before anything was learnt ends it all: it is one line, and soon corrected."""
-    from pfl_node.lab.report.phrases import cell_title
-
-    learnt = False
-
-    def heard(cell: "Cell", said: dict[str, Any]) -> None:
-        nonlocal learnt
-        learnt = learnt or said["event"] == "done" or said.get("done", 0) > 0
-        if said.get("mistake") and not learnt:
-            raise ConfigError(f"{cell_title(cell)}: {in_lab_words(said['why'])}")
-        watch(cell, said)
-
-    return heard
+def _stage(cell: "Cell", message: dict[str, Any]) -> str:
+    """The mean round of a simulation's nodes, or the round of a swarm's slowest node."""
+    if message.get("started") is not None:
+        return f"{message['started']} of {cell.nodes} nodes started"
+    return f"round {message.get('slowest', message['done'] // cell.nodes)} of {cell.settings.rounds}"
 
 
-def in_lab_words(why: str) -> str:
-    """What there is to do about data, as the lab spells it."""
-    return why.replace("--set task.root=DIR", "--data-root DIR").replace("--set task.download=true", "--download")
-
-
-def work_of(cell: "Cell") -> int:
-    return cell.nodes * (cell.settings.rounds or 1)
-
-
-def _lines(runs: int) -> "Watch":
+def _lines(runs: int) -> "OnCell":
     from pfl_node.lab.report.phrases import cell_title
 
     ended = 0
 
-    def watch(cell: "Cell", said: dict[str, Any]) -> None:
+    def on_cell(cell: "Cell", message: dict[str, Any]) -> None:
         nonlocal ended
-        if said["event"] == "progress":
-            return
-        ended += 1
-        word = {"kept": "was done before", "done": "done", "failed": "failed"}[said["event"]]
-        print(f"{ended}/{runs} {cell_title(cell)}: {word}", file=sys.stderr, flush=True)
+        if message["event"] != "progress":
+            ended += 1
+            state = {"kept": "already done"}.get(message["event"], message["event"])
+            print(f"{ended}/{runs} {cell_title(cell)}: {state}", file=sys.stderr, flush=True)
 
-    return watch
+    return on_cell
+
+
+def stop_on_mistake(on_cell: "OnCell | None") -> "OnCell":
+    """Raises ConfigError for a user's mistake that shows before any round is done: all cells have it."""
+    from pfl_node.lab.report.phrases import cell_title
+
+    trained = False
+
+    def check(cell: "Cell", message: dict[str, Any]) -> None:
+        nonlocal trained
+        trained = trained or message["event"] == "done" or message.get("done", 0) > 0
+        if message.get("mistake") and not trained:
+            raise ConfigError(f"{cell_title(cell)}: {_with_lab_flags(message['why'])}")
+        if on_cell:
+            on_cell(cell, message)
+
+    return check
+
+
+def _with_lab_flags(why: str) -> str:
+    """A hint about data, with the options of `lab run`."""
+    return why.replace("--set task.root=DIR", "--data-root DIR").replace("--set task.download=true", "--download")
 
 
 def show(record: "Result", *, json: bool) -> None:
-    """Our figure, its confidence interval, and the paper's in brackets; then the claims, and where the page is."""
+    """Our figures with the paper's in brackets, the claims, and the path of the page."""
     from pfl_node.lab.report import phrases, result_table
     from pfl_node.lab.report.write import PAGE
 
-    found = record.results
+    found, metrics = record.results, record.experiment.metrics
     if json:
         as_json(result_table.as_dict(found))
         return
-    metrics = record.experiment.metrics
-    columns, rows = (
-        result_table.columns(record.experiment),
-        [result_table.texts(line) for line in result_table.lines(found, metrics)],
-    )
+    columns = result_table.columns(record.experiment)
+    rows = [result_table.texts(line) for line in result_table.lines(found, metrics)]
     as_tables(columns, rows, keep=len(columns) - len(metrics))
     print(f"\n{phrases.legend(found)}")
     if absent := result_table.missing(found):
@@ -122,7 +122,6 @@ def show(record: "Result", *, json: bool) -> None:
 
 
 def show_comparison(found: "ResultComparison", *, json: bool) -> None:
-    """The figures side by side, then what else differs."""
     from pfl_node.lab import result_comparison
 
     if json:
@@ -130,7 +129,37 @@ def show_comparison(found: "ResultComparison", *, json: bool) -> None:
         return
     print(f"A  {found.a.name}\nB  {found.b.name}\n")
     as_table(result_comparison.columns(found), result_comparison.texts(found))
-    print("\nmeans over the seeds that both have; B - A with half of its 95 % interval, seed by seed")
+    print("\nmeans over the seeds that both have; B - A per seed, with half of its 95 % interval")
     if found.unlike:
         print()
         as_table(("what differs", "A", "B"), [(what, a, b) for what, a, b in found.unlike])
+
+
+def show_audit(findings: "Iterable[AuditFinding]", *, json: bool) -> None:
+    """Prints a line on stderr for each finding as it is made, because they take a while."""
+    rows = []
+    for found in findings:
+        typer.echo(f"{found.attack}, {found.control}: AUC {found.found.auc:.3f}", err=True)
+        rows.append(found)
+    if all(row.control != "privacy.dp" for row in rows):
+        typer.echo("privacy.dp was not tried because it needs Opacus: pip install 'pfl-node[dp]'", err=True)
+    if json:
+        as_json({"findings": [row.row() for row in rows]})
+    else:
+        as_table(AUDIT, [_audit_cells(row) for row in rows])
+
+
+def _audit_cells(row: "AuditFinding") -> tuple[str, ...]:
+    def number(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    return (
+        row.attack,
+        row.control,
+        f"{row.found.auc:.3f} ± {row.found.chance:.3f}",
+        f"{row.found.tpr:.1%}",
+        number(row.epsilon, ".3g"),
+        number(row.at_most.auc if row.at_most else None, ".3f"),
+        number(row.answers, ".3g"),
+        number(row.accuracy, ".1%"),
+    )

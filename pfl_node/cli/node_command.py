@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from pfl_node import __version__
-from pfl_node.cli.exit_codes import debugging, verdict
+from pfl_node.cli.exit_codes import debugging, exit_status
 from pfl_node.cli.options import dressed, takes_settings
 from pfl_node.cli.output import as_json
 from pfl_node.errors import ConfigError
@@ -49,7 +49,7 @@ def _on_the_log(error: Exception) -> int:
     import structlog
 
     log = structlog.get_logger(__name__)
-    if (found := verdict(error)) is None:
+    if (found := exit_status(error)) is None:
         log.critical("a bug ended the node", exc_info=error)
         return 1
     log.error(found.line)

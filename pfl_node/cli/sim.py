@@ -99,8 +99,8 @@ def apart(sets: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
 def with_own(settings: "Settings", name: str, own: dict[str, dict[str, Any]]) -> "Settings":
     """For one policy: its knobs and nobody else's, checked."""
     from pfl_node.daemon.preflight import check
+    from pfl_node.lab.policy_comparison import check_own
     from pfl_node.settings import PolicySettings
-    from pfl_node.sim.policy_comparison import check_own
 
     check_own(own, [name])
     knobs = settings.policy.options | own.get(name, {})

@@ -43,7 +43,7 @@ class Measure:
     of: Callable[[Found], float | None]
 
 
-def _key(*path: str) -> Callable[[Found], float | None]:
+def summary_value(*path: str) -> Callable[[Found], float | None]:
     def of(found: Found) -> float | None:
         value: Any = found.summary
         for part in path:
@@ -124,26 +124,28 @@ def _settled_after(found: Found) -> float | None:
 
 
 MEASURES: dict[str, Measure] = {
-    "accuracy": Measure("accuracy", "%", "higher", _key("accuracy")),
+    "accuracy": Measure("accuracy", "%", "higher", summary_value("accuracy")),
     "majority": Measure("majority", "%", "higher", _cluster(0)),
     "middle": Measure("middle cluster", "%", "higher", _middle),
     "minority": Measure("minority", "%", "higher", _cluster(-1)),
-    "fair_accuracy": Measure("fair accuracy", "%", "higher", _key("fair_accuracy")),
+    "fair_accuracy": Measure("fair accuracy", "%", "higher", summary_value("fair_accuracy")),
     "demographic_parity": Measure("demographic parity", "", "lower", _fair(fairness.demographic_parity)),
     "equalized_odds": Measure("equalized odds (TPR)", "", "lower", _fair(fairness.equalized_odds)),
     "equalized_odds_sum": Measure("equalized odds (TPR + FPR)", "", "lower", _fair(fairness.equalized_odds_sum)),
-    "precision": Measure("precision", "%", "higher", _key("neighbours", "precision")),
-    "recall": Measure("recall", "%", "higher", _key("neighbours", "recall")),
-    "kept_out": Measure("models kept out", "", "lower", _key("kept_out")),
-    "quarantine_precision": Measure("quarantine precision", "%", "higher", _key("quarantine", "precision")),
-    "quarantine_recall": Measure("quarantine recall", "%", "higher", _key("quarantine", "recall")),
-    "models_sent": Measure("models sent", "models", "lower", _key("models_sent")),
+    "precision": Measure("precision", "%", "higher", summary_value("neighbours", "precision")),
+    "recall": Measure("recall", "%", "higher", summary_value("neighbours", "recall")),
+    "kept_out": Measure("models kept out", "", "lower", summary_value("kept_out")),
+    "quarantine_precision": Measure(
+        "quarantine precision", "%", "higher", summary_value("quarantine", "precision")
+    ),
+    "quarantine_recall": Measure("quarantine recall", "%", "higher", summary_value("quarantine", "recall")),
+    "models_sent": Measure("models sent", "models", "lower", summary_value("models_sent")),
     "communication": Measure("models per node, sent and received", "models", "lower", _communication),
     "megabytes": Measure("sent", "MB", "lower", lambda f: f.summary["bytes_sent"] / 1e6),
     "rounds_to_target": Measure("rounds to target", "rounds", "lower", _rounds_to_target),
-    "settled": Measure("settled", "%", "higher", _key("settled")),
+    "settled": Measure("settled", "%", "higher", summary_value("settled")),
     "settled_after": Measure("settled after", "rounds", "lower", _settled_after),
-    "cpu": Measure("CPU", "s", "lower", _key("cpu_seconds")),
+    "cpu": Measure("CPU", "s", "lower", summary_value("cpu_seconds")),
 }
 
 

@@ -3,7 +3,7 @@ Knows nothing of how it is shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, stdev
@@ -31,6 +31,19 @@ class Estimate:
     """A measure over the seeds that have it."""
 
     values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Estimate | None:
+        known = tuple(value for value in values if value is not None)
+        return cls(known) if known else None
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
 
     @property
     def mean(self) -> float:
@@ -79,8 +92,7 @@ class Results:
         return [c for c in self.experiment.cells if (c.run, c.point) == (run, point) and c in self.found]
 
     def estimate(self, run: str, point: str, metric: str) -> Estimate | None:
-        known = tuple(self.by_seed(run, point, metric).values())
-        return Estimate(known) if known else None
+        return Estimate.of(self.by_seed(run, point, metric).values())
 
     def by_seed(self, run: str, point: str, metric: str) -> dict[int, float]:
         """Of the seeds that are done and have it."""
@@ -103,7 +115,7 @@ class Results:
         beyond = {s: n for s, n in self._beyond(claim.higher, point, claim.metric).items() if s in low}
         high = self.by_seed(claim.higher, point, claim.metric) | beyond
         gaps = tuple(value - low[seed] for seed, value in sorted(high.items()) if seed in low)
-        return ClaimVerdict(claim, point, Estimate(gaps) if gaps else None, bool(beyond))
+        return ClaimVerdict(claim, point, Estimate.of(gaps), bool(beyond))
 
     def _beyond(self, run: str, point: str, metric: str) -> dict[int, float]:
         """The rounds of seeds that never came to the target: it would have taken more."""

@@ -1,7 +1,6 @@
-"""Runs the cells of an experiment: several simulations at a time, or swarms of real nodes one after the other.
+"""Runs the cells of an experiment: several simulations at a time, or one swarm of real nodes after the other.
 
-What is done stays done: a second call does what is left, and a cell that was broken off goes on from its last
-segment.
+Finished cells are kept: a second call runs the others, and an interrupted cell resumes from its last segment.
 """
 
 from __future__ import annotations
@@ -11,66 +10,75 @@ from dataclasses import dataclass
 
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.results_dir import ResultsDir
-from pfl_node.lab.swarms import swarm_runner as swarms
-from pfl_node.sim import process_pool as simulations
-from pfl_node.sim.process_pool import Heard, Said, cores
-from pfl_node.sim.sim_worker import WorkerOrder
+from pfl_node.ops.worker_process import Message, cores
+from pfl_node.sim.process_pool import OnMessage, run_all
+from pfl_node.sim.sim_worker import RunOrder
 from pfl_node.swarm.format import quiet
 
-SEGMENTS = 20  # a cell is written down about so often
+SWARM_CELL = (
+    "pfl_node.lab.swarms.swarm_cell"  # a process of its own: this one must not load gRPC, which forbids fork
+)
+GRACE = 15.0  # seconds that it has to end its swarm
+SEGMENTS = 20  # a cell saves its state about so often
 LEAST = 5  # rounds in a segment
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A cell that could not be run, and why."""
-
     cell: Cell
     why: str
 
 
-Watch = Callable[[Cell, Said], None]  # progress (done, total), done (summary), failed (why) or kept
+OnCell = Callable[[Cell, Message], None]  # progress (done, total), done (summary), failed (why) or kept
 
 
-def run(experiment: Experiment, folder: ResultsDir, *, workers: int | None, watch: Watch) -> list[Failure]:
-    """Everything that is left to do. The longest cells come first, so that no core idles at the end."""
+def run(experiment: Experiment, folder: ResultsDir, *, workers: int | None, on_cell: OnCell) -> list[Failure]:
+    """Run the cells that are not done. The longest come first, so that no core idles at the end."""
     folder.prepare(experiment)
     todo = []
     for cell in experiment.cells:
         if folder.is_done(cell):
-            watch(cell, {"event": "kept"})
+            on_cell(cell, {"event": "kept"})
         else:
             todo.append(cell)
-    todo.sort(key=_work, reverse=True)
+    todo.sort(key=rounds_of, reverse=True)
     for cell in todo:
         folder.begin(cell)
-    how = _in_swarms if experiment.backend == "swarm" else _in_simulations
-    last = how(todo, folder, workers, lambda number, said: watch(todo[number], said)) if todo else []
-    said = zip(todo, last, strict=True)
-    return [Failure(cell, word["why"]) for cell, word in said if word["event"] == "failed"]
+    run_cells = _in_swarms if experiment.backend == "swarm" else _in_simulations
+    last = run_cells(todo, folder, workers, lambda number, message: on_cell(todo[number], message)) if todo else []
+    ended = zip(todo, last, strict=True)
+    return [Failure(cell, message["why"]) for cell, message in ended if message["event"] == "failed"]
 
 
-def _in_simulations(cells: Sequence[Cell], folder: ResultsDir, workers: int | None, heard: Heard) -> list[Said]:
-    """So many at a time."""
-    orders = [WorkerOrder(c.settings, c.nodes, out=folder.place(c), segment=segment_of(c)) for c in cells]
-    return simulations.run_all(orders, workers or cores(), heard)
+def _in_simulations(
+    cells: Sequence[Cell], folder: ResultsDir, workers: int | None, on_message: OnMessage
+) -> list[Message]:
+    orders = [RunOrder(c.settings, c.nodes, out=folder.place(c), segment=segment_of(c)) for c in cells]
+    return run_all(orders, workers or cores(), on_message)
 
 
-def _in_swarms(cells: Sequence[Cell], folder: ResultsDir, workers: int | None, heard: Heard) -> list[Said]:
-    """One at a time, in so many processes."""
-    told = [cell.settings.model_copy(update={"log": quiet(cell.settings)}) for cell in cells]
+def _in_swarms(
+    cells: Sequence[Cell], folder: ResultsDir, workers: int | None, on_message: OnMessage
+) -> list[Message]:
+    """One at a time, each in `workers` processes."""
     orders = [
-        swarms.SwarmOrder(settings, cell.nodes, workers, folder.place(cell), segment_of(cell))
-        for cell, settings in zip(cells, told, strict=True)
+        RunOrder(
+            cell.settings.model_copy(update={"log": quiet(cell.settings)}),
+            cell.nodes,
+            out=folder.place(cell),
+            segment=segment_of(cell),
+            processes=workers,
+        )
+        for cell in cells
     ]
-    return swarms.run_all(orders, heard)
+    return run_all(orders, 1, on_message, SWARM_CELL, reuse=False, grace=GRACE)
 
 
 def segment_of(cell: Cell) -> int:
-    """Part of the settings' fate: it must not depend on the machine or on the time."""
-    rounds = cell.settings.rounds or 1
-    return max(LEAST, -(-rounds // SEGMENTS))
+    """Rounds. Results depend on it, so it must not depend on the machine or on the time."""
+    return max(LEAST, -(-(cell.settings.rounds or 1) // SEGMENTS))
 
 
-def _work(cell: Cell) -> int:
+def rounds_of(cell: Cell) -> int:
+    """Of all nodes together."""
     return (cell.settings.rounds or 1) * cell.nodes

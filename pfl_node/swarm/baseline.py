@@ -1,4 +1,5 @@
-"""The same nodes without each other, to compare: `local` in a process of its own, as this one has no torch."""
+"""The same nodes without each other, for comparison: a simulation of `local` in a process of its own, because the
+swarm's parent does not import torch. Run as a program it is that process."""
 
 from __future__ import annotations
 
@@ -7,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfl_node.errors import PflError
+from pfl_node.ops.worker_process import ParentPipe, WorkerProcess, serve
 from pfl_node.settings import EvalSettings, PolicySettings, Settings
-from pfl_node.swarm.process_pipes import ChildPipe
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """What the nodes reach alone, as means over them."""
+    """Means over nodes that train alone."""
 
     accuracy: float | None
     loss: float | None
@@ -21,7 +22,7 @@ class LocalRun:
 
 
 class Baseline:
-    """`spawn` before gRPC starts, `run` when there is time for it, `close` in any case."""
+    """`spawn` it before gRPC starts, `run` it when the cores have time, `close` it in any case."""
 
     def __init__(self, settings: Settings, nodes: int) -> None:
         local, last = PolicySettings(name="local"), EvalSettings(every=settings.rounds or 1)
@@ -32,24 +33,23 @@ class Baseline:
         self.begun = False
         self.alone: LocalRun | None = None
         self.failure: PflError | None = None
-        self._child: ChildPipe | None = None
+        self._worker: WorkerProcess | None = None
 
     async def spawn(self) -> None:
-        """The process waits, without torch, until it is needed."""
-        self._child = await ChildPipe.spawn("pfl_node.swarm.baseline_worker", "the comparison")
+        """The process waits without torch until `run`."""
+        self._worker = await WorkerProcess.spawn("pfl_node.swarm.baseline", "the comparison")
 
     async def run(self) -> None:
-        """A failure is kept, not raised: the swarm's report is worth more."""
-        assert self._child is not None
+        """Keeps a failure instead of raising it: the report of the swarm matters more."""
+        assert self._worker is not None
         self.begun = True
-        order = {"settings": self.settings.model_dump(mode="json"), "nodes": self.nodes}
-        self._child.order(json.dumps(order))
+        self._worker.order(json.dumps({"settings": self.settings.model_dump(mode="json"), "nodes": self.nodes}))
         try:
-            async for said in self._child.events():
-                if said["event"] == "progress":
-                    self.rounds_done = said["rounds"]
-                elif said["event"] == "summary":
-                    self.alone = _alone(said["summary"])
+            async for message in self._worker.messages():
+                if message["event"] == "done":
+                    self.alone = _alone(message["summary"])
+                    return
+                self.rounds_done = message["done"]
         except PflError as error:
             self.failure = error
 
@@ -58,14 +58,29 @@ class Baseline:
         return [f"There is no comparison: {self.failure}"] if self.failure else []
 
     def skip(self) -> None:
-        if self._child:
-            self._child.kill()
+        if self._worker:
+            self._worker.kill()
 
     async def close(self) -> None:
-        if self._child:
-            await self._child.close()
+        if self._worker:
+            await self._worker.close()
 
 
 def _alone(summary: dict[str, Any]) -> LocalRun:
     by_cluster = {int(c): accuracy for c, accuracy in summary["accuracy_by_cluster"].items()}
     return LocalRun(summary["accuracy"], summary["loss"], by_cluster)
+
+
+def _simulate(order: str, parent: ParentPipe) -> None:
+    from pfl_node.sim import simulate
+
+    raw = json.loads(order)
+    settings = Settings.model_validate(raw["settings"])
+    summary = simulate(
+        settings, nodes=raw["nodes"], progress=lambda p: parent.progress(lambda: {"done": p.rounds_done})
+    )
+    parent.send("done", summary=summary.as_dict())
+
+
+if __name__ == "__main__":
+    serve(_simulate)

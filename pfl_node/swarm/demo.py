@@ -1,4 +1,4 @@
-"""`pfl-node demo`: a small swarm on the embedded digits, beside the same nodes learning alone, with a report."""
+"""`pfl-node demo`: a small swarm on the embedded digits, compared with the same nodes alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROUNDS = 30
 
 
 def knobs(policy: str, nodes: int, rounds: int) -> dict[str, Any]:
-    """What suits a dozen nodes on one machine."""
-    quiet = 1.0 if nodes > 1 else 0.05  # a single node waits for nobody
+    """Values for a dozen nodes on one machine."""
+    quiet = 1.0 if nodes > 1 else 0.05  # a single node has no one to wait for
     match policy:
         case "pens":
             search = {"n_sampled": 6, "m": 2, "T": max(1, min(20, 2 * rounds // 3))}
@@ -28,7 +28,7 @@ def knobs(policy: str, nodes: int, rounds: int) -> dict[str, Any]:
 
 
 def demo_settings(settings: Settings, nodes: int) -> Settings:
-    """The user's settings, with what suits a small swarm where nothing was said."""
+    """The user's settings, with defaults for a small swarm."""
     name, rounds = settings.policy.name, settings.rounds or ROUNDS
     policy = PolicySettings(name=name, **{**knobs(name, nodes, rounds), **settings.policy.options})
     return settings.model_copy(update={"policy": policy, "rounds": rounds})
@@ -37,18 +37,17 @@ def demo_settings(settings: Settings, nodes: int) -> Settings:
 def run_demo(
     settings: Settings, *, nodes: int, workers: int | None = None, out: Path | None = None, live: bool = True
 ) -> int:
-    """The swarm, the same nodes alone, the report."""
     settings, console = demo_settings(settings, nodes), terminal()
     with directory(out) as folder:
         console.print(opening(settings, nodes) + "\n", markup=False)
 
-        # These bring gRPC, which takes a while; somebody can read meanwhile.
+        # Imported after the text is on the screen, because gRPC takes a while to load.
         from pfl_node.swarm.launch import Run
         from pfl_node.swarm.swarm_report import show_next
 
         compare = settings.policy.name != "local" and nodes > 1
         run = Run(settings, nodes=nodes, workers=workers, out=folder, compare=compare)
-        report = run.go(console, live=live)
+        report = run.start(console, live=live)
         if out:
             report.write(out)
     report.show(console)

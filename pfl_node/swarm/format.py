@@ -1,4 +1,4 @@
-"""How a swarm is shown to people: where, and how figures are written."""
+"""How a swarm's output is formatted for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pfl_node.settings import LogSettings, Settings
 
-WIDTH = 100  # columns where there is no terminal to ask
+WIDTH = 100  # columns where stdout is not a terminal
 
 
 def terminal() -> Console:
@@ -24,7 +24,7 @@ def size(nbytes: int) -> str:
 
 
 def short(name: str) -> str:
-    """A task or a policy of the user's own without its folder."""
+    """The name of a user's task or policy without its directory."""
     return name.rpartition("/")[2]
 
 
@@ -33,7 +33,7 @@ def percent(share: float | None) -> str:
 
 
 def quiet(settings: Settings) -> LogSettings:
-    """Warnings only, unless the user said otherwise; in the format of this process's stderr, not of a worker's."""
+    """Warnings only, unless the user sets a level; in the format for this process's stderr, not for a worker's."""
     log = settings.log
     level = log.level if "level" in log.model_fields_set else "warning"
     people = log.format == "console" or (log.format == "auto" and sys.stderr.isatty())

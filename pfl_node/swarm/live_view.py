@@ -1,4 +1,4 @@
-"""The swarm while it runs: a table and bars on a terminal, a line now and then elsewhere. Only looks."""
+"""The progress of a swarm: a table and bars on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from pfl_node.swarm.format import percent, plural, short
 from pfl_node.swarm.messages import node_name
 from pfl_node.swarm.supervisor import NodeSlot, Swarm
 
-COMPARING = "the same nodes alone, to compare"
-AROUND = 8  # lines of a terminal that the rows of the table cannot have
-PARTNERS = 12  # of a node that are named
-EVERY = 10.0  # seconds between two plain lines of a run without an end
+COMPARING = "the same nodes alone, for comparison"
+MARGIN = 8  # lines of the terminal that are not rows of the table
+PARTNERS = 12  # shown of one node
+EVERY = 10.0  # seconds between two lines of a run without a last round
 
 
 class LiveView:
-    """A picture of the swarm, drawn anew for each refresh."""
-
     def __init__(self, swarm: Swarm, *, kinds: Mapping[int, str], baseline: Baseline | None) -> None:
         self.swarm = swarm
         self.kinds = kinds
@@ -47,7 +45,7 @@ class LiveView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.swarm.started:
             yield Text(title_of(self.swarm), style="bold")
-            yield self._table(max(4, options.size.height - AROUND))
+            yield self._table(max(4, options.size.height - MARGIN))
         self._update()
         yield self.progress
 
@@ -57,7 +55,7 @@ class LiveView:
         began = swarm.ready.is_set()
         self.progress.update(
             self.learning,
-            description=state_of(swarm),
+            description=phase_of(swarm),
             completed=done,
             total=total if began else None,
             count=_count(done, total) if began else "",
@@ -81,9 +79,9 @@ class LiveView:
             table.add_column("sees digits", no_wrap=True)
         table.add_column("round", justify="right", no_wrap=True)
         table.add_column("validation", justify="right", no_wrap=True)
-        seats, rounds = self.swarm.seats, self.swarm.settings.rounds
-        groups = groups_of(seats, rows)
-        found = [partners(group, seats) for _, group in groups]
+        slots, rounds = self.swarm.slots, self.swarm.settings.rounds
+        groups = groups_of(slots, rows)
+        found = [partners(group, slots) for _, group in groups]
         if any(found):
             table.add_column("learns with", no_wrap=True, overflow="ellipsis")
         for (label, group), others in zip(groups, found, strict=True):
@@ -93,15 +91,14 @@ class LiveView:
         return table
 
 
-def state_of(swarm: Swarm) -> str:
-    """Where the run is, in a few words."""
+def phase_of(swarm: Swarm) -> str:
     if swarm.stopping:
-        return "stopping (Ctrl-C once more: at once)"
+        return "stopping (press Ctrl-C again to kill it)"
     if swarm.imported < len(swarm.shares):
         return f"starting {processes(swarm)}: importing torch takes a few seconds"
     if not swarm.ready.is_set():
-        return f"the nodes find each other: {swarm.started} of {swarm.nodes}"
-    return f"learning with {short(swarm.settings.policy.name)}"
+        return f"nodes are joining: {swarm.started} of {swarm.nodes}"
+    return f"training with {short(swarm.settings.policy.name)}"
 
 
 def title_of(swarm: Swarm) -> str:
@@ -114,50 +111,54 @@ def processes(swarm: Swarm) -> str:
 
 
 class StatusLines:
-    """The same as plain lines: the start, when all are ready, every tenth of the way, and what else there is."""
+    """Prints a line at the start, when all nodes are ready, and after every tenth of the rounds."""
 
     def __init__(
-        self, swarm: Swarm, baseline: Baseline | None, say: Callable[[str], None], clock: Callable[[], float]
+        self,
+        swarm: Swarm,
+        baseline: Baseline | None,
+        print_line: Callable[[str], None],
+        clock: Callable[[], float],
     ) -> None:
         self.swarm = swarm
         self.baseline = baseline
-        self.say = say
+        self.print_line = print_line
         self.clock = clock
-        self.began = self.shown_at = clock()
-        self.shown = 0  # rounds
-        self._said: set[str] = set()
-        say(state_of(swarm))
+        self.began = self.printed_at = clock()
+        self.printed = 0  # rounds
+        self._once_printed: set[str] = set()
+        print_line(phase_of(swarm))
 
-    def look(self) -> None:
-        """After every event."""
+    def update(self) -> None:
+        """Call it after every event."""
         swarm, baseline, now = self.swarm, self.baseline, self.clock()
         after = f"after {now - self.began:.0f} s"
         if swarm.stopping:
-            self._once("stopping", state_of(swarm))
+            self._once("stopping", phase_of(swarm))
         elif swarm.ready.is_set():
             self._once("ready", f"{plural(swarm.nodes, 'node')} ready {after}")
         done, total = swarm.rounds_done, swarm.rounds_total
-        due = now - self.shown_at >= EVERY if total is None else done - self.shown >= total / 10
-        if done > self.shown and due:
-            self.shown, self.shown_at = done, now
-            self.say(f"{_count(done, total)} {after}, validation {score(swarm.seats)}")
+        due = now - self.printed_at >= EVERY if total is None else done - self.printed >= total / 10
+        if done > self.printed and due:
+            self.printed, self.printed_at = done, now
+            self.print_line(f"{_count(done, total)} {after}, validation {score(swarm.slots)}")
         if baseline and not baseline.alone and swarm.done == swarm.nodes and not swarm.stopping:
             self._once("alone", f"{COMPARING}: {_count(baseline.rounds_done, baseline.rounds_total)}")
 
     def _once(self, key: str, line: str) -> None:
-        if key not in self._said:
-            self._said.add(key)
-            self.say(line)
+        if key not in self._once_printed:
+            self._once_printed.add(key)
+            self.print_line(line)
 
 
 @contextmanager
-def watching(
+def showing(
     swarm: Swarm, console: Console, *, kinds: Mapping[int, str], baseline: Baseline | None, live: bool
 ) -> Iterator[None]:
-    """Show the swarm while the block runs."""
+    """Show the progress while the block runs."""
     if live and console.is_terminal and not console.is_dumb_terminal:
         view = LiveView(swarm, kinds=kinds, baseline=baseline)
-        # What the workers log is shown above the table, unless it goes to a file.
+        # Redirecting stderr puts the workers' logs above the table.
         with Live(
             view, console=console, refresh_per_second=5, transient=True, redirect_stderr=sys.stderr.isatty()
         ):
@@ -165,50 +166,51 @@ def watching(
         return
     if live:
 
-        def say(line: str) -> None:
+        def print_line(line: str) -> None:
             console.print(line, markup=False, soft_wrap=True)
 
-        lines = StatusLines(swarm, baseline, say, time.monotonic)
-        swarm.on_event = lambda _: lines.look()
+        lines = StatusLines(swarm, baseline, print_line, time.monotonic)
+        swarm.on_event = lambda _: lines.update()
         yield
-        console.print()  # the report begins
+        console.print()  # before the report
         return
     yield
 
 
-def groups_of(seats: Sequence[NodeSlot], rows: int) -> list[tuple[str, Sequence[NodeSlot]]]:
-    """Every node, or as many nodes together as it takes to fit."""
-    if len(seats) <= rows:
-        return [(node_name(s.index), [s]) for s in seats]
-    size = -(-len(seats) // rows)
-    chunks = [seats[i : i + size] for i in range(0, len(seats), size)]
+def groups_of(slots: Sequence[NodeSlot], rows: int) -> list[tuple[str, Sequence[NodeSlot]]]:
+    """One row per node, or per group of nodes where there are too many."""
+    if len(slots) <= rows:
+        return [(node_name(s.index), [s]) for s in slots]
+    size = -(-len(slots) // rows)
+    chunks = [slots[i : i + size] for i in range(0, len(slots), size)]
     return [(f"{node_name(c[0].index)} to {c[-1].index:03d}", c) for c in chunks]
 
 
-def score(seats: Sequence[NodeSlot]) -> str:
-    """The mean accuracy on validation data; the loss where there is no accuracy."""
+def score(slots: Sequence[NodeSlot]) -> str:
+    """The mean validation accuracy, or the loss where there is none."""
     for key in ("val_accuracy", "val_loss"):
-        said = [s.said.get(key) for s in seats]
-        if known := [value for value in said if value is not None and isfinite(value)]:
+        values = [s.last_round.get(key) for s in slots]
+        if known := [value for value in values if value is not None and isfinite(value)]:
             return percent(fmean(known)) if key == "val_accuracy" else f"loss {fmean(known):.4g}"
     return "-"
 
 
-def partners(group: Sequence[NodeSlot], seats: Sequence[NodeSlot]) -> str:
-    """What the node itself has found: its neighbours, its head, or whom it merged with last."""
+def partners(group: Sequence[NodeSlot], slots: Sequence[NodeSlot]) -> str:
+    """The neighbours that the node has chosen, its head, or the senders of the models it merged last."""
     if len(group) != 1:
         return ""
-    seat = group[0]
-    index = {s.node: s.index for s in seats}
-    if found := seat.records.get("neighbours"):
+    slot = group[0]
+    index = {s.node: s.index for s in slots}
+    if found := slot.records.get("neighbours"):
         return f"found {_short(found.get('ids'), index)}"
-    if "head" in seat.said:
-        return f"those with head {seat.said['head']}"
-    return f"tries {_short(seat.said['from'], index)}" if seat.said.get("from") else ""
+    last = slot.last_round
+    if "head" in last:
+        return f"those with head {last['head']}"
+    return f"tries {_short(last['from'], index)}" if last.get("from") else ""
 
 
 def _short(ids: Any, index: Mapping[str, int]) -> str:
-    """Their numbers; a policy of the user's own may call anything so."""
+    """Their indices. A user's policy may record anything under these names."""
     known = sorted({index[i] for i in ids if isinstance(i, str) and i in index}) if isinstance(ids, list) else []
     return " ".join(f"{i:02d}" for i in known[:PARTNERS]) + (" and more" if len(known) > PARTNERS else "")
 
@@ -224,5 +226,4 @@ def _kind(group: Sequence[NodeSlot], kinds: Mapping[int, str]) -> str:
 
 
 def _count(done: int, total: int | None) -> str:
-    """Of all nodes together."""
     return f"{100 * done // total} % of the rounds" if total else f"{done} rounds in all"

@@ -1,4 +1,4 @@
-"""What a swarm is told and what its workers say, as plain JSON. Knows no process and no network."""
+"""What a swarm's parent process sends to its workers, as JSON, and where their files are."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError
 from pfl_node.settings import Settings
 
-START_WAIT = 120.0  # seconds for all nodes to load, at least
+START_WAIT = 120.0  # seconds: the least that a node waits for the others to load
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSpec:
-    """What an experiment wants to know of the nodes (`trace.py`)."""
+    """What an experiment records of the nodes (`trace.py`)."""
 
-    every: int  # rounds from one state to the next
-    messages: bool  # are the senders of models written down?
+    every: int  # rounds between two saved states
+    messages: bool  # record the senders of models
     began: float  # when the swarm was started, in seconds since 1970
-    seconds: float  # that earlier lives of the swarm had before
-    sent: tuple[int, ...]  # bytes that each node had sent in those
-
-    def dump(self) -> dict[str, Any]:
-        return asdict(self)
+    seconds: float  # that the swarm had run before it was resumed
+    sent: tuple[int, ...]  # bytes that each node had sent by then
 
     @classmethod
     def load(cls, raw: Mapping[str, Any]) -> TraceSpec:
@@ -52,7 +49,7 @@ class WorkerSpec:
                 "indices": self.indices,
                 "seed_address": self.seed_address,
                 "out": str(self.out),
-                "trace": self.trace and self.trace.dump(),
+                "trace": self.trace and asdict(self.trace),
             }
         )
 
@@ -69,7 +66,7 @@ class WorkerSpec:
         )
 
     def node_settings(self, index: int) -> Settings:
-        """The settings of one node: its place, its directory, and that it waits for all the others."""
+        """The settings of one node: its place in the task, its directory, and to wait for all others."""
         s = self.settings
         name = node_name(index)
         return s.model_copy(
@@ -79,7 +76,7 @@ class WorkerSpec:
                 "advertise": None,
                 "peer_seed": (self.seed_address,),
                 "data_dir": self.out / "nodes" / name,
-                "http": s.http.model_copy(update={"listen": page_of(s, index)}),
+                "http": s.http.model_copy(update={"listen": page_address(s, index)}),
                 "task": s.task.model_copy(update={"index": index, "nodes": self.nodes}),
                 "start": s.start.model_copy(
                     update={"peers": self.nodes - 1, "wait": max(START_WAIT, s.start.wait)}
@@ -88,24 +85,24 @@ class WorkerSpec:
         )
 
 
-def rows_of(out: Path, name: str) -> Path:
-    """Where the events of a node are."""
+def events_path(out: Path, name: str) -> Path:
+    """The traced events of a node."""
     return out / "rows" / f"{name}.jsonl"
 
 
-def state_of(out: Path, part: int, name: str) -> Path:
-    """Where the state of a node is after `part` times `every` rounds."""
+def state_path(out: Path, part: int, name: str) -> Path:
+    """The state of a node after `part` times `every` rounds."""
     return out / "states" / f"{part:06}" / f"{name}.safetensors"
 
 
-def page_of(settings: Settings, index: int) -> str | None:
-    """Where a node serves its page: node i has the port of the settings + i."""
+def page_address(settings: Settings, index: int) -> str | None:
+    """Node i serves its page on the port of the settings + i."""
     if settings.http.listen is None:
         return None
     _, first = parse_address(settings.http.listen, what="http", any_port=True)
     if not first or first + index > 65535:
-        wrong = f"http {settings.http.listen!r} gives node {index} of the swarm no port"
-        raise ConfigError(f"{wrong}: say a number, node i has that + i")
+        wrong = f"http {settings.http.listen!r} leaves no port for node {index} of the swarm"
+        raise ConfigError(f"{wrong}: give a port number; node i listens on that port + i")
     return f"{settings.http.listen.rpartition(':')[0]}:{first + index}"
 
 
@@ -114,5 +111,5 @@ def node_name(index: int) -> str:
 
 
 def split(nodes: int, workers: int) -> list[tuple[int, ...]]:
-    """Node i goes to worker i mod W, so that every worker has some of each cluster."""
+    """Node i goes to worker i mod W, so that every worker hosts nodes of each cluster."""
     return [tuple(range(w, nodes, workers)) for w in range(min(workers, nodes))]

@@ -1,9 +1,8 @@
-"""Runs a swarm from above: a seed member in this process, worker processes for the nodes. Never imports torch."""
+"""The parent process of a swarm: a seed member here, worker processes for the nodes. Never imports torch."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -13,105 +12,104 @@ from pathlib import Path
 
 from pfl_node.errors import PflError
 from pfl_node.membership.member import Member
+from pfl_node.ops.worker_process import Message, WorkerProcess, cores
 from pfl_node.settings import Settings
 from pfl_node.swarm.messages import TraceSpec, WorkerSpec, node_name, split
-from pfl_node.swarm.process_pipes import ChildPipe, Said
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_service import attach_membership
 
-GRACE = 8.0  # seconds that the nodes have to leave in order
+GRACE = 8.0  # seconds that the nodes have to shut down
 
 
 @dataclass
 class NodeSlot:
-    """What is known of one node from outside."""
+    """What the parent process knows of one node."""
 
     index: int
     node: str = ""  # its id
-    cluster: int | None = None  # the truth, where the task knows it
+    cluster: int | None = None  # the true one, if the task has clusters
     round: int = 0
-    said: Said = field(default_factory=dict)  # its last "round" event
-    records: dict[str, Said] = field(default_factory=dict)  # the last of each of its other events
-    result: Said | None = None
+    last_round: Message = field(default_factory=dict)  # its last "round" event
+    records: dict[str, Message] = field(default_factory=dict)  # the last of each other event
+    result: Message | None = None
 
 
 class Swarm:
-    """N nodes in W processes, all traffic between them real gRPC."""
+    """N nodes in W processes that exchange models over gRPC."""
 
     def __init__(
         self, settings: Settings, *, nodes: int, workers: int | None, out: Path, trace: TraceSpec | None = None
     ) -> None:
         self.settings = settings
         self.nodes = nodes
-        self.shares = split(nodes, workers or _cores())
+        self.shares = split(nodes, workers or cores())
         self.out = out
         self.trace = trace
-        self.seats = [NodeSlot(i) for i in range(nodes)]
+        self.slots = [NodeSlot(i) for i in range(nodes)]
         self.pids: list[int] = []
-        self.imported = 0  # workers that have torch
-        self.cpu = 0.0  # seconds of all workers, after their imports
+        self.imported = 0  # workers that have imported torch
+        self.cpu = 0.0  # seconds of all workers, without their imports
         self.ready = asyncio.Event()  # every node has started
         self.stopping = False
-        self.on_event: Callable[[Said], None] = lambda _: None
-        self.on_kept: Callable[[Said], None] = lambda _: None  # a node of a traced swarm has kept its state
-        self._workers: list[ChildPipe] = []
+        self.on_event: Callable[[Message], None] = lambda _: None
+        self.on_saved: Callable[[Message], None] = lambda _: None  # a traced node has saved its state
+        self._workers: list[WorkerProcess] = []
 
     async def run(self) -> None:
-        """Until every node is done, or has left after `stop`. Raises PflError when a worker fails."""
+        """Until every node has finished, or left after `stop`. Raises PflError when a worker fails."""
         try:
-            # The processes come first: gRPC and fork do not go together.
+            # Before gRPC starts: it does not survive a fork.
             for share in self.shares:
                 self._workers.append(await self._spawn(share))
             async with self._seed() as seed, asyncio.TaskGroup() as group:
                 for worker, share in zip(self._workers, self.shares, strict=True):
-                    group.create_task(self._hear_out(worker, share, seed))
+                    group.create_task(self._follow(worker, share, seed))
         except* PflError as errors:
             raise errors.exceptions[0] from None
         finally:
             await asyncio.gather(*(worker.close() for worker in self._workers))
 
     def stop(self) -> None:
-        """Ask every node to leave in order; who has not done so after a while is ended."""
+        """Ask every node to shut down; kill the workers that have not done so in time."""
         if not self.stopping:
             self.stopping = True
             for worker in self._workers:
-                # One that is still importing has nothing to lose.
-                (worker.stop if worker.heard else worker.kill)()
+                # A worker that is still importing has nothing to save.
+                (worker.stop if worker.responded else worker.kill)()
             asyncio.get_running_loop().call_later(GRACE, self.kill)
             self.on_event({"event": "stopping"})
 
     def kill(self) -> None:
-        """End them all at once."""
         self.stopping = True
         for worker in self._workers:
             worker.kill()
 
     @property
     def started(self) -> int:
-        return sum(1 for seat in self.seats if seat.node)
+        return sum(1 for slot in self.slots if slot.node)
 
     @property
     def done(self) -> int:
-        return sum(1 for seat in self.seats if seat.result is not None)
+        return sum(1 for slot in self.slots if slot.result is not None)
 
     @property
     def rounds_done(self) -> int:
-        """Of all nodes together; a final exchange after the last round is not one of them."""
+        """Of all nodes together, without a final exchange after the last round."""
         most = self.settings.rounds
-        return sum(s.round if most is None else min(s.round, most) for s in self.seats)
+        return sum(s.round if most is None else min(s.round, most) for s in self.slots)
 
     @property
     def rounds_total(self) -> int | None:
         return self.settings.rounds and self.settings.rounds * self.nodes
 
-    async def _spawn(self, share: tuple[int, ...]) -> ChildPipe:
-        worker = await ChildPipe.spawn("pfl_node.swarm.swarm_worker", f"the worker of {_named(share)}")
+    async def _spawn(self, share: tuple[int, ...]) -> WorkerProcess:
+        worker = await WorkerProcess.spawn("pfl_node.swarm.swarm_worker", f"the worker of {_named(share)}")
         self.pids.append(worker.pid)
         return worker
 
     @asynccontextmanager
     async def _seed(self) -> AsyncIterator[str]:
-        """A member that only introduces the nodes to each other; its address."""
+        """A member without a model, through which the nodes join. Yields its address."""
         endpoint = Endpoint()
         me = Member(
             id=secrets.token_hex(8),
@@ -133,45 +131,41 @@ class Swarm:
             await membership.close()
             await endpoint.stop(grace=0)
 
-    async def _hear_out(self, worker: ChildPipe, share: tuple[int, ...], seed: str) -> None:
+    async def _follow(self, worker: WorkerProcess, share: tuple[int, ...], seed: str) -> None:
         if self.stopping:
             worker.kill()
         worker.order(WorkerSpec(self.settings, self.nodes, share, seed, self.out, self.trace).dump())
-        async for said in worker.events():
-            self.on_event(self._hear(said))
+        async for message in worker.messages():
+            self.on_event(self._receive(message))
 
-    def _hear(self, said: Said) -> Said:
-        """Keeps what is of use; what a node's own journal says is taken out of its envelope."""
-        match said["event"]:
+    def _receive(self, message: Message) -> Message:
+        """Update the slots. Returns the message, and of a node's journal row the row itself."""
+        match message["event"]:
             case "imported":
                 self.imported += 1
             case "worked":
-                self.cpu += said["cpu"]
-            case "kept":
-                self.on_kept(said)
+                self.cpu += message["cpu"]
+            case "saved":
+                self.on_saved(message)
             case "result":
-                self.seats[said["index"]].result = said
+                self.slots[message["index"]].result = message
             case "node":
-                self._hear_node(self.seats[said["index"]], said["what"], said["data"])
-                return {**said["data"], "event": said["what"], "index": said["index"]}
-        return said
+                index, event, data = message["index"], message["what"], message["data"]
+                self._journal_row(self.slots[index], event, data)
+                return {**data, "event": event, "index": index}
+        return message
 
-    def _hear_node(self, seat: NodeSlot, event: str, data: Said) -> None:
-        """A policy may record under any name, also under one of ours."""
+    def _journal_row(self, slot: NodeSlot, event: str, data: Message) -> None:
+        """A policy may record under any name, so the shape of the data is checked too."""
         match event, data:
             case "round", {"round": int(number)}:
-                seat.round, seat.said = number + 1, data
+                slot.round, slot.last_round = number + 1, data
             case "started", {"node": str(id), "cluster": cluster}:
-                seat.node, seat.cluster = id, cluster
+                slot.node, slot.cluster = id, cluster
                 if self.started == self.nodes:
                     self.ready.set()
             case _:
-                seat.records[event] = data
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+                slot.records[event] = data
 
 
 def _named(share: tuple[int, ...]) -> str:

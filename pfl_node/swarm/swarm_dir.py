@@ -1,4 +1,4 @@
-"""Where a swarm keeps what its nodes write."""
+"""The directory of a swarm's files."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pfl_node.errors import ConfigError
 
 @contextmanager
 def directory(out: Path | None) -> Iterator[Path]:
-    """The one asked for, or one that is gone afterwards. A run in which no node began leaves nothing there."""
+    """`out`, or a temporary one. If no node got as far as its journal, the directory is removed."""
     if out is None:
         with tempfile.TemporaryDirectory(prefix="pfl-swarm-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
         return
     nodes = out / "nodes"
     if nodes.exists() or (out / "summary.json").exists():
-        raise ConfigError(f"{out} holds an earlier run; give another directory with --out, or remove it first")
+        raise ConfigError(f"{out} holds an earlier run: choose another directory with --out, or remove it")
     made = not out.exists()
     try:
         nodes.mkdir(parents=True)
     except OSError as error:
-        raise ConfigError(f"cannot make {nodes}: {error.strerror or error}") from error
+        raise ConfigError(f"cannot create {nodes}: {error.strerror or error}") from error
     try:
         yield out
     finally:

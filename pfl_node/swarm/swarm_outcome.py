@@ -1,4 +1,4 @@
-"""What came out of a swarm of real nodes, gathered from what its workers said."""
+"""The outcome of a swarm of real nodes, collected from the messages of its workers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pfl_node.sim.outcome import NodeRecord, Outcome
 from pfl_node.swarm.messages import node_name
 from pfl_node.swarm.supervisor import NodeSlot, Swarm
 
-ENDED = ("done", "stopped")  # the states of nodes that left in order
+ENDED = ("done", "stopped")  # the states of nodes that shut down cleanly
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmOutcome(Outcome):
-    """The clock and the network were real: another run gives other figures."""
+    """Clock and network were real, so another run gives other figures."""
 
     failed_calls: Mapping[str, int]  # by call and reason
     wall_seconds: float
@@ -24,15 +24,15 @@ class SwarmOutcome(Outcome):
     processes: int = 1  # that hosted the nodes
 
     @classmethod
-    def of(cls, swarm: Swarm, seconds: float, *, called: Callable[[int], str] = node_name) -> SwarmOutcome:
-        names = {seat.node: called(seat.index) for seat in swarm.seats}
-        results = [seat.result or {} for seat in swarm.seats]
+    def of(cls, swarm: Swarm, seconds: float, *, name_of: Callable[[int], str] = node_name) -> SwarmOutcome:
+        names = {slot.node: name_of(slot.index) for slot in swarm.slots}
+        results = [slot.result or {} for slot in swarm.slots]
         return cls(
             policy=swarm.settings.policy.name,
             task=swarm.settings.task.name,
             seed=swarm.settings.seed,
             rounds=swarm.settings.rounds,
-            nodes=tuple(record(seat, called(seat.index), names) for seat in swarm.seats),
+            nodes=tuple(record(slot, name_of(slot.index), names) for slot in swarm.slots),
             refused=_total(results, "refused"),
             failed_calls=_total(results, "failed_calls"),
             wall_seconds=seconds,
@@ -42,27 +42,27 @@ class SwarmOutcome(Outcome):
 
     @property
     def rounds_done(self) -> tuple[int, int]:
-        """Of the slowest and of the fastest node; a final exchange is not one of them."""
+        """Of the slowest and of the fastest node, without a final exchange."""
         most = [n.rounds if self.rounds is None else min(n.rounds, self.rounds) for n in self.nodes]
         return min(most), max(most)
 
     @property
     def unfinished(self) -> int:
-        """Nodes of which the end is not known."""
+        """Nodes that did not report how they ended."""
         return sum(1 for n in self.nodes if n.state not in ENDED)
 
 
-def record(seat: NodeSlot, id: str, names: Mapping[str, str]) -> NodeRecord:
-    result = seat.result or {}
-    last = {what: seat.said.get(f"test_{what}") for what in ("accuracy", "loss")}
+def record(slot: NodeSlot, id: str, names: Mapping[str, str]) -> NodeRecord:
+    result = slot.result or {}
+    last = {what: slot.last_round.get(f"test_{what}") for what in ("accuracy", "loss")}
     test = result.get("measured", {}).get("test", last)
-    told = result.get("told", {})
-    chosen = told.get("neighbours", {}).get("ids")
+    records = result.get("told", {})
+    chosen = records.get("neighbours", {}).get("ids")
     return NodeRecord(
         id=id,
-        cluster=seat.cluster,
+        cluster=slot.cluster,
         state=result.get("how", "lost"),
-        rounds=seat.round,
+        rounds=slot.round,
         accuracy=test.get("accuracy"),
         loss=test.get("loss"),
         models_sent=sum(result.get("models_sent", {}).values()),
@@ -70,7 +70,7 @@ def record(seat: NodeSlot, id: str, names: Mapping[str, str]) -> NodeRecord:
         bytes_sent=result.get("bytes_sent", 0),
         bytes_received=result.get("bytes_received", 0),
         neighbours=None if chosen is None else tuple(names.get(p, p) for p in chosen),
-        head=told.get("round", {}).get("head"),
+        head=records.get("round", {}).get("head"),
         confusion=result.get("confusion"),
         honest=result.get("honest", True),
         quarantined=tuple(sorted(names.get(p, p) for p in result.get("guard", {}).get("ever", {}))),

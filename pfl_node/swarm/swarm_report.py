@@ -1,4 +1,4 @@
-"""What came out of a swarm, as a short text for people."""
+"""The report of a swarm, printed for people."""
 
 from __future__ import annotations
 
@@ -18,52 +18,49 @@ from pfl_node.swarm.baseline import LocalRun
 from pfl_node.swarm.format import percent, plural, short, size
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
-INTERRUPTED = 130  # what a shell calls a process that Ctrl-C has ended
-PICTURE = 24  # nodes; a bigger picture does not fit a terminal
+INTERRUPTED = 130  # the exit code of a process ended by Ctrl-C
+MATRIX = 24  # nodes; a larger matrix does not fit a terminal
 
 
 @dataclass(frozen=True)
 class SwarmReport:
-    """A run and what it is to be compared and explained with."""
-
     outcome: SwarmOutcome
     alone: LocalRun | None = None  # the same nodes without each other
-    kinds: Mapping[int, str] = field(default_factory=dict)  # what the clusters are called
-    stopped: bool = False  # by somebody, before the end
-    killed: bool = False  # at once: the nodes could not even say how far they were
+    kinds: Mapping[int, str] = field(default_factory=dict)  # names of the clusters
+    stopped: bool = False  # by a signal, before the last round
+    killed: bool = False  # by a second signal: the nodes could not report
     notes: Sequence[str] = ()
 
     @property
-    def worth(self) -> bool:
-        """Is there anything to tell?"""
+    def has_results(self) -> bool:
         return not self.killed and any(n.rounds for n in self.outcome.nodes)
 
     @property
     def code(self) -> int:
-        """Of the process; a run that was ended in order is fine."""
-        return 0 if self.worth else INTERRUPTED
+        """The exit code. Stopping a run is not a failure."""
+        return 0 if self.has_results else INTERRUPTED
 
     def write(self, out: Path) -> None:
-        if self.worth:
+        if self.has_results:
             row = self.outcome.as_dict() | ({"alone": asdict(self.alone)} if self.alone else {})
             write_atomic(out / "summary.json", json.dumps(row, indent=1).encode() + b"\n")
 
     def show(self, console: Console, *, details: bool = False) -> None:
-        if not self.worth:
-            console.print("ended at once" if self.killed else "stopped before a node had learnt something")
+        if not self.has_results:
+            console.print("killed" if self.killed else "stopped before any node finished a round")
             return
         console.print(Text(self.headline(), style="bold"))
         if verdict := self.verdict():
             console.print(verdict, markup=False)
-        for part in (self.scores(), self.picture()):
+        for part in (self.scores(), self.matrix()):
             if part:
                 console.print()
                 console.print(part)
         console.print()
-        for line in (*self.who_found_whom(), *self.cost(details), *self.notes):
+        for line in (*self.neighbour_lines(), *self.cost(details), *self.notes):
             console.print(line, markup=False)
 
-    # -- how well ----------------------------------------------------------------------------------------------
+    # -- accuracy ----------------------------------------------------------------------------------------------
 
     def headline(self) -> str:
         o = self.outcome
@@ -80,11 +77,11 @@ class SwarmReport:
             return ""
         before, after = percent(alone), percent(together)
         change = f"{'rose' if together > alone else 'fell'} from {before} to {after}"
-        told = change if before != after else f"stayed at {after}"
-        return f"Learning with others, the mean accuracy on test data {told}."
+        outcome = change if before != after else f"stayed at {after}"
+        return f"By learning with others, the mean test accuracy {outcome}."
 
     def scores(self) -> Table:
-        """A line for each kind of data, and one for all; only that one where the kinds are not known."""
+        """A row for each cluster, if there are several, and one for all nodes."""
         o = self.outcome
         if o.accuracy is None:
             return self._losses()
@@ -122,20 +119,20 @@ class SwarmReport:
         if self.alone is None:
             return [percent(after)]
         gain = 0.0 if before is None else 100 * (after - before)
-        told = Text("" if before is None else f"{gain:+.1f}", style="green" if gain > 0 else "red")
-        return [percent(before), percent(after), told]
+        change = Text("" if before is None else f"{gain:+.1f}", style="green" if gain > 0 else "red")
+        return [percent(before), percent(after), change]
 
     def kind(self, cluster: int | None) -> str:
         if cluster is None:
             return ""
         return self.kinds.get(cluster, f"cluster {cluster}")
 
-    # -- who found whom ----------------------------------------------------------------------------------------
+    # -- neighbours ----------------------------------------------------------------------------------------
 
-    def picture(self) -> Group | None:
-        """Who chose whom, a row a node."""
+    def matrix(self) -> Group | None:
+        """Which nodes each node chose as neighbours."""
         nodes = self.outcome.nodes
-        if len(nodes) > PICTURE or not any(n.neighbours for n in nodes):
+        if len(nodes) > MATRIX or not any(n.neighbours for n in nodes):
             return None
         known = any(n.cluster is not None for n in nodes)
         legend = "+ the same kind of data, x another kind" if known else "+ chosen"
@@ -145,27 +142,27 @@ class SwarmReport:
             table.add_column(n.id[-2:], justify="right", header_style="dim")
         for n in nodes:
             table.add_row(f"{n.id} {self.kind(n.cluster)}", *(_mark(n, other) for other in nodes))
-        return Group(Text(f"who learns with whom: {legend}"), table)
+        return Group(Text(f"neighbours of each node: {legend}"), table)
 
-    def who_found_whom(self) -> Iterator[str]:
+    def neighbour_lines(self) -> Iterator[str]:
         if found := self.outcome.found:
             yield (
                 f"{percent(found.precision)} of the chosen neighbours have the same kind of data (precision); "
                 f"{percent(found.recall)} of those with the same kind were chosen (recall)."
             )
         if heads := self.outcome.heads:
-            yield "who shares a head with whom:"
+            yield "heads chosen by each kind of data:"
             for cluster, counts in heads.items():
-                told = ", ".join(f"{n} on head {head}" for head, n in counts.items())
-                yield f"  {self.kind(cluster)}: {told}"
+                counted = ", ".join(f"{n} on head {head}" for head, n in counts.items())
+                yield f"  {self.kind(cluster)}: {counted}"
             if len(heads) > 1:
                 yield (
-                    "Each kind of data has found a head of its own."
+                    "Each kind of data has settled on a head of its own."
                     if outcome.settled(heads)
-                    else "The kinds of data have not settled on a head each."
+                    else "The kinds of data have not settled on separate heads."
                 )
 
-    # -- what it cost ------------------------------------------------------------------------------------------
+    # -- cost ------------------------------------------------------------------------------------------
 
     def cost(self, details: bool) -> Iterator[str]:
         o = self.outcome
@@ -176,7 +173,7 @@ class SwarmReport:
         else:
             yield "No model was sent."
         if bad := [n.id for n in o.nodes if not n.honest]:
-            yield f"Malicious: {', '.join(bad)}; what was learned is told of the others."
+            yield f"Malicious: {', '.join(bad)}; accuracies are those of the others."
         if o.refused and details:
             yield "Refused: " + ", ".join(f"{why} {n}" for why, n in o.refused.items())
         if o.unfinished:

@@ -1,7 +1,4 @@
-"""A worker process of a swarm: hosts some of its nodes in one event loop with one trainer.
-
-How it is talked to: `pipes.py`.
-"""
+"""A worker process of a swarm (`ops/worker_process.py`): some of its nodes in one event loop with one trainer."""
 
 from __future__ import annotations
 
@@ -18,41 +15,38 @@ from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node.ports import Job
 from pfl_node.ops.logs import configure_logs
-from pfl_node.ops.loop import run_loop
 from pfl_node.ops.status import details_of
+from pfl_node.ops.worker_process import ParentPipe, leave, serve_once
 from pfl_node.sim.attacks.malicious import role_of
 from pfl_node.store.data_dir import DataDir
 from pfl_node.swarm.messages import WorkerSpec
-from pfl_node.swarm.process_pipes import ParentPipe, leave
 from pfl_node.swarm.trace import Trace
 
-PATIENCE = 20.0  # seconds from being told to stop to the end; more than the parent has, if it lives
+GRACE = 20.0  # seconds to shut down; a parent that is alive kills the process earlier
 
 
 class SwarmWorker:
-    """The nodes of one process."""
-
     def __init__(self, spec: WorkerSpec, parent: ParentPipe) -> None:
         self.spec = spec
         self.parent = parent
         self.trainer = Trainer()
-        self.nodes: dict[int, DaemonNode] = {}  # those whose port is open
-        self.traces: dict[int, Trace] = {}  # if somebody wants them
-        self._imports = 0.0  # seconds
+        self.nodes: dict[int, DaemonNode] = {}  # those that are listening
+        self.traces: dict[int, Trace] = {}  # of an experiment
+        self._imports = 0.0  # CPU seconds
 
     async def run(self) -> None:
-        """Until every node is done or the parent wants no more."""
+        """Until every node has finished or the parent stops the worker."""
         self.parent.on_stop(self.stop)
         await self.trainer.do(lambda _: _import_torch())
         self._imports = time.process_time()
-        self.parent.tell("imported", {})
+        self.parent.send("imported")
         try:
             for index in self.spec.indices:
                 self.nodes[index] = await self._open(index)
             async with asyncio.TaskGroup() as group:
                 for index, node in self.nodes.items():
                     group.create_task(self._run(index, node))
-            self.parent.tell("worked", {"cpu": self._cpu()})
+            self.parent.send("worked", cpu=self._cpu())
         finally:
             await asyncio.gather(*(node.close() for node in self.nodes.values()))
             await self.trainer.close()
@@ -62,10 +56,10 @@ class SwarmWorker:
 
     def stop(self) -> None:
         if len(self.nodes) < len(self.spec.indices):
-            leave()  # nobody has learnt anything, and torch may still be on its way in
+            leave()  # no node has trained, and the import of torch cannot be interrupted
         for node in self.nodes.values():
             node.stop()
-        last = threading.Timer(PATIENCE, leave, (1,))
+        last = threading.Timer(GRACE, leave, (1,))
         last.daemon = True
         last.start()
 
@@ -75,16 +69,16 @@ class SwarmWorker:
         def observe(event: str, data: Mapping[str, Any]) -> None:
             if trace := self.traces.get(index):
                 trace.observe(event, data)
-            self.parent.tell("node", {"index": index, "what": event, "data": data})
+            self.parent.send("node", index=index, what=event, data=data)
 
         node = DaemonNode(settings, DataDir.open(settings.data_dir), self.trainer, observe, role_of=role_of)
         if self.spec.trace:
-            self.traces[index] = Trace(self.spec.trace, node, index, self.spec.out, self._kept)
+            self.traces[index] = Trace(self.spec.trace, node, index, self.spec.out, self._saved)
         await node.start()
         return node
 
-    def _kept(self, facts: dict[str, Any]) -> None:
-        self.parent.tell("kept", {**facts, "worker": self.spec.indices[0], "cpu": self._cpu()})
+    def _saved(self, facts: dict[str, Any]) -> None:
+        self.parent.send("saved", **facts, worker=self.spec.indices[0], cpu=self._cpu())
 
     async def _run(self, index: int, node: DaemonNode) -> None:
         structlog.contextvars.bind_contextvars(node=node.name)
@@ -92,10 +86,9 @@ class SwarmWorker:
         if trace := self.traces.get(index):
             await trace.close()
         last = {"confusion": await self._confusion(node) if how == "done" else None, **details_of(node)}
-        self.parent.tell("result", {"index": index, "how": how, **last})
+        self.parent.send("result", index=index, how=how, **last)
 
     async def _confusion(self, node: DaemonNode) -> list[list[int]] | None:
-        """On its test data."""
         assert node.policy is not None
         found: list[list[int]] | None = await node.trainer.soon(Job("confusion", node.policy.model))
         return found
@@ -105,24 +98,11 @@ def _import_torch() -> None:
     from pfl_node.learning import learner  # noqa: F401
 
 
-def main() -> int:
-    parent = ParentPipe()
-    order = parent.order()
-    if order is None:
-        return 0
-    try:
-        spec = WorkerSpec.load(order)
-        configure_logs(spec.settings.log)
-        run_loop(SwarmWorker(spec, parent).run())
-    except BaseException as error:
-        return parent.failed(_first(error))
-    return 0
-
-
-def _first(error: BaseException) -> BaseException:
-    """What went wrong first; a group of nodes may fail for one reason."""
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+async def run(order: str, parent: ParentPipe) -> None:
+    spec = WorkerSpec.load(order)
+    configure_logs(spec.settings.log)
+    await SwarmWorker(spec, parent).run()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve_once(run))

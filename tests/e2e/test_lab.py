@@ -88,7 +88,7 @@ def test_a_lab_that_was_killed_goes_on_and_ends_as_one_that_was_not(spec: Path) 
 def test_what_is_done_is_not_done_again_and_the_paper_stands_beside_ours(spec: Path) -> None:
     finished(lab(spec, "run", "tiny.toml", "--set", "rounds=5"))
     out, err = finished(lab(spec, "run", "tiny.toml", "--set", "rounds=5"))
-    assert err.count("was done before") == 2
+    assert err.count("already done") == 2
     assert "(90.0" in out
     out, _ = finished(lab(spec, "run", "tiny.toml", "--set", "rounds=5", "--format", "json"))
     rows = json.loads(out)["rows"]

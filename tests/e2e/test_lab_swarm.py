@@ -107,7 +107,7 @@ def test_a_swarm_leaves_what_a_simulation_leaves_and_they_can_be_compared(tmp_pa
     assert "--backend swarm" in json.loads((result / "results.json").read_text())["command"]
     assert list((result / "plots").glob("who*.svg"))
     _, err = in_swarm(tmp_path)
-    assert err.count("was done before") == 1
+    assert err.count("already done") == 1
     _, err = lab(tmp_path, "run", "tiny.toml", "--out", "lab/tiny-quick-swarm", code=2)
     assert err.count("\n") == 1
     assert "holds results of --backend swarm" in err

@@ -80,7 +80,7 @@ def test_ctrl_c_while_torch_is_imported_leaves_nothing(verb: str, tmp_path: Path
         process.says("importing torch")
         children = interrupted(process)
         assert process.wait() == 130
-        assert process.output.splitlines()[-1] == "stopped before a node had learnt something"
+        assert process.output.splitlines()[-1] == "stopped before any node finished a round"
         assert "Traceback" not in process.output
         until(lambda: all_gone(children))
     assert not (tmp_path / "out").exists()
@@ -109,7 +109,7 @@ def test_the_second_ctrl_c_does_not_wait_for_nodes_that_cannot_leave(tmp_path: P
         process.says("stopping")
         process.popen.send_signal(signal.SIGINT)
         assert process.wait() == 130
-        assert process.output.splitlines()[-1] == "ended at once"
+        assert process.output.splitlines()[-1] == "killed"
         assert "Traceback" not in process.output
         until(lambda: all_gone(children))
 
@@ -130,7 +130,7 @@ def test_nodes_that_cannot_leave_are_ended_after_a_while(tmp_path: Path, monkeyp
 
     asyncio.run(asyncio.wait_for(stop_when_it_loads(), DEADLINE))
     assert not any(psutil.pid_exists(pid) for pid in swarm.pids)
-    assert swarm.seats[0].round == 0
+    assert swarm.slots[0].round == 0
 
 
 # -- killed processes ------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_a_worker_that_is_killed_ends_the_swarm_in_one_line(tmp_path: Path) -> N
         assert process.wait() == 1, process.output
         last = process.output.splitlines()[-1]
         assert last.startswith("pfl-node: the worker of node-00")
-        assert last.endswith(f"(process {children[0].pid}) was ended by SIGKILL")
+        assert last.endswith(f"(process {children[0].pid}) was killed by SIGKILL")
         assert "Traceback" not in process.output
         until(lambda: all_gone(children))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.policies import everybody, minority, skewed
-from pfl_node.sim.policy_comparison import PolicyComparison
+from pfl_node.lab.policy_comparison import PolicyComparison
 
 SEEDS = 3
 NOISE = 0.005  # a tie: the paper's own lead of the oracle over PENS is 0.3 points
@@ -14,11 +14,11 @@ pytestmark = pytest.mark.slow
 
 
 def accuracy(found: PolicyComparison, title: str, cluster: str | None = None) -> float:
-    row = found.row(title)
-    assert row.failure is None, row.failure
-    spread = row.accuracy if cluster is None else row.cluster(cluster)
-    assert spread is not None
-    return spread.mean
+    assert title not in found.failures, found.failures[title]
+    path = ("accuracy",) if cluster is None else ("accuracy_by_cluster", cluster)
+    estimate = found.estimate(found.entrant(title), *path)
+    assert estimate is not None
+    return estimate.mean
 
 
 def test_the_oracle_is_as_good_as_pens_which_beats_random_which_beats_local() -> None:

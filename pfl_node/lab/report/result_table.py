@@ -90,7 +90,7 @@ def markdown(found: Results, facts: Mapping[str, str]) -> str:
     blocks = [
         f"# {experiment.title}",
         f"{experiment.paper}. Scale: {experiment.scale}.",
-        _aligned(rows, words_first=2 if "at" in rows[0] else 1),
+        markdown_table(rows, words_first=2 if "at" in rows[0] else 1),
         f"Figures: {phrases.legend(found)}.",
     ]
     if absent := missing(found):
@@ -102,8 +102,8 @@ def markdown(found: Results, facts: Mapping[str, str]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _aligned(rows: Sequence[Sequence[str]], words_first: int) -> str:
-    """Columns of one width, so that the raw text is a table, too; the first are phrases, the others figures."""
+def markdown_table(rows: Sequence[Sequence[str]], words_first: int = 1) -> str:
+    """Padded, so that the source is readable too. The first columns hold words, the others figures."""
     cells = [[text.replace("|", "\\|") for text in row] for row in rows]
     wide = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     marks = ["-" * w if i < words_first else "-" * (w - 1) + ":" for i, w in enumerate(wide)]

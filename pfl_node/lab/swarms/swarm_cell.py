@@ -1,5 +1,5 @@
-"""A process that runs one cell as a swarm of real nodes. Its protocol is in `swarm/process_pipes.py`;
-the swarm ends at once when stdin is closed."""
+"""A process that runs one cell of an experiment as a swarm of real nodes (`ops/worker_process.py`). When its stdin
+ends, it kills the swarm."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ import time
 from typing import Any
 
 from pfl_node.errors import ConfigError, PflError
-from pfl_node.lab.swarms.swarm_checkpoints import SwarmCheckpoints, SwarmMark, joined, standings
-from pfl_node.lab.swarms.swarm_runner import SwarmOrder
+from pfl_node.lab.swarms.swarm_checkpoints import NodeMark, SwarmCheckpoints, SwarmMark, combined
 from pfl_node.ops.logs import configure_logs
-from pfl_node.ops.loop import run_loop
+from pfl_node.ops.worker_process import Message, ParentPipe, leave, serve_once
 from pfl_node.settings import Settings
+from pfl_node.sim.sim_worker import RunOrder
 from pfl_node.sim.simulate import MANY
 from pfl_node.swarm.messages import TraceSpec
-from pfl_node.swarm.process_pipes import ParentPipe, Said, leave
 from pfl_node.swarm.supervisor import Swarm
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
-TELL_EVERY = 0.1  # seconds between two words about progress
-PATIENCE = 300.0  # seconds; nodes that share the cores take turns, and nobody is given up for that
-LOADING = 3600.0  # seconds for all nodes to load; one that cannot ends the swarm anyway
+PATIENCE = 300.0  # seconds; nodes that share cores are slow, and no round should go on without them for that
+LOADING = 3600.0  # seconds for all nodes to load; a node that cannot load ends the swarm anyway
 
 
-def for_turns(settings: Settings) -> Settings:
-    """What is up to the machine and not to the experiment. States are kept by the trace alone."""
+def patient(settings: Settings) -> Settings:
+    """Timeouts that suit many nodes on few cores. No node writes checkpoints: the trace saves their states."""
     patience = max(PATIENCE, settings.round.patience)
     return settings.model_copy(
         update={
@@ -37,97 +35,88 @@ def for_turns(settings: Settings) -> Settings:
 
 
 class SwarmCell:
-    """From its folder to its folder."""
-
-    def __init__(self, order: SwarmOrder, parent: ParentPipe) -> None:
+    def __init__(self, order: RunOrder, parent: ParentPipe) -> None:
+        assert order.out is not None
         self.order = order
         self.parent = parent
-        self.settings = for_turns(order.settings)
-        self.shelf = SwarmCheckpoints(order.out, order.nodes)
+        self.settings = patient(order.settings)
+        self.checkpoints = SwarmCheckpoints(order.out, order.nodes)
         self.began = time.monotonic()
         self.swarm: Swarm | None = None
-        self._kept: dict[int, dict[int, Said]] = {}  # part -> node -> what it said
-        self._told_at = 0.0
+        self._saved: dict[int, dict[int, Message]] = {}  # part -> node -> its message
 
     async def run(self) -> None:
         self.parent.on_stop(self._stop)
-        await self.shelf.vacant()
-        mark = self.shelf.go_on()
-        trace = TraceSpec(self.order.every, self.order.nodes <= MANY, time.time(), mark.wall, mark.sent)
+        await self.checkpoints.wait_until_free()
+        mark = self.checkpoints.resume()
+        order, sent = self.order, mark.sent
+        trace = TraceSpec(order.segment or 1, order.nodes <= MANY, time.time(), mark.wall, sent)
         self.swarm = swarm = Swarm(
-            self.settings, nodes=self.order.nodes, workers=self.order.processes, out=self.shelf.path, trace=trace
+            self.settings, nodes=order.nodes, workers=order.processes, out=self.checkpoints.path, trace=trace
         )
-        for seat, standing in zip(swarm.seats, mark.nodes, strict=True):
-            seat.round = standing.round
-        swarm.on_event = lambda _: self._tell(swarm)
-        swarm.on_kept = lambda said: self._keep(mark, said)
+        for slot, before in zip(swarm.slots, mark.nodes, strict=True):
+            slot.round = before.round
+        swarm.on_event = lambda _: self.parent.progress(lambda: progress(swarm))
+        swarm.on_saved = lambda message: self._save(mark, message)
         await swarm.run()
         if not swarm.stopping:
             self._finish(swarm, mark)
 
     def _stop(self) -> None:
-        """Nothing is lost but what came after the last state, so nobody needs to leave in order."""
+        """Only the rounds since the last saved state are lost, so no node needs to shut down cleanly."""
         if self.swarm is None:
             leave()
         self.swarm.kill()
 
-    def _tell(self, swarm: Swarm) -> None:
-        if (now := time.monotonic()) >= self._told_at + TELL_EVERY:
-            self._told_at = now
-            self.parent.tell("progress", progress(swarm))
-
-    def _keep(self, mark: SwarmMark, said: Said) -> None:
-        """When all have one, it is the swarm's."""
-        part = said["part"]
-        kept = self._kept.setdefault(part, {})
-        kept[said["index"]] = said
-        if len(kept) < self.order.nodes:
+    def _save(self, mark: SwarmMark, message: Message) -> None:
+        """The swarm has a state once every node has saved its own."""
+        part = message["part"]
+        saved = self._saved.setdefault(part, {})
+        saved[message["index"]] = message
+        if len(saved) < self.order.nodes:
             return
         cpu: dict[int, float] = {}
-        for word in kept.values():
-            cpu[word["worker"]] = max(cpu.get(word["worker"], 0.0), word["cpu"])
-        wall = time.monotonic() - self.began
-        self.shelf.keep(SwarmMark(part, standings(mark, kept), mark.wall + wall, mark.cpu + sum(cpu.values())))
-        self._kept = {number: words for number, words in self._kept.items() if number > part}
+        for one in saved.values():
+            cpu[one["worker"]] = max(cpu.get(one["worker"], 0.0), one["cpu"])
+        nodes = tuple(
+            NodeMark(saved[i]["round"], saved[i]["rows"], combined(before.details, saved[i]["details"]))
+            for i, before in enumerate(mark.nodes)
+        )
+        wall = mark.wall + time.monotonic() - self.began
+        self.checkpoints.save(SwarmMark(part, nodes, wall, mark.cpu + sum(cpu.values())))
+        self._saved = {number: rest for number, rest in self._saved.items() if number > part}
 
     def _finish(self, swarm: Swarm, mark: SwarmMark) -> None:
-        for seat, standing in zip(swarm.seats, mark.nodes, strict=True):
-            if seat.result is None or seat.result["how"] != "done":
-                raise PflError(f"{self.shelf.ids[seat.index]} left before its rounds were done")
-            seat.result = joined(standing.details, seat.result)
+        ids = self.checkpoints.ids
+        for slot, before in zip(swarm.slots, mark.nodes, strict=True):
+            if slot.result is None or slot.result["how"] != "done":
+                raise PflError(f"{ids[slot.index]} left before its last round")
+            slot.result = combined(before.details, slot.result)
         swarm.cpu += mark.cpu
         wall = mark.wall + time.monotonic() - self.began
-        outcome = SwarmOutcome.of(swarm, wall, called=self.shelf.ids.__getitem__)
-        self.shelf.finish(outcome)
+        outcome = SwarmOutcome.of(swarm, wall, name_of=ids.__getitem__)
+        self.checkpoints.finish(outcome)
         summary = outcome.as_dict()
         del summary["per_node"]
-        self.parent.tell("done", {"summary": summary})
+        self.parent.send("done", summary=summary)
 
 
 def progress(swarm: Swarm) -> dict[str, Any]:
-    """Over all nodes, and of the slowest."""
+    """Rounds over all nodes, the round of the slowest, and until all have started, how many have."""
     rounds = swarm.settings.rounds or 0
-    slowest = min(rounds, *(seat.round for seat in swarm.seats))
+    slowest = min(rounds, *(slot.round for slot in swarm.slots))
     started = swarm.started if swarm.started < swarm.nodes else None
     return {"done": swarm.rounds_done, "total": swarm.rounds_total, "slowest": slowest, "started": started}
 
 
-def main() -> int:
-    parent = ParentPipe()
-    line = parent.order()
-    if line is None:
-        return 0
-    try:
-        order = SwarmOrder.load(line)
-        if order.settings.rounds is None:
-            raise ConfigError("a run of the lab needs an end: give --set rounds=N")
-        cell = SwarmCell(order, parent)
-        configure_logs(cell.settings.log)
-        run_loop(cell.run())
-    except BaseException as error:
-        return parent.failed(error)
-    return 0
+async def run(line: str, parent: ParentPipe) -> None:
+    order = RunOrder.load(line)
+    if order.settings.rounds is None:
+        raise ConfigError("a run of the lab needs an end: give --set rounds=N")
+    cell = SwarmCell(order, parent)
+    configure_logs(cell.settings.log)
+    await cell.run()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve_once(run))

@@ -1,7 +1,7 @@
-"""Where the swarm of a cell keeps what it needs until it is done, and from what it goes on when it was broken off.
+"""The files from which an interrupted swarm of a cell resumes.
 
-A state of the whole swarm is there when every node has written its own after the same number of rounds. Going on
-from it is as if all nodes had been restarted there: what came later is forgotten, messages in flight are lost.
+The swarm has a state once every node has saved its own after the same number of rounds. Resuming restarts all
+nodes from there: later events are discarded, and messages in flight are lost.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from pfl_node.errors import ConfigError, PflError
 from pfl_node.sim.faults import node_ids
 from pfl_node.store.atomic import sync_directory, write_atomic
 from pfl_node.store.data_dir import DataDir
-from pfl_node.swarm.messages import node_name, rows_of, state_of
+from pfl_node.swarm.messages import events_path, node_name, state_path
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
-ADDED = ("models_sent", "models_received", "refused", "failed_calls")  # counters by peer or by reason
-LOOK = 0.25  # seconds between two looks at nodes that are leaving
-LEAVING = 40.0  # seconds; a worker without a parent has 20
+COUNTERS = ("models_sent", "models_received", "refused", "failed_calls")  # by peer or by reason
+POLL = 0.25  # seconds
+LEAVING = 40.0  # seconds; a worker without a parent ends after 20
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One node at a state of the swarm."""
+class NodeMark:
+    """One node in a state of the swarm."""
 
     round: int = 0  # the next one
-    rows: int = 0  # bytes of its events until then
-    details: Mapping[str, Any] | None = None  # its counters and what it has told
+    rows: int = 0  # bytes of its event file at that time
+    details: Mapping[str, Any] | None = None  # its counters and its last records
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmMark:
-    """A state of the swarm; the first one is before the first round."""
+    """A state of the swarm. Part 0 is the beginning."""
 
     part: int
-    nodes: tuple[Standing, ...]
+    nodes: tuple[NodeMark, ...]
     wall: float = 0.0
     cpu: float = 0.0
 
@@ -53,44 +53,44 @@ class SwarmMark:
 
 
 class SwarmCheckpoints:
-    """`await vacant()`, `go_on()`, `keep(...)` as often as there is something, `finish(...)`."""
+    """In this order: `wait_until_free`, `resume`, any number of `save`, `finish`."""
 
     def __init__(self, out: Path, nodes: int) -> None:
         self.out = out  # the cell's folder
         self.path = out / "swarm"
-        self.ids = node_ids(nodes)  # as in a simulation, so that all draw the same graphs and seeds
+        self.ids = node_ids(nodes)  # the ids of a simulation, so that nodes draw the same graphs and seeds
         self.names = [node_name(index) for index in range(nodes)]
 
-    async def vacant(self) -> None:
-        """Nodes whose processes lost their parent leave by themselves; wait for them."""
+    async def wait_until_free(self) -> None:
+        """Worker processes that lost their parent end by themselves; wait for them."""
         end = asyncio.get_running_loop().time() + LEAVING
         for home in sorted((self.path / "nodes").glob("*")):
             while why := _in_use(home):
                 if asyncio.get_running_loop().time() > end:
-                    raise PflError(f"another run is under way in {self.out}: {why}")
-                await asyncio.sleep(LOOK)
+                    raise PflError(f"another run is active in {self.out}: {why}")
+                await asyncio.sleep(POLL)
 
-    def go_on(self) -> SwarmMark:
-        """From the last state, or from nothing."""
+    def resume(self) -> SwarmMark:
+        """Prepare the data directories from the last state, or from nothing."""
         mark = self._read()
         shutil.rmtree(self.path / "nodes", ignore_errors=True)
         if mark.part == 0:
             shutil.rmtree(self.path, ignore_errors=True)
         (self.path / "rows").mkdir(parents=True, exist_ok=True)
-        for id, name, standing in zip(self.ids, self.names, mark.nodes, strict=True):
+        for id, name, node in zip(self.ids, self.names, mark.nodes, strict=True):
             home = DataDir.open(self.path / "nodes" / name)
             home.adopt(id)
             home.close()
-            rows_of(self.path, name).touch()
-            os.truncate(rows_of(self.path, name), standing.rows)
+            events_path(self.path, name).touch()
+            os.truncate(events_path(self.path, name), node.rows)
             if mark.part:
-                shutil.copyfile(state_of(self.path, mark.part, name), home.checkpoint)
+                shutil.copyfile(state_path(self.path, mark.part, name), home.checkpoint)
         return mark
 
-    def keep(self, mark: SwarmMark) -> None:
-        """The events before it are on disk first; older states are not needed any more."""
+    def save(self, mark: SwarmMark) -> None:
+        """Sync the events first, then write the mark, then delete older states."""
         for name in self.names:
-            with rows_of(self.path, name).open("rb") as file:
+            with events_path(self.path, name).open("rb") as file:
                 os.fsync(file.fileno())
         write_atomic(self.path / "mark.json", json.dumps(asdict(mark)).encode())
         for folder in (self.path / "states").glob("*"):
@@ -98,10 +98,10 @@ class SwarmCheckpoints:
                 shutil.rmtree(folder)
 
     def finish(self, outcome: SwarmOutcome) -> None:
-        """One journal and the summary; the rest is not needed any more."""
+        """Merge the event files into one journal, write the summary, delete the rest."""
         journal = self.out / "journal.jsonl"
         part = journal.with_name(f"{journal.name}.part")
-        rows = [_rows(rows_of(self.path, name)) for name in self.names]
+        rows = [_rows(events_path(self.path, name)) for name in self.names]
         with part.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(line for _, line in heapq.merge(*rows, key=lambda row: row[0]))
         part.replace(journal)
@@ -110,46 +110,37 @@ class SwarmCheckpoints:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _read(self) -> SwarmMark:
-        """One that is not whole is none."""
-        first = SwarmMark(0, tuple(Standing() for _ in self.ids))
+        """Part 0 if there is no complete mark."""
+        first = SwarmMark(0, tuple(NodeMark() for _ in self.ids))
         try:
             raw = json.loads((self.path / "mark.json").read_text(encoding="utf-8"))
-            mark = SwarmMark(**{**raw, "nodes": tuple(Standing(**node) for node in raw["nodes"])})
+            mark = SwarmMark(**{**raw, "nodes": tuple(NodeMark(**node) for node in raw["nodes"])})
         except (OSError, ValueError, KeyError, TypeError):
             return first
-        return mark if len(mark.nodes) == len(self.ids) and self._is_there(mark) else first
+        return mark if len(mark.nodes) == len(self.ids) and self._is_complete(mark) else first
 
-    def _is_there(self, mark: SwarmMark) -> bool:
-        rows = [rows_of(self.path, name) for name in self.names]
-        return all(state_of(self.path, mark.part, name).exists() for name in self.names) and all(
+    def _is_complete(self, mark: SwarmMark) -> bool:
+        rows = [events_path(self.path, name) for name in self.names]
+        return all(state_path(self.path, mark.part, name).exists() for name in self.names) and all(
             file.exists() and file.stat().st_size >= node.rows for file, node in zip(rows, mark.nodes, strict=True)
         )
 
 
-def standings(mark: SwarmMark, said: Mapping[int, Mapping[str, Any]]) -> tuple[Standing, ...]:
-    """Of what all nodes said when they had kept their states."""
-    words = (said[index] for index in range(len(mark.nodes)))
-    return tuple(
-        Standing(word["round"], word["rows"], joined(before.details, word["details"]))
-        for word, before in zip(words, mark.nodes, strict=True)
-    )
-
-
-def joined(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any]:
-    """What a node tells of two lives of it, as if they had been one."""
+def combined(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any]:
+    """The details of a node over two incarnations, as if it had never been restarted."""
     if before is None:
         return dict(after)
-    sums: dict[str, Any] = {key: _added(before.get(key), after.get(key)) for key in ADDED}
+    sums: dict[str, Any] = {key: _sum(before.get(key), after.get(key)) for key in COUNTERS}
     sums |= {f"bytes_{way}": before[f"bytes_{way}"] + after[f"bytes_{way}"] for way in ("sent", "received")}
     return {**before, **after, **sums, "told": {**before.get("told", {}), **after.get("told", {})}}
 
 
-def _added(before: Mapping[str, int] | None, after: Mapping[str, int] | None) -> dict[str, int]:
+def _sum(before: Mapping[str, int] | None, after: Mapping[str, int] | None) -> dict[str, int]:
     return dict(Counter(before or {}) + Counter(after or {}))
 
 
 def _in_use(home: Path) -> str | None:
-    """By whom, in words."""
+    """Who uses the data directory; None: nobody."""
     try:
         DataDir.open(home).close()
     except ConfigError as error:

@@ -1,4 +1,7 @@
-"""Many schedules, over worker processes: what they say in sum, and which of them break a rule."""
+"""Many fault schedules, spread over worker processes: their totals, and those that broke a rule.
+
+Run as a program it is such a worker process (`ops/worker_process.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,30 +13,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pfl_node.errors import PflError
+from pfl_node.ops.worker_process import Message, ParentPipe, serve
 from pfl_node.settings.load import load_settings
-from pfl_node.sim.process_pool import Said, run_all
+from pfl_node.sim.process_pool import run_all
 from pfl_node.testing.schedules.generator import draw
 from pfl_node.testing.schedules.trial import run
 
-MODULE = "pfl_node.testing.schedules.campaign_worker"
-BATCH = 25  # schedules that a worker is told at once
-SHOWN = 3  # findings of a schedule that are told
+MODULE = "pfl_node.testing.schedules.campaign"
+BATCH = 25  # schedules in one order to a worker
+SHOWN = 3  # violations reported of one schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Some schedules."""
+class Batch:
+    """A range of seeds, one schedule each."""
 
     first: int
     number: int
-    policies: tuple[str, ...] = ()  # none: all there are
+    policies: tuple[str, ...] = ()  # none: all built-in ones
     sets: tuple[str, ...] = ()
 
     def dump(self) -> str:
         return json.dumps([self.first, self.number, self.policies, self.sets])
 
     @classmethod
-    def load(cls, line: str) -> Asked:
+    def load(cls, line: str) -> Batch:
         first, number, policies, sets = json.loads(line)
         return cls(first, number, tuple(policies), tuple(sets))
 
@@ -43,8 +47,8 @@ class Asked:
 
 
 @dataclass
-class Told:
-    """What came out of some schedules; plain values only, as it travels as JSON."""
+class Totals:
+    """Of some schedules; plain values only, because they travel as JSON."""
 
     schedules: int = 0
     checked: Counter[str] = field(default_factory=Counter)
@@ -64,54 +68,62 @@ class Told:
 
     @property
     def digest(self) -> str:
-        """One for all journals: the same on every machine, in how many processes ever."""
+        """Of all journals. It depends neither on the machine nor on the number of processes."""
         return hashlib.sha256("".join(self.digests).encode()).hexdigest()[:16]
 
 
 def knobs_of(sets: Sequence[str]) -> dict[str, Any]:
-    """Those that the user sets, which are not drawn."""
+    """The knobs that the user sets, which are not drawn at random."""
     return load_settings(sets=[text for text in sets if text.strip().startswith("policy.")]).policy.options
 
 
-def try_some(asked: Asked) -> Told:
-    told, knobs = Told(), knobs_of(asked.sets)
-    for seed in asked.seeds:
-        trial = run(draw(seed, asked.policies, knobs), asked.sets)
-        told.schedules += 1
-        told.checked.update(trial.checked)
-        told.counts.update(trial.counts)
-        told.policies[trial.schedule.policy] += 1
-        told.digests.append(trial.digest)
-        told.seconds += trial.seconds
+def run_batch(batch: Batch) -> Totals:
+    totals, knobs = Totals(), knobs_of(batch.sets)
+    for seed in batch.seeds:
+        trial = run(draw(seed, batch.policies, knobs), batch.sets)
+        totals.schedules += 1
+        totals.checked.update(trial.checked)
+        totals.counts.update(trial.counts)
+        totals.policies[trial.schedule.policy] += 1
+        totals.digests.append(trial.digest)
+        totals.seconds += trial.seconds
         if trial.broken:
-            findings = [str(finding) for finding in trial.broken[:SHOWN]]
-            told.broken.append({"seed": seed, "policy": trial.schedule.policy, "findings": findings})
-    return told
+            findings = [str(violation) for violation in trial.broken[:SHOWN]]
+            totals.broken.append({"seed": seed, "policy": trial.schedule.policy, "findings": findings})
+    return totals
 
 
-def try_all(asked: Asked, workers: int, watch: Callable[[int], None] | None = None) -> Told:
-    """`watch` hears how many are done. With one worker everything happens in this process."""
+def run_campaign(batch: Batch, workers: int, on_progress: Callable[[int], None] | None = None) -> Totals:
+    """`on_progress` receives the number of schedules done. One worker means this process."""
     batches = [
-        Asked(first, min(BATCH, asked.seeds.stop - first), asked.policies, asked.sets)
-        for first in range(asked.first, asked.seeds.stop, BATCH)
+        Batch(first, min(BATCH, batch.seeds.stop - first), batch.policies, batch.sets)
+        for first in range(batch.first, batch.seeds.stop, BATCH)
     ]
-    told, done = Told(), 0
+    totals, done = Totals(), 0
     if workers == 1 or len(batches) == 1:
-        for batch in batches:
-            told.add(vars(try_some(batch)))
-            if watch:
-                watch(told.schedules)
-        return told
+        for part in batches:
+            totals.add(vars(run_batch(part)))
+            if on_progress:
+                on_progress(totals.schedules)
+        return totals
 
-    def heard(number: int, said: Said) -> None:
+    def on_message(number: int, message: Message) -> None:
         nonlocal done
-        if said["event"] == "done":
+        if message["event"] == "done":
             done += batches[number].number
-            if watch:
-                watch(done)
+            if on_progress:
+                on_progress(done)
 
-    for said in run_all(batches, workers, heard, MODULE):
-        if said["event"] != "done":
-            raise PflError(f"a worker did not come through: {said['why']}")
-        told.add(said["summary"])
-    return told
+    for message in run_all(batches, workers, on_message, MODULE):
+        if message["event"] != "done":
+            raise PflError(f"a worker failed: {message['why']}")
+        totals.add(message["summary"])
+    return totals
+
+
+def _serve(order: str, parent: ParentPipe) -> None:
+    parent.send("done", summary=vars(run_batch(Batch.load(order))))
+
+
+if __name__ == "__main__":
+    serve(_serve)

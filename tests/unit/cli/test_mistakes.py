@@ -45,7 +45,7 @@ from tests.unit.cli.run_command import Shell
             "--ca), or add --insecure if you trust this network",
         ),
         ("status 127.0.0.1", "address '127.0.0.1' must be HOST:PORT, for example 127.0.0.1:7000 or [::1]:7000"),
-        ("sim --listen 127.0.0.1:0", "no such option --listen: it is about one node, pfl-node sim runs many"),
+        ("sim --listen 127.0.0.1:0", "no such option --listen: it is for a single node, pfl-node sim runs many"),
         (
             "peers a:1 --listen b:2",
             "no such option --listen: known: --ca, --cert, --data-dir, --format, --key, --timeout",

@@ -1,4 +1,4 @@
-"""Swarms, seats and reports without a process."""
+"""Swarms, slots and reports without a process."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def swarm(nodes: int, *, rounds: int | None = 10, workers: int = 2, **given: Any
 
 def started(made: Swarm) -> Swarm:
     made.imported = len(made.shares)
-    for seat in made.seats:
-        seat.node, seat.cluster = f"id{seat.index}", int(seat.index >= made.nodes / 2)
+    for slot in made.slots:
+        slot.node, slot.cluster = f"id{slot.index}", int(slot.index >= made.nodes / 2)
     made.ready.set()
     return made
 
 
 def after(made: Swarm, rounds: int, **said: Any) -> Swarm:
     """Every node has done so many rounds and says this."""
-    for seat in made.seats:
-        seat.round, seat.said = rounds, {"val_accuracy": 0.5, **said}
+    for slot in made.slots:
+        slot.round, slot.last_round = rounds, {"val_accuracy": 0.5, **said}
     return made
 
 

@@ -18,7 +18,7 @@ def test_by_default_half_of_them_see_the_digits_upside_down() -> None:
     assert groups(digits(), 12) == [(6, "upright"), (6, "upside down")]
     told = opening(digits(), 12)
     assert "12 nodes, each with its own private handwritten digits." in told
-    assert "6 see them upright, 6 see them upside down; nobody is told who is who." in told
+    assert "6 see them upright, 6 see them upside down; no node knows which others see them the same way." in told
 
 
 @pytest.mark.parametrize(
@@ -63,18 +63,19 @@ def test_of_two_nodes_one_sees_them_upside_down() -> None:
 def test_a_single_node_has_nobody_to_learn_with() -> None:
     told = opening(digits(), 1)
     assert told.startswith("1 node with its own private handwritten digits, upright.")
-    assert "nobody to learn with" in told
+    assert "no one to learn with" in told
     assert "others" not in told
 
 
 def test_nothing_is_claimed_about_a_task_of_the_users_own() -> None:
     mine = settings(task={"name": "some/where/hospital.py:ward", "angles": [0, 180]})
     assert kinds(mine) == {}
-    assert opening(mine, 3).startswith("3 nodes, each with its own private data of hospital.py:ward. Each tries")
+    assert opening(mine, 3).startswith("3 nodes, each with its own private data of hospital.py:ward. Each scores")
 
 
 def test_a_policy_of_the_users_own_is_not_explained() -> None:
-    assert opening(settings(policy={"name": "mine.py:Mine"}), 4).endswith("nobody is told who is who.")
+    text = opening(settings(policy={"name": "mine.py:Mine"}), 4)
+    assert text.endswith("no node knows which others see them the same way.")
 
 
 def test_alone_nobody_would_tell_anybody() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pfl_node.swarm.baseline import Baseline, LocalRun
-from pfl_node.swarm.live_view import EVERY, LiveView, StatusLines, state_of, watching
+from pfl_node.swarm.live_view import EVERY, LiveView, StatusLines, phase_of, showing
 from pfl_node.swarm.supervisor import Swarm
 from tests.unit.swarm.made_swarms import after, drawn, paper, settings, started, swarm, text
 
@@ -28,18 +28,18 @@ def test_from_the_beginning_it_says_what_is_going_on() -> None:
     (line,) = screen(made)
     assert "starting 2 processes: importing torch takes a few seconds" in line
     made.imported = 1
-    assert "importing torch" in state_of(made)
+    assert "importing torch" in phase_of(made)
     made.imported = 2
-    assert state_of(made) == "the nodes find each other: 0 of 4"
-    made.seats[0].node = "id0"
-    assert state_of(made) == "the nodes find each other: 1 of 4"
-    assert state_of(started(made)) == "learning with pens"
+    assert phase_of(made) == "nodes are joining: 0 of 4"
+    made.slots[0].node = "id0"
+    assert phase_of(made) == "nodes are joining: 1 of 4"
+    assert phase_of(started(made)) == "training with pens"
     made.stopping = True
-    assert "Ctrl-C once more" in state_of(made)
+    assert "press Ctrl-C again" in phase_of(made)
 
 
 def test_one_process_is_called_one() -> None:
-    assert "starting 1 process:" in state_of(swarm(1, workers=8))
+    assert "starting 1 process:" in phase_of(swarm(1, workers=8))
 
 
 # -- the table -------------------------------------------------------------------------------------------------
@@ -47,13 +47,13 @@ def test_one_process_is_called_one() -> None:
 
 def test_every_node_of_a_small_swarm_has_a_row() -> None:
     made = after(started(swarm(4)), 3, **{"from": ["id1", "id0", "id1"]})
-    made.seats[2].records["neighbours"] = {"ids": ["id3"]}
+    made.slots[2].records["neighbours"] = {"ids": ["id3"]}
     lines = screen(made)
     assert lines[0] == "pens on digits: 4 nodes in 2 processes"
     assert lines[1].split() == ["node", "sees", "digits", "round", "validation", "learns", "with"]
     assert lines[2].split() == ["node-000", "upright", "3/10", "50.0", "%", "tries", "00", "01"]
     assert lines[4].split() == ["node-002", "upside", "down", "3/10", "50.0", "%", "found", "03"]
-    assert "learning with pens" in lines[6]
+    assert "training with pens" in lines[6]
     assert "30 % of the rounds" in lines[6]
 
 
@@ -66,7 +66,7 @@ def test_heads_are_shown_and_a_column_with_nothing_to_say_is_not() -> None:
 
 def test_a_large_swarm_is_shown_in_groups_that_fit_the_terminal() -> None:
     made = after(started(swarm(100)), 2)
-    made.seats[0].round = 1
+    made.slots[0].round = 1
     lines = screen(made, height=30)
     assert len(lines) <= 30
     assert lines[2].split()[:4] == ["node-000", "to", "004", "upright"]
@@ -75,8 +75,8 @@ def test_a_large_swarm_is_shown_in_groups_that_fit_the_terminal() -> None:
 
 def test_no_line_is_wider_than_the_terminal() -> None:
     made = after(started(swarm(60)), 2, **{"from": [f"id{i}" for i in range(60)]})
-    for seat in made.seats:
-        seat.records["neighbours"] = {"ids": [f"id{i}" for i in range(60)]}
+    for slot in made.slots:
+        slot.records["neighbours"] = {"ids": [f"id{i}" for i in range(60)]}
     baseline = comparison(60)
     baseline.begun = True
     for width in (80, 100):
@@ -100,11 +100,11 @@ def test_the_comparison_has_a_bar_and_can_be_skipped_in_the_end() -> None:
     made, baseline = after(started(swarm(2)), 10), comparison(2)
     assert "alone" not in "".join(screen(made, baseline=baseline))
     baseline.begun, baseline.rounds_done = True, 5
-    assert "the same nodes alone, to compare" in screen(made, baseline=baseline)[-1]
+    assert "the same nodes alone, for comparison" in screen(made, baseline=baseline)[-1]
     assert "25 % of the rounds" in screen(made, baseline=baseline)[-1]
     assert "Ctrl-C" not in screen(made, baseline=baseline)[-1]
-    for seat in made.seats:
-        seat.result = {}
+    for slot in made.slots:
+        slot.result = {}
     assert "Ctrl-C skips this" in screen(made, baseline=baseline)[-1]
     baseline.alone = LocalRun(0.5, 1.0, {})
     assert "Ctrl-C" not in screen(made, baseline=baseline)[-1]
@@ -127,13 +127,13 @@ def test_plain_lines_tell_the_start_and_every_tenth() -> None:
     assert said == ["starting 2 processes: importing torch takes a few seconds"]
     clock.now += 4
     started(made)
-    lines.look()
-    lines.look()
+    lines.update()
+    lines.update()
     assert said[1:] == ["10 nodes ready after 4 s"]
     for rounds in range(1, 11):
         after(made, rounds)
-        lines.look()
-        lines.look()
+        lines.update()
+        lines.update()
     assert len(said) == 12
     assert said[2] == "10 % of the rounds after 4 s, validation 50.0 %"
     assert said[-1] == "100 % of the rounds after 4 s, validation 50.0 %"
@@ -145,7 +145,7 @@ def test_a_run_without_an_end_says_a_line_now_and_then() -> None:
     for rounds in range(1, 100):
         clock.now += EVERY / 10
         after(made, rounds)
-        lines.look()
+        lines.update()
     assert said[1] == "3 nodes ready after 1 s"
     assert len(said) == 2 + 9
     assert said[2].startswith("30 rounds in all after 10 s")
@@ -154,12 +154,12 @@ def test_a_run_without_an_end_says_a_line_now_and_then() -> None:
 def test_plain_lines_tell_what_is_waited_for_in_the_end() -> None:
     made, said, baseline = after(started(swarm(2)), 10), list[str](), comparison(2)
     lines = StatusLines(made, baseline, said.append, Clock())
-    for seat in made.seats:
-        seat.result = {}
+    for slot in made.slots:
+        slot.result = {}
     baseline.rounds_done = 10
-    lines.look()
-    lines.look()
-    assert said[-1] == "the same nodes alone, to compare: 50 % of the rounds"
+    lines.update()
+    lines.update()
+    assert said[-1] == "the same nodes alone, for comparison: 50 % of the rounds"
     assert len([line for line in said if "alone" in line]) == 1
 
 
@@ -167,7 +167,7 @@ def test_plain_lines_tell_that_it_stops() -> None:
     made, said = started(swarm(2)), list[str]()
     lines = StatusLines(made, None, said.append, Clock())
     made.stopping = True
-    lines.look()
+    lines.update()
     assert said[-1].startswith("stopping")
 
 
@@ -176,7 +176,7 @@ def test_plain_lines_tell_that_it_stops() -> None:
 
 def test_elsewhere_than_on_a_terminal_there_are_no_control_codes() -> None:
     made, console = swarm(2), paper(terminal=False)
-    with watching(made, console, kinds=KINDS, baseline=None, live=True):
+    with showing(made, console, kinds=KINDS, baseline=None, live=True):
         started(made)
         made.on_event({"event": "started"})
     written = console.file.getvalue()  # type: ignore[attr-defined]
@@ -186,7 +186,7 @@ def test_elsewhere_than_on_a_terminal_there_are_no_control_codes() -> None:
 
 def test_on_a_terminal_the_table_is_gone_afterwards() -> None:
     made, console = after(started(swarm(2)), 3), paper(terminal=True)
-    with watching(made, console, kinds=KINDS, baseline=None, live=True):
+    with showing(made, console, kinds=KINDS, baseline=None, live=True):
         pass
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert "node-001" in written
@@ -200,6 +200,6 @@ def test_nothing_is_shown_when_nobody_wants_it() -> None:
     made = swarm(2)
     for terminal in (True, False):
         console = paper(terminal=terminal)
-        with watching(made, console, kinds=KINDS, baseline=None, live=False):
+        with showing(made, console, kinds=KINDS, baseline=None, live=False):
             made.on_event({"event": "started"})
         assert text(console) == ""

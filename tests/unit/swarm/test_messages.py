@@ -50,7 +50,7 @@ def test_node_i_serves_its_page_on_port_plus_i() -> None:
     assert page("[::1]:8100", 2) == "[::1]:8102"
     assert page(None, 2) is None
     for impossible in ("127.0.0.1:0", "127.0.0.1:65534"):
-        with pytest.raises(ConfigError, match="gives node 2 of the swarm no port"):
+        with pytest.raises(ConfigError, match="leaves no port for node 2 of the swarm"):
             page(impossible, 2)
 
 

@@ -58,5 +58,5 @@ def test_a_run_in_which_nobody_began_can_be_repeated_in_the_same_place(tmp_path:
 
 def test_a_place_that_cannot_be_made_is_the_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot make"), directory(tmp_path / "file"):
+    with pytest.raises(ConfigError, match="cannot create"), directory(tmp_path / "file"):
         pass

@@ -7,8 +7,8 @@ from pfl_node.swarm.swarm_outcome import SwarmOutcome
 from tests.unit.swarm.made_swarms import after, outcome, record, started, swarm
 
 
-def result(seat: NodeSlot, **told: object) -> None:
-    seat.result = {
+def result(slot: NodeSlot, **told: object) -> None:
+    slot.result = {
         "how": "done",
         "measured": {"test": {"accuracy": 0.9, "loss": 0.3}},
         "told": told,
@@ -16,7 +16,7 @@ def result(seat: NodeSlot, **told: object) -> None:
         "models_received": {"id1": 4},
         "bytes_sent": 500,
         "bytes_received": 400,
-        "refused": {"flood": seat.index},
+        "refused": {"flood": slot.index},
         "failed_calls": {"send gone": 1},
     }
 
@@ -27,8 +27,8 @@ def made() -> Swarm:
 
 def test_a_node_is_told_by_its_last_words() -> None:
     ended = made()
-    for seat in ended.seats:
-        result(seat, neighbours={"ids": ["id0", "gone"]}, round={"head": 1})
+    for slot in ended.slots:
+        result(slot, neighbours={"ids": ["id0", "gone"]}, round={"head": 1})
     ended.cpu = 4.5
     o = SwarmOutcome.of(ended, seconds=9.0)
     node = o.nodes[2]

@@ -34,14 +34,14 @@ def test_the_whole_report_of_a_policy_that_chooses_neighbours() -> None:
         shown(SwarmReport(outcome(*PENS), ALONE, KINDS))
         == """\
 pens on digits: 4 nodes, 10 rounds, 12 s
-Learning with others, the mean accuracy on test data rose from 80.0 % to 86.0 %.
+By learning with others, the mean test accuracy rose from 80.0 % to 86.0 %.
 
 test accuracy  nodes   alone  with pens
 upright            2  85.0 %     90.0 %  +5.0
 upside down        2  83.0 %     82.0 %  -1.0
 all                4  80.0 %     86.0 %  +6.0
 
-who learns with whom: + the same kind of data, x another kind
+neighbours of each node: + the same kind of data, x another kind
                       00  01  02  03
 node-000 upright       o   +   .   .
 node-001 upright       +   o   x   .
@@ -58,7 +58,7 @@ def test_a_policy_with_heads_tells_who_shares_one() -> None:
     nodes = [record(i, i // 2, head=1 - i // 2, models_sent=1, bytes_sent=5000) for i in range(4)]
     told = shown(SwarmReport(outcome(*nodes, policy="facade"), kinds=KINDS))
     assert "  upright: 2 on head 1\n  upside down: 2 on head 0\n" in told
-    assert "Each kind of data has found a head of its own." in told
+    assert "Each kind of data has settled on a head of its own." in told
     assert "4 models were sent over gRPC, 20 kB." in told
     mixed = shown(SwarmReport(outcome(record(0, 0, head=0), record(1, 0, head=1), record(2, 1, head=0))))
     assert "cluster 0: 1 on head 0, 1 on head 1" in mixed
@@ -81,7 +81,7 @@ def test_without_clusters_there_is_one_line() -> None:
 def test_who_chose_whom_is_drawn_without_clusters_too() -> None:
     nodes = (record(0, None, neighbours=("node-001",)), record(1, None, neighbours=()))
     told = shown(SwarmReport(outcome(*nodes)))
-    assert "who learns with whom: + chosen" in told
+    assert "neighbours of each node: + chosen" in told
     assert "x" not in told.partition("who learns with whom")[2].partition("\n\n")[0]
     assert "precision" not in told
 
@@ -150,12 +150,12 @@ def test_a_final_exchange_is_not_counted_as_a_round() -> None:
 
 def test_when_there_is_nothing_to_report_it_says_so(tmp_path: Path) -> None:
     early = SwarmReport(outcome(NodeRecord("node-000", state="lost")), stopped=True)
-    assert shown(early) == "stopped before a node had learnt something"
+    assert shown(early) == "stopped before any node finished a round"
     assert early.code == INTERRUPTED
     early.write(tmp_path)
     assert list(tmp_path.iterdir()) == []
     killed = SwarmReport(outcome(record(0)), stopped=True, killed=True)
-    assert shown(killed) == "ended at once"
+    assert shown(killed) == "killed"
     assert killed.code == INTERRUPTED
 
 
@@ -180,4 +180,4 @@ def test_the_next_steps_are_a_list() -> None:
 def test_who_was_malicious_is_told() -> None:
     nodes = (record(0, accuracy=0.9), record(1, accuracy=0.1, honest=False))
     told = shown(SwarmReport(outcome(*nodes)))
-    assert "Malicious: node-001; what was learned is told of the others." in told
+    assert "Malicious: node-001; accuracies are those of the others." in told

@@ -31,7 +31,7 @@ from pfl_node.sim.node import SimNode
 from pfl_node.sim.sim_driver import SimDriver
 from pfl_node.steps import Average
 from pfl_node.testing.schedules import RULES, Schedule, command, draw, run
-from pfl_node.testing.schedules.campaign import Asked, try_all, try_some
+from pfl_node.testing.schedules.campaign import Batch, run_batch, run_campaign
 from pfl_node.testing.schedules.shrink import shrink
 from pfl_node.types import Offer
 
@@ -80,13 +80,13 @@ def test_knobs_that_are_given_are_not_drawn() -> None:
 
 @pytest.mark.parametrize("first", range(0, 180, 18))
 def test_every_policy_holds_what_must_hold(first: int) -> None:
-    told = try_some(Asked(first, 18))
+    told = run_batch(Batch(first, 18))
     assert told.broken == []
     assert set(told.policies) == set(POLICIES)
 
 
 def test_every_rule_is_looked_at() -> None:
-    assert set(try_some(Asked(180, 20)).checked) == set(RULES)
+    assert set(run_batch(Batch(180, 20)).checked) == set(RULES)
 
 
 def test_the_journals_are_the_same_in_every_process(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_journals_are_the_same_in_every_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_schedules_hold_what_must_hold() -> None:
-    told = try_all(Asked(0, MANY), os.cpu_count() or 1)
+    told = run_campaign(Batch(0, MANY), os.cpu_count() or 1)
     assert told.broken == []
     assert told.schedules == MANY
     assert set(told.checked) == set(RULES)

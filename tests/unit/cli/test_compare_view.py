@@ -5,18 +5,20 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pfl_node.cli.compare_view import bars, show
+from pfl_node.cli.compare_view import show
+from pfl_node.cli.lab_view import progress_bars
 from pfl_node.cli.sim import apart
 from pfl_node.errors import ConfigError
+from pfl_node.lab.policy_comparison import Entrant, PolicyComparison
+from pfl_node.lab.scale_knobs import Fit
 from pfl_node.policies import POLICIES, policies_in
 from pfl_node.settings import Settings
 from pfl_node.settings.load import load_settings
-from pfl_node.sim.policy_comparison import Entrant, Heard, PolicyComparison, PolicyRow
-from pfl_node.sim.scale_knobs import Fit
 from tests.unit.cli.run_command import Shell
 
 QUICK = ("sim", "--nodes", "2", "--rounds", "1", "--set", "train.steps=1")
@@ -68,14 +70,14 @@ def test_when_nobody_can_run_the_reason_is_the_answer(shell: Shell) -> None:
     ("words", "line"),
     [
         ("--policy pens,penz", "unknown policy 'penz': did you mean 'pens'?"),
-        ("--policy ,", "--policy names none: give one, several with commas between them, or all"),
+        ("--policy ,", "--policy is empty: name a policy, several separated by commas, or all"),
         (
             "--policy pens,el --set policy.degre=3",
             "policy.degre is not a knob of pens, el: did you mean 'degree'?",
         ),
         ("--policy all --set policy.nope=3", "policy.nope is not a knob of any of the "),
-        ("--policy all --set policy.penz.T=3", "policy.penz.T: no 'penz' runs here; did you mean 'pens'?"),
-        ("--policy pens --set policy.el.T=3", "policy.el.T: no 'el' runs here; known: pens"),
+        ("--policy all --set policy.penz.T=3", "policy.penz.T: 'penz' is not run; did you mean 'pens'?"),
+        ("--policy pens --set policy.el.T=3", "policy.el.T: 'el' is not run; known: pens"),
         ("--policy pens --set policy.pens.TT=3", "policy.TT is not a knob of Pens: did you mean 'T'?"),
         ("--policy pens --seeds 2 --set policy.T=x", "policy.T = 'x': "),
         ("--policy all --task digit", "there is no task 'digit'; did you mean 'digits'?"),
@@ -91,7 +93,7 @@ def test_a_mistake_is_one_line_before_anything_runs(shell: Shell, words: str, li
 def test_where_nothing_can_be_written_nothing_runs(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     line = shell.failure(*QUICK, "--policy", "all", "--out", str(tmp_path / "file"))
-    assert line.startswith(f"cannot make {tmp_path / 'file'}: ")
+    assert line.startswith(f"cannot create {tmp_path / 'file'}: ")
 
 
 def test_one_policy_takes_its_own_knobs_too(shell: Shell) -> None:
@@ -133,9 +135,9 @@ def test_variables_find_the_spelling_of_knobs_of_several_policies() -> None:
 
 
 def test_the_table_for_people_ends_with_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
-    ran = PolicyRow(Entrant("pens", "pens", fit=Fit({"T": 20})), (RUN,))
-    lost = PolicyRow(Entrant("el", "el"), failure="no time")
-    show(PolicyComparison(Settings(rounds=40), 20, range(3, 4), (ran, lost)))
+    entrants = [Entrant("pens", "pens", fit=Fit({"T": 20})), Entrant("el", "el", refusal="no time")]
+    planned = PolicyComparison.plan(Settings(rounds=40, seed=3), entrants, nodes=20)
+    show(replace(planned, last={planned.cells[0]: {"event": "done", "summary": RUN}}))
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
         "digits, 20 nodes, 40 rounds, seed 3",
         "policy accuracy models MB CPU s",
@@ -155,10 +157,13 @@ def test_on_a_terminal_one_sees_which_policy_and_seed_is_running(monkeypatch: py
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with bars(2) as watch:
-        assert watch is not None
-        for event in ({"event": "progress", "done": 1, "total": 4}, {"event": "failed", "why": "x"}):
-            watch(Heard("pens", 1, event))
-        watch(Heard("el", 1, {"event": "progress", "done": 1, "total": 4}))
+    entrants = [Entrant(name, name) for name in ("pens", "el")]
+    planned = PolicyComparison.plan(Settings(rounds=4, seed=1), entrants, nodes=1)
+    with progress_bars(planned.experiment) as on_cell:
+        assert on_cell is not None
+        pens, el = planned.cells
+        on_cell(pens, {"event": "progress", "done": 1, "total": 4})
+        on_cell(pens, {"event": "failed", "why": "x"})
+        on_cell(el, {"event": "progress", "done": 1, "total": 4})
     assert "el, seed 1" in screen.getvalue()
     assert "2 runs" in screen.getvalue()

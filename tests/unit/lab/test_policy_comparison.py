@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pfl_node.errors import ConfigError
+from pfl_node.lab import comparison_table
+from pfl_node.lab.experiment import Cell
+from pfl_node.lab.policy_comparison import Entrant, PolicyComparison, compare, enter
+from pfl_node.lab.results import Estimate
+from pfl_node.lab.scale_knobs import Fit
+from pfl_node.ops.worker_process import Message
 from pfl_node.settings import EvalSettings, Settings, TaskSettings, TrainSettings
-from pfl_node.sim import comparison_table, process_pool, simulate
-from pfl_node.sim.policy_comparison import Entrant, Heard, PolicyComparison, PolicyRow, Spread, compare, enter
-from pfl_node.sim.process_pool import Said, run_all
-from pfl_node.sim.scale_knobs import Fit
-from pfl_node.sim.sim_worker import WorkerOrder, reason
+from pfl_node.sim import simulate
+from pfl_node.sim.process_pool import run_all
+from pfl_node.sim.sim_worker import RunOrder
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = Settings(rounds=2, train=TrainSettings(steps=1), device="cpu")
@@ -52,7 +58,7 @@ def test_knobs_fit_unless_the_papers_own_are_wanted() -> None:
             "policy.degre is not a knob of pens, el: did you mean 'degree'?",
         ),
         (["pens", "el"], {"own": {"el": {"T": 3}}}, "el: policy.T is not a knob of El: known: .*degree.*"),
-        (["pens", "el"], {"own": {"pen": {"T": 3}}}, "policy.pen.T: no 'pen' runs here; did you mean 'pens'?"),
+        (["pens", "el"], {"own": {"pen": {"T": 3}}}, "policy.pen.T: 'pen' is not run; did you mean 'pens'?"),
         (["pens", "el"], {"own": {"pens": {"T": 0}}}, "pens: policy.T = 0: .* 1 .*"),
         (["pens", "el"], {"shared": {"degree": 0}}, "policy.degree = 0: .* 1 .*"),
     ],
@@ -83,16 +89,17 @@ def test_users_policies_go_without_their_folder_unless_they_have_one_name(tmp_pa
 
 def test_each_run_is_what_a_simulation_alone_is(tmp_path: Path) -> None:
     entrants = enter(["local", "el", "feded"], {}, {}, nodes=4, rounds=2)
-    heard: list[Heard] = []
-    found = compare(QUICK, entrants, nodes=4, seeds=2, workers=2, out=tmp_path, watch=heard.append)
+    heard: list[tuple[Cell, Message]] = []
+    planned = PolicyComparison.plan(QUICK, entrants, nodes=4, seeds=2)
+    found = planned.run(workers=2, out=tmp_path, on_cell=lambda *message: heard.append(message))
     for title in ("local", "el"):
-        for seed, run in enumerate(found.row(title).runs):
-            assert run | TIMES == alone(title, seed) | TIMES
+        for seed, run in enumerate(found.runs(found.entrant(title))):
+            assert {**run, **TIMES} == alone(title, seed) | TIMES
             assert json.loads((tmp_path / title / str(seed) / "summary.json").read_text())["loss"] == run["loss"]
             assert (tmp_path / title / str(seed) / "journal.jsonl").exists()
-    assert [row.entrant.title for row in found.rows][-1] == "feded"
-    assert (found.row("feded").failure or "").startswith("policy feded needs auxiliary samples")
-    ends = sorted((h.title, h.seed, h.said["event"]) for h in heard if h.said["event"] != "progress")
+    assert sorted(entrant.title for entrant in found.ran) == ["el", "local"]
+    assert found.failures["feded"].startswith("policy feded needs auxiliary samples")
+    ends = sorted((cell.run, cell.seed, m["event"]) for cell, m in heard if m["event"] != "progress")
     assert ends == [
         *(("el", seed, "done") for seed in (0, 1)),
         *(("feded", seed, "failed") for seed in (0, 1)),
@@ -101,13 +108,13 @@ def test_each_run_is_what_a_simulation_alone_is(tmp_path: Path) -> None:
 
 
 def test_how_often_and_on_what_models_are_measured_is_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[WorkerOrder] = []
+    seen: list[RunOrder] = []
 
-    def note(orders: Sequence[WorkerOrder], workers: int, heard: object) -> list[Said]:
+    def note(orders: Sequence[RunOrder], workers: int, on_message: object) -> list[Message]:
         seen.extend(orders)
         return [{"event": "failed", "why": "it was not meant to run"} for _ in orders]
 
-    monkeypatch.setattr("pfl_node.sim.policy_comparison.run_all", note)
+    monkeypatch.setattr("pfl_node.lab.policy_comparison.run_all", note)
     for asked in (EvalSettings(), EvalSettings(on=("test",)), EvalSettings(every=3)):
         compare(QUICK.model_copy(update={"eval": asked}), enter(["el"], {}, {}, nodes=4, rounds=2), nodes=4)
     assert [(o.settings.eval.every, o.settings.eval.on) for o in seen] == [
@@ -133,20 +140,22 @@ def alone(policy: str, seed: int) -> dict[str, Any]:
 def frail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers without torch, which do what the task's name says."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(process_pool, "MODULE", "tests.unit.sim.failing_worker")
 
 
-def orders(*tasks: str) -> list[WorkerOrder]:
-    return [WorkerOrder(Settings(rounds=1, task=TaskSettings(name=task)), nodes=1) for task in tasks]
+FAILING = "tests.unit.sim.failing_worker"
+
+
+def orders(*tasks: str) -> list[RunOrder]:
+    return [RunOrder(Settings(rounds=1, task=TaskSettings(name=task)), nodes=1) for task in tasks]
 
 
 @pytest.mark.usefixtures("frail")
 def test_answers_come_in_the_order_of_the_orders_and_a_dead_worker_is_replaced() -> None:
-    found = run_all(orders("a", "die", "kill", "b", "c"), 2, lambda number, said: None)
+    found = run_all(orders("a", "die", "kill", "b", "c"), 2, lambda number, message: None, FAILING)
     assert [said.get("summary") or said["why"] for said in found] == [
         "a",
-        "its process ended with code 3",
-        "its process was ended by SIGKILL",
+        "its process exited with code 3",
+        "its process was killed by SIGKILL",
         "b",
         "c",
     ]
@@ -156,13 +165,13 @@ def test_answers_come_in_the_order_of_the_orders_and_a_dead_worker_is_replaced()
 def test_whoever_stops_a_comparison_leaves_no_process_behind() -> None:
     pids: list[int] = []
 
-    def stop(number: int, said: Said) -> None:
-        pids.append(said["pid"])
+    def stop(number: int, message: Message) -> None:
+        pids.append(message["pid"])
         if len(pids) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_all(orders("hang", "hang", "a"), 2, stop)
+        run_all(orders("hang", "hang", "a"), 2, stop, FAILING)
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -170,15 +179,8 @@ def test_whoever_stops_a_comparison_leaves_no_process_behind() -> None:
 
 def test_an_order_is_the_same_at_the_other_end() -> None:
     task = TaskSettings.model_validate({"name": "digits", "angles": [0], "alpha": 0.1})
-    order = WorkerOrder(QUICK.model_copy(update={"task": task}), 7, ("loss:0.1", "crash:n003@2"), Path("x/y"))
-    assert WorkerOrder.load(order.dump()) == order
-
-
-def test_a_failure_is_one_line_and_a_bug_of_ours_shows_its_way(capsys: pytest.CaptureFixture[str]) -> None:
-    assert reason(ConfigError("no\nsuch thing")) == "no such thing"
-    assert capsys.readouterr().err == ""
-    assert reason(KeyError("x")) == "KeyError: 'x'"
-    assert "KeyError" in capsys.readouterr().err
+    order = RunOrder(QUICK.model_copy(update={"task": task}), 7, ("loss:0.1", "crash:n003@2"), Path("x/y"))
+    assert RunOrder.load(order.dump()) == order
 
 
 # -- the table -------------------------------------------------------------------------------------------------
@@ -189,36 +191,60 @@ def run(accuracy: float, **more: Any) -> dict[str, Any]:
     return figures | {"models_sent": 1200, "bytes_sent": 3_400_000, "cpu_seconds": 1.25} | more
 
 
-def found(*rows: PolicyRow, seeds: int = 2) -> PolicyComparison:
-    return PolicyComparison(Settings(rounds=40), 20, range(seeds), rows)
+Row = tuple[Entrant, list[dict[str, Any]] | str]  # its runs, or why it failed
 
 
-PENS = PolicyRow(
+def found(*rows: Row, seeds: int = 2) -> PolicyComparison:
+    entrants = [entrant for entrant, _ in rows]
+    planned = PolicyComparison.plan(Settings(rounds=40), entrants, nodes=20, seeds=seeds)
+    outcomes = {entrant.title: outcome for entrant, outcome in rows}
+    last: dict[Cell, Message] = {}
+    for cell in planned.cells:
+        outcome = outcomes[cell.run]
+        if isinstance(outcome, str):
+            last[cell] = {"event": "failed", "why": outcome}
+        else:
+            last[cell] = {"event": "done", "summary": outcome[cell.seed]}
+    return replace(planned, last=last)
+
+
+PENS: Row = (
     Entrant("pens", "pens", {"m": 1}, Fit({"T": 20, "m": 2})),
-    (run(0.9, neighbours={"precision": 1.0, "recall": 0.5}), run(0.95, neighbours={"precision": None})),
+    [run(0.9, neighbours={"precision": 1.0, "recall": 0.5}), run(0.95, neighbours={"precision": None})],
 )
-LOCAL = PolicyRow(Entrant("local", "local"), (run(0.8), run(0.82)))
-FEDED = PolicyRow(Entrant("feded", "feded", fit=Fit(rounds=1)), failure="it needs auxiliary samples")
+LOCAL: Row = (Entrant("local", "local"), [run(0.8), run(0.82)])
+FEDED: Row = (Entrant("feded", "feded", fit=Fit(rounds=1)), "it needs auxiliary samples")
 
 
 def test_a_figure_over_seeds_has_a_mean_and_its_ends_and_gaps_do_not_count() -> None:
-    assert Spread.of([0.5, None, 1.0]) == Spread(0.75, 0.5, 1.0)
-    assert Spread.of([None]) is None
-    assert PENS.spread("neighbours", "precision") == Spread(1.0, 1.0, 1.0)
-    assert LOCAL.spread("neighbours", "precision") is None
+    estimate = Estimate.of([0.5, None, 1.0])
+    assert estimate is not None
+    assert (estimate.mean, estimate.low, estimate.high) == (0.75, 0.5, 1.0)
+    assert Estimate.of([None]) is None
+    both = found(PENS, LOCAL)
+    assert both.estimate(PENS[0], "neighbours", "precision") == Estimate((1.0,))
+    assert both.estimate(LOCAL[0], "neighbours", "precision") is None
+
+
+def test_a_policy_that_fails_with_one_seed_has_failed() -> None:
+    both = found(LOCAL, FEDED)
+    half = {**both.last, both.cells[1]: {"event": "failed", "why": "it broke"}}
+    assert replace(both, last=half).failures["local"] == "it broke (seed 1)"
+    assert both.failures == {"feded": "it needs auxiliary samples"}
 
 
 def test_the_table_has_a_row_for_each_policy_and_says_what_was_run() -> None:
-    assert comparison_table.markdown(found(PENS, LOCAL, FEDED)).splitlines() == [
+    lines = comparison_table.markdown(found(LOCAL, PENS, FEDED)).splitlines()
+    assert [re.sub(" +", " ", line) for line in lines] == [
         "# digits, 20 nodes, 40 rounds, seeds 0 to 1",
         "",
         comparison_table.legend(found(PENS)),
         "",
         "| policy | accuracy | cluster 0 | cluster 1 | fair | precision | recall | models | MB | CPU s |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        re.sub(" +", " ", lines[5]),
         "| pens | 92.5 (90.0-95.0) | 92.5 (90.0-95.0) | 50.0 (50.0-50.0) "
         "| 92.5 | 100.0 | 50.0 | 1,200 | 3.4 | 1.2 |",
-        "| local | 81.0 (80.0-82.0) | 81.0 (80.0-82.0) | 50.0 (50.0-50.0) | 81.0 |  |  | 1,200 | 3.4 | 1.2 |",
+        "| local | 81.0 (80.0-82.0) | 81.0 (80.0-82.0) | 50.0 (50.0-50.0) | 81.0 | | | 1,200 | 3.4 | 1.2 |",
         "",
         "- feded did not run: it needs auxiliary samples",
         "- pens: T=20 (fitted), m=1 (given)",
@@ -226,14 +252,14 @@ def test_the_table_has_a_row_for_each_policy_and_says_what_was_run() -> None:
 
 
 def test_what_nobody_has_is_no_column() -> None:
-    one = PolicyRow(Entrant("local", "local"), (run(0.8, accuracy_by_cluster={"0": 0.8}),))
+    one: Row = (Entrant("local", "local"), [run(0.8, accuracy_by_cluster={"0": 0.8})])
     assert comparison_table.columns(found(one, seeds=1)) == ["policy", "accuracy", "models", "MB", "CPU s"]
-    assert comparison_table.cells(found(one, seeds=1), one) == ["local", "80.0", "1,200", "3.4", "1.2"]
+    assert comparison_table.cells(found(one, seeds=1), one[0]) == ["local", "80.0", "1,200", "3.4", "1.2"]
 
 
 def test_policies_with_the_same_knobs_share_a_line() -> None:
-    rows = [PolicyRow(Entrant(n, n, fit=Fit({"C": 0.5})), LOCAL.runs) for n in ("fedavg", "fedprox")]
-    one_shot = PolicyRow(Entrant("feded", "feded", fit=Fit(rounds=1)), LOCAL.runs)
+    rows: list[Row] = [(Entrant(n, n, fit=Fit({"C": 0.5})), LOCAL[1]) for n in ("fedavg", "fedprox")]
+    one_shot: Row = (Entrant("feded", "feded", fit=Fit(rounds=1)), LOCAL[1])
     assert comparison_table.knobs(found(*rows, LOCAL, one_shot)) == [
         "fedavg, fedprox: C=0.5 (fitted)",
         "feded: rounds=1 (fitted)",

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pfl_node.errors import ConfigError, PflError
-from pfl_node.swarm.process_pipes import ChildPipe, Said
+from pfl_node.ops.worker_process import Message, WorkerProcess
 
 ROOT = Path(__file__).parents[3]
 LONG = 60.0  # seconds, on a busy machine
@@ -25,8 +25,8 @@ def the_child_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def child(order: str | None) -> AsyncIterator[ChildPipe]:
-    made = await ChildPipe.spawn("tests.unit.swarm.child_process", "the child")
+async def child(order: str | None) -> AsyncIterator[WorkerProcess]:
+    made = await WorkerProcess.spawn("tests.unit.ops.child_process", "the child")
     try:
         if order:
             made.order(json.dumps(order))
@@ -40,16 +40,16 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, LONG))
 
 
-async def all_of(made: ChildPipe) -> list[Said]:
-    return [said async for said in made.events()]
+async def all_of(made: WorkerProcess) -> list[Message]:
+    return [said async for said in made.messages()]
 
 
 def test_what_the_child_tells_arrives_and_what_it_prints_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> None:
         async with child("answer") as made:
-            assert not made.heard
+            assert not made.responded
             assert await all_of(made) == [{"event": "answer", "text": "ä\n", "number": 1}]
-            assert made.heard
+            assert made.responded
 
     run(work())
     out, err = capsys.readouterr()
@@ -61,7 +61,7 @@ def test_a_child_that_is_asked_to_stop_ends_in_order() -> None:
     async def work() -> None:
         async with child("wait") as made:
             heard = []
-            async for said in made.events():
+            async for said in made.messages():
                 heard.append(said["event"])
                 if said["event"] == "ready":
                     made.stop()
@@ -83,7 +83,7 @@ def test_a_child_that_is_stopped_before_its_order_does_nothing() -> None:
 def test_a_child_that_hangs_is_killed_and_that_is_no_failure() -> None:
     async def work() -> None:
         async with child("hang") as made:
-            async for _ in made.events():
+            async for _ in made.messages():
                 made.kill()
 
     run(work())
@@ -92,7 +92,7 @@ def test_a_child_that_hangs_is_killed_and_that_is_no_failure() -> None:
 def test_closing_ends_a_child_that_nobody_heard_out() -> None:
     async def work() -> None:
         async with child("hang") as made:
-            await anext(made.events())
+            await anext(made.messages())
 
     run(work())
 
@@ -106,9 +106,9 @@ def test_closing_ends_a_child_that_nobody_heard_out() -> None:
         (
             "their bug",
             ConfigError,
-            r"^your code failed \(child.py, line \d+\): ZeroDivisionError: division by zero$",
+            r"^your code failed \(child_process.py, line \d+\): ZeroDivisionError: division by zero$",
         ),
-        ("exit", PflError, r"^the child \(process \d+\) ended with code 3$"),
+        ("exit", PflError, r"^the child \(process \d+\) exited with code 3$"),
     ],
 )
 def test_a_child_that_fails_is_an_error_in_one_line(order: str, error: type[PflError], text: str) -> None:
@@ -125,7 +125,7 @@ def test_a_child_that_somebody_kills_is_named() -> None:
     async def work() -> None:
         async with child("hang") as made:
             psutil.Process(made.pid).kill()
-            with pytest.raises(PflError, match=rf"^the child \(process {made.pid}\) was ended by SIGKILL$"):
+            with pytest.raises(PflError, match=rf"^the child \(process {made.pid}\) was killed by SIGKILL$"):
                 await all_of(made)
 
     run(work())

@@ -1,4 +1,4 @@
-"""A child process for tests: does what its first line says. `python -m tests.unit.swarm.child_process`"""
+"""A child process for tests: does what its first line says. `python -m tests.unit.ops.child_process`"""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import sys
 import time
 
 from pfl_node.errors import PflError, TaskError
-from pfl_node.swarm.process_pipes import ParentPipe, leave
+from pfl_node.ops.worker_process import ParentPipe, leave
 
 
 async def until_stopped(parent: ParentPipe) -> None:
     stop = asyncio.Event()
     parent.on_stop(stop.set)
-    parent.tell("ready", {})
+    parent.send("ready")
     await stop.wait()
-    parent.tell("stopped", {})
+    parent.send("stopped")
 
 
 def main() -> int:
@@ -28,11 +28,11 @@ def main() -> int:
         case "answer":
             print("printed by a task")
             print("logged", file=sys.stderr)
-            parent.tell("answer", {"text": "ä\n", "number": 1})
+            parent.send("answer", text="ä\n", number=1)
         case "wait":
             asyncio.run(until_stopped(parent))
         case "hang":
-            parent.tell("ready", {})
+            parent.send("ready")
             time.sleep(600)
         case "mistake":
             return parent.failed(TaskError("your task"))

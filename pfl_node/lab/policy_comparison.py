@@ -1,0 +1,216 @@
+"""Several policies or seeds on the same data (`sim --policy a,b --seeds 3`): an experiment without a spec file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pfl_node.errors import ConfigError, nearest
+from pfl_node.lab.experiment import Cell, Experiment
+from pfl_node.lab.measures import Found, summary_value
+from pfl_node.lab.results import Estimate, Results
+from pfl_node.lab.runner import OnCell
+from pfl_node.lab.scale_knobs import Fit, fit
+from pfl_node.ops.worker_process import Message, cores
+from pfl_node.policies import configure, load_policy
+from pfl_node.policies.base import Policy
+from pfl_node.settings import PolicySettings, Settings
+from pfl_node.sim.process_pool import run_all
+from pfl_node.sim.sim_worker import RunOrder
+
+Knobs = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A policy to compare, and the knobs that differ from its defaults."""
+
+    name: str
+    title: str  # unique among the entrants
+    given: Knobs = field(default_factory=dict)  # by the user
+    fit: Fit = field(default_factory=Fit)  # to the size of the run
+    refusal: str | None = None  # why it cannot run
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        return {**self.fit.knobs, **self.given}
+
+
+@dataclass(frozen=True)
+class PolicyComparison:
+    """`plan` it, then `run` it."""
+
+    settings: Settings  # of all entrants
+    entrants: tuple[Entrant, ...]
+    nodes: int
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]  # without those of entrants that cannot run
+    last: Mapping[Cell, Message] = field(default_factory=dict)  # the message that ended each run
+
+    @classmethod
+    def plan(
+        cls, settings: Settings, entrants: Sequence[Entrant], *, nodes: int, seeds: int = 1
+    ) -> PolicyComparison:
+        """With consecutive seeds, starting at that of the settings."""
+        numbers = tuple(range(settings.seed, settings.seed + seeds))
+        able = [entrant for entrant in entrants if not entrant.refusal]
+        folders = _folders([entrant.title for entrant in able])
+        cells = tuple(
+            Cell(e.title, "", seed, nodes, _settings(settings, e, seed), f"{folders[e.title]}/{seed}")
+            for e in able
+            for seed in numbers
+        )
+        return cls(settings, tuple(entrants), nodes, numbers, cells)
+
+    def run(
+        self,
+        *,
+        faults: Sequence[str] = (),
+        out: Path | None = None,
+        workers: int | None = None,
+        on_cell: OnCell | None = None,
+    ) -> PolicyComparison:
+        """The number of workers changes no figure but the CPU seconds."""
+        orders = [
+            RunOrder(c.settings, c.nodes, tuple(faults), out / c.folder if out else None) for c in self.cells
+        ]
+
+        def on_message(number: int, message: Message) -> None:
+            if on_cell:
+                on_cell(self.cells[number], message)
+
+        last = run_all(orders, workers or cores(), on_message) if orders else []
+        return replace(self, last=dict(zip(self.cells, last, strict=True)))
+
+    @property
+    def experiment(self) -> Experiment:
+        return Experiment("comparison", "", "", "", "quick", self.seeds, self.cells, ("accuracy",))
+
+    @cached_property
+    def results(self) -> Results:
+        done = {cell: Found(m["summary"]) for cell, m in self.last.items() if m["event"] == "done"}
+        return Results(self.experiment, done)
+
+    @property
+    def ran(self) -> list[Entrant]:
+        """The most accurate first."""
+        means = {e.title: found.mean for e in self.entrants if (found := self.estimate(e, "accuracy"))}
+        ran = [entrant for entrant in self.entrants if entrant.title not in self.failures]
+        return sorted(ran, key=lambda entrant: -means.get(entrant.title, 0.0))
+
+    @cached_property
+    def failures(self) -> dict[str, str]:
+        """By title. An entrant that fails with one seed has failed."""
+        found = {entrant.title: entrant.refusal for entrant in self.entrants if entrant.refusal}
+        failed = [(cell, m["why"]) for cell, m in self.last.items() if m["event"] == "failed"]
+        for cell, why in failed:
+            alone = sum(other.run == cell.run for other, _ in failed) < len(self.seeds)
+            found.setdefault(cell.run, f"{why} (seed {cell.seed})" if alone else why)
+        return found
+
+    @property
+    def clusters(self) -> list[str]:
+        return sorted(
+            {c for found in self.results.found.values() for c in found.summary["accuracy_by_cluster"]}, key=int
+        )
+
+    def entrant(self, title: str) -> Entrant:
+        return next(entrant for entrant in self.entrants if entrant.title == title)
+
+    def runs(self, entrant: Entrant) -> list[Mapping[str, Any]]:
+        """The summaries, in the order of the seeds."""
+        return [self.results.found[cell].summary for cell in self.results.cells(entrant.title, "")]
+
+    def estimate(self, entrant: Entrant, *path: str) -> Estimate | None:
+        """A figure of summary.json over the seeds; None: no run has it."""
+        value = summary_value(*path)
+        return Estimate.of(value(self.results.found[c]) for c in self.results.cells(entrant.title, ""))
+
+
+def compare(settings: Settings, entrants: Sequence[Entrant], *, nodes: int, seeds: int = 1) -> PolicyComparison:
+    return PolicyComparison.plan(settings, entrants, nodes=nodes, seeds=seeds).run()
+
+
+def _settings(settings: Settings, entrant: Entrant, seed: int) -> Settings:
+    """Unless the user sets `eval.every`, models are evaluated after the last round only: it costs CPU time."""
+    rounds = entrant.fit.rounds or settings.rounds
+    evaluation = settings.eval
+    if "every" not in evaluation.model_fields_set:
+        evaluation = evaluation.model_copy(update={"every": rounds or 1})
+    policy = PolicySettings.model_validate({"name": entrant.name, **entrant.knobs})
+    return settings.model_copy(update={"policy": policy, "seed": seed, "rounds": rounds, "eval": evaluation})
+
+
+def _folders(titles: Sequence[str]) -> dict[str, str]:
+    """A unique directory name for each title."""
+    found: dict[str, str] = {}
+    for title in titles:
+        plain = name = re.sub(r"[^\w.-]+", "-", title)
+        number = 2
+        while name in found.values():
+            name, number = f"{plain}-{number}", number + 1
+        found[title] = name
+    return found
+
+
+# -- the entrants ----------------------------------------------------------------------------------------------
+
+
+def enter(
+    names: Sequence[str], shared: Knobs, own: Mapping[str, Knobs], *, nodes: int, rounds: int, fitted: bool = True
+) -> list[Entrant]:
+    """`shared` knobs go to every policy that has them, `own` knobs to one policy. An unknown name or knob is an
+    error. If only some policies accept a shared value, the others get a `refusal`."""
+    classes = {name: load_policy(name) for name in names}
+    check_own(own, names)
+    titles, entrants = _titles(names), []
+    for name, cls in classes.items():
+        given = {k: v for k, v in shared.items() if k in cls.Config.model_fields} | dict(own.get(name, {}))
+        size = fit(cls, nodes, rounds) if fitted else Fit()
+        entrants.append(Entrant(name, titles[name], given, size, _refusal(cls, {**size.knobs, **given})))
+    for knob in shared:
+        _check_shared(knob, entrants)
+    for entrant in entrants:
+        if entrant.refusal and own.get(entrant.name):
+            raise ConfigError(f"{entrant.name}: {entrant.refusal}")
+    return entrants
+
+
+def check_own(own: Mapping[str, Knobs], names: Sequence[str]) -> None:
+    """Every policy that has knobs of its own is one of `names`."""
+    for name, knobs in own.items():
+        if name not in names:
+            raise ConfigError(f"policy.{name}.{next(iter(knobs))}: {name!r} is not run; {nearest(name, names)}")
+
+
+def _titles(names: Sequence[str]) -> dict[str, str]:
+    """The name of a user's policy without its directory, unless that is ambiguous."""
+    short = {name: name.rpartition("/")[2] for name in names}
+    titles = list(short.values())
+    return {name: title if titles.count(title) == 1 else name for name, title in short.items()}
+
+
+def _refusal(cls: type[Policy], knobs: Knobs) -> str | None:
+    try:
+        configure(cls, knobs)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _check_shared(knob: str, entrants: Sequence[Entrant]) -> None:
+    holders = [e for e in entrants if knob in e.given]
+    if not holders:
+        known = {k for e in entrants for k in load_policy(e.name).Config.model_fields}
+        hint = nearest(knob, known) if known else "they have no knobs"
+        raise ConfigError(f"policy.{knob} is not a knob of {_listed([e.title for e in entrants])}: {hint}")
+    if all(e.refusal for e in holders):
+        raise ConfigError(holders[0].refusal or "")
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names) if len(names) <= most else f"any of the {len(names)} policies"

@@ -1,0 +1,220 @@
+"""Both ends of the pipes between a process and a worker process that it started.
+
+Down: orders, one per line. The end of the pipe means stop, whether the parent closed it or died.
+Up: messages, one JSON object per line. What the worker prints or logs appears on the parent's stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NoReturn
+
+from pfl_node.errors import ConfigError, PflError
+from pfl_node.ops.loop import run_loop
+from pfl_node.plugin import explain
+
+Message = dict[str, Any]  # `event` and its data
+LINE_LIMIT = 1 << 22  # bytes of one message; the counters of a thousand peers fit
+STDERR_WAIT = 1.0  # seconds to read the stderr of a process that has ended
+PROGRESS_EVERY = 0.1  # seconds between two progress messages
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# -- in the worker ---------------------------------------------------------------------------------------------
+
+
+class ParentPipe:
+    """The worker's end. Create it first: from then on stdout is stderr, because a user's task may print."""
+
+    def __init__(self) -> None:
+        self._up = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        self._progress_at = 0.0
+
+    def order(self) -> str | None:
+        """The next order; None: the parent has closed the pipe."""
+        line = sys.stdin.readline()
+        return line if line.endswith("\n") else None
+
+    def send(self, event: str, **data: Any) -> None:
+        with suppress(BrokenPipeError):  # the parent is dead; the end of stdin says so too
+            self._up.write(json.dumps({"event": event, **data}, default=str) + "\n")
+            self._up.flush()
+
+    def progress(self, measure: Callable[[], Mapping[str, Any]]) -> None:
+        """Does nothing if it follows the last progress message too closely."""
+        if (now := time.monotonic()) >= self._progress_at + PROGRESS_EVERY:
+            self._progress_at = now
+            self.send("progress", **measure())
+
+    def failed(self, error: BaseException) -> int:
+        """Send the reason in one line and return the exit code. A bug of ours also prints its traceback."""
+        found = explain(error)
+        if found.bug:
+            traceback.print_exception(error)
+        self.send("failed", why=found.line, mistake=found.mistake)
+        return 2 if found.mistake else 1
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        """Call it once, in the running event loop, when stdin ends."""
+        loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+
+        def readable() -> None:
+            if not os.read(fd, 1024):
+                loop.remove_reader(fd)
+                callback()
+
+        loop.add_reader(fd, readable)
+
+
+def serve(run: Callable[[str, ParentPipe], None]) -> NoReturn:
+    """Run one order after the other. The process ends when stdin does, also in the middle of an order."""
+    parent = ParentPipe()
+    orders: SimpleQueue[str] = SimpleQueue()
+
+    def read() -> None:
+        while (line := parent.order()) is not None:
+            orders.put(line)
+        leave()
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        order = orders.get()
+        try:
+            run(order, parent)
+        except Exception as error:  # the next order may succeed
+            parent.failed(error)
+
+
+def serve_once(run: Callable[[str, ParentPipe], Coroutine[Any, Any, None]]) -> int:
+    """Run a single order in an event loop. Returns the exit code."""
+    parent = ParentPipe()
+    if (order := parent.order()) is None:
+        return 0
+    try:
+        run_loop(run(order, parent))
+    except BaseException as error:
+        return parent.failed(error)
+    return 0
+
+
+def leave(code: int = 0) -> NoReturn:
+    """End this process without waiting for its threads: one may be importing torch."""
+    os._exit(code)
+
+
+# -- in the parent ---------------------------------------------------------------------------------------------
+
+
+class WorkerProcess:
+    """The parent's end. Whoever spawns one must `close` it."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self.responded = False  # has it sent a message?
+        self.stopping = False
+        self._process = process
+        self._stderr = asyncio.create_task(self._forward_stderr())
+
+    @classmethod
+    async def spawn(cls, module: str, name: str = "the worker") -> WorkerProcess:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=LINE_LIMIT,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which stops its workers
+            env={**os.environ, **ONE_THREAD},
+        )
+        return cls(name, process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def order(self, line: str) -> None:
+        assert self._process.stdin is not None
+        if not self.stopping:
+            self._process.stdin.write(line.encode() + b"\n")
+
+    def stop(self) -> None:
+        """Ask the worker to shut down."""
+        assert self._process.stdin is not None
+        self.stopping = True
+        self._process.stdin.close()
+
+    def kill(self) -> None:
+        """Kill the worker and the processes that a user's code started in it: they would hold its pipes."""
+        self.stopping = True
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    async def receive(self) -> Message | None:
+        """The next message; None: the process has ended."""
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            return None
+        self.responded = True
+        message: Message = json.loads(line)
+        return message
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """Until the process ends. Raises PflError if it failed, or died without being stopped."""
+        while (message := await self.receive()) is not None:
+            if message["event"] == "failed":
+                raise (ConfigError if message["mistake"] else PflError)(message["why"])
+            yield message
+        if await self._process.wait() and not self.stopping:
+            raise PflError(f"{self.name} (process {self.pid}) {await self.ending()}")
+
+    async def ending(self) -> str:
+        """How the process ended, once it has."""
+        code = await self._process.wait()
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Stop the process, kill it after `grace` seconds, and show the rest of its stderr."""
+        self.stop()
+        if grace:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), grace)
+        self.kill()
+        await self._process.wait()
+        # A process that a user's code detached may hold the pipe for ever.
+        await asyncio.wait((self._stderr,), timeout=STDERR_WAIT)
+        self._stderr.cancel()
+
+    async def _forward_stderr(self) -> None:
+        """In whole lines, so that those of two workers do not mix."""
+        assert self._process.stderr is not None
+        rest = b""
+        while text := await self._process.stderr.read(1 << 16):
+            lines, newline, rest = (rest + text).rpartition(b"\n")
+            _write(lines + newline)
+        _write(rest)
+
+
+def _write(text: bytes) -> None:
+    if text:
+        sys.stderr.write(text.decode(errors="replace"))
+        sys.stderr.flush()
