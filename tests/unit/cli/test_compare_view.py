@@ -16,7 +16,7 @@ from pfl_node.cli.sim import apart
 from pfl_node.errors import ConfigError
 from pfl_node.lab.policy_comparison import Entrant, PolicyComparison
 from pfl_node.lab.scale_knobs import Fit
-from pfl_node.policies import POLICIES, policies_in
+from pfl_node.policies import POLICIES, knobs_of, policies_in
 from pfl_node.settings import Settings
 from pfl_node.settings.load import load_settings
 from tests.unit.cli.run_command import Shell
@@ -125,10 +125,10 @@ def test_all_is_the_whole_table_and_may_stand_beside_others() -> None:
 
 
 def test_variables_find_the_spelling_of_knobs_of_several_policies() -> None:
-    told = load_settings(environ={"PFL_POLICY": "el,pens", "PFL_POLICY__T": "9"})
+    told = load_settings(environ={"PFL_POLICY": "el,pens", "PFL_POLICY__T": "9"}, knobs=knobs_of)
     assert told.policy.options == {"T": 9}
     with pytest.raises(ConfigError, match="unknown policy 'penz'"):
-        load_settings(environ={"PFL_POLICY__T": "9"}, overrides={"policy.name": "penz,el"})
+        load_settings(environ={"PFL_POLICY__T": "9"}, overrides={"policy.name": "penz,el"}, knobs=knobs_of)
 
 
 # -- showing ---------------------------------------------------------------------------------------------------

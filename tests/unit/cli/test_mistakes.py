@@ -40,7 +40,7 @@ from tests.unit.cli.run_command import Shell
         ("--peer-seed 127.0.0.1:x", "peer_seed '127.0.0.1:x': the port must be a number from 1 to 65535"),
         (
             "--listen 10.0.0.1:7000",
-            "listen '10.0.0.1:7000' is not loopback, so connections need TLS: give --data-dir DIR, into which "
+            "listen '10.0.0.1:7000' is not loopback, so connections need TLS: give --data-dir DIR, where "
             "`pfl-node ca init` and `pfl-node ca issue --data-dir DIR` put a certificate (or --key, --cert and "
             "--ca), or add --insecure if you trust this network",
         ),
