@@ -113,12 +113,14 @@ def explain(error: BaseException) -> Explanation:
 
 def line_of(error: BaseException) -> str:
     """File and line of the user's code that the error passed through last; empty: none. A frame without an
-    absolute path was compiled elsewhere, and a SyntaxError names its line itself."""
-    libraries = [sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")]
-    not_theirs = (str(Path(__file__).parent), *libraries, "<")
+    absolute path was compiled elsewhere, and a SyntaxError names its line itself. Libraries may be in the
+    `site-packages` of another environment."""
+    not_theirs = (str(Path(__file__).parent), sysconfig.get_path("stdlib"))
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if os.path.isabs(frame.filename) and not frame.filename.startswith(not_theirs):
-            return f" ({Path(frame.filename).name}, line {frame.lineno})"
+        path = Path(frame.filename)
+        library = frame.filename.startswith(not_theirs) or {"site-packages", "dist-packages"} & set(path.parts)
+        if path.is_absolute() and not library:
+            return f" ({path.name}, line {frame.lineno})"
     return ""
 
 
