@@ -144,8 +144,6 @@ def labels_only(of: Images, which: Indices, _: float) -> Data:
 def test_every_node_can_have_its_data(name: str, scale: Scale, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "load", lambda name, root, *, size, download: empty(name, size))
     experiment = load(name, scale, seeds=1)
-    if any(cell.settings.task.options.get("model") == "resnet18" for cell in experiment.cells):
-        pytest.importorskip("torchvision")  # an extra; the network is its own
     seen: set[str] = set()
     for cell in sorted(experiment.cells, key=lambda cell: "pooled" in cell.settings.task.options):
         few = (

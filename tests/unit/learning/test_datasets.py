@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torchvision
 
 from pfl_node.errors import ConfigError, PflError, TaskError
 from pfl_node.learning import datasets
@@ -236,12 +237,10 @@ def test_what_is_missing_is_downloaded_by_one_process_and_then_read(
 
 
 def test_a_failed_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = pytest.importorskip("torchvision").datasets
-
     def no_network(*_: object, **__: object) -> None:
         raise RuntimeError("Error downloading\nno network")
 
-    monkeypatch.setattr(theirs, "MNIST", no_network)
+    monkeypatch.setattr(torchvision.datasets, "MNIST", no_network)
     text = complaint("mnist", tmp_path, download=True)
     assert text == f"data set mnist: cannot be downloaded to {tmp_path}: Error downloading"
 
@@ -266,16 +265,16 @@ def test_reading_needs_neither_torch_nor_torchvision(tmp_path: Path) -> None:
 
 
 def test_torchvision_reads_the_same_digits_and_pictures(tmp_path: Path) -> None:
-    theirs = pytest.importorskip("torchvision")
     write_mnist(tmp_path / "MNIST" / "raw")
-    expected = theirs.datasets.MNIST(str(tmp_path), train=True)
+    expected = torchvision.datasets.MNIST(str(tmp_path), train=True)
     ours = load("mnist", tmp_path)
     np.testing.assert_array_equal(ours.train.x[..., 0], expected.data.numpy())
     np.testing.assert_array_equal(ours.train.y, expected.targets.numpy())
 
     write_folders(tmp_path / "pictures")
-    transforms = theirs.transforms.Compose([theirs.transforms.Resize(17), theirs.transforms.CenterCrop(17)])
-    folder = theirs.datasets.ImageFolder(str(tmp_path / "pictures" / "train"), transform=transforms)
+    resize, crop = torchvision.transforms.Resize(17), torchvision.transforms.CenterCrop(17)
+    transforms = torchvision.transforms.Compose([resize, crop])
+    folder = torchvision.datasets.ImageFolder(str(tmp_path / "pictures" / "train"), transform=transforms)
     ours = load("image_folder", tmp_path / "pictures", size=17)
     np.testing.assert_array_equal(ours.train.x, np.stack([np.asarray(picture) for picture, _ in folder]))
     assert ours.train.y.tolist() == folder.targets
@@ -283,12 +282,11 @@ def test_torchvision_reads_the_same_digits_and_pictures(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchvision_reads_the_same_real_cifar10() -> None:
-    theirs = pytest.importorskip("torchvision").datasets
     if not (REAL / "cifar-10-batches-py").is_dir():
         pytest.skip(f"there is no CIFAR-10 in {REAL} (PFL_DATA says where)")
     ours = load("cifar10", REAL)
     for images, train in ((ours.train, True), (ours.test, False)):
-        expected = theirs.CIFAR10(str(REAL), train=train)
+        expected = torchvision.datasets.CIFAR10(str(REAL), train=train)
         np.testing.assert_array_equal(images.x, expected.data)
         np.testing.assert_array_equal(images.y, expected.targets)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torchvision import transforms
 
 from pfl_node.errors import ConfigError
 from pfl_node.learning import datasets
@@ -139,14 +140,12 @@ def test_validation_looks_at_200_of_the_training_images_where_there_are_none_for
 
 
 def test_bytes_are_scaled_as_torchvision_scales_them() -> None:
-    transforms = pytest.importorskip("torchvision").transforms
     every = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
     theirs = transforms.Compose([transforms.ToTensor(), transforms.Normalize(0.5, 0.5)])(every)
     np.testing.assert_array_equal(scaled(every[None])[0, :, :, 0], theirs[0])
 
 
 def test_another_angle_is_turned_as_torchvision_turns_it(root: Path) -> None:
-    transforms = pytest.importorskip("torchvision").transforms
     pixels = load("cifar10", root).train.x[:5].copy()
     x = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     theirs = transforms.functional.rotate(x, 30, transforms.InterpolationMode.BILINEAR)

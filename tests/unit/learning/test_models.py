@@ -48,7 +48,6 @@ def test_a_network_has_as_many_parameters_as_its_paper_says(
 
 
 def test_resnet18_is_torchvisions() -> None:
-    pytest.importorskip("torchvision")
     module = network("resnet18", 32).build(10, 3, 32)
     assert parameters(module) == 11_181_642
     grey = network("resnet18", 28).build(26, 1, 28)
