@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
+# A worker takes tests from another one when it has none left: few tests take most of the time.
+PARALLEL := -n logical --maxprocesses 8 --dist worksteal
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -19,11 +22,13 @@ setup: $(STAMP)  ## create .venv and install everything into it
 demo: $(STAMP)  ## see a small swarm learn and report
 	$(BIN)/pfl-node demo $(ARGS)
 
-test: $(STAMP)  ## run the tests, without the slow ones
-	$(BIN)/pytest $(ARGS)
+test test-all: export PYTHONDONTWRITEBYTECODE :=  # many tests start a Python, which then need not compile us again
+
+test: $(STAMP)  ## run the tests, without the slow ones, on all cores; one by one: ARGS="-n 0"
+	$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 test-all: $(STAMP)  ## run all tests
-	$(BIN)/pytest -m "" $(ARGS)
+	$(BIN)/pytest -m "" $(PARALLEL) $(ARGS)
 
 test-docker: $(STAMP) image  ## build the images and run the tests that need a Docker engine
 	$(BIN)/pytest -m docker tests/containers $(ARGS)
