@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pfl_node.cli import main
+from tests.e2e.preloaded import Preloaded
 
 T = TypeVar("T")
 DEADLINE = 90.0  # seconds for anything to happen on a busy machine
@@ -30,18 +33,22 @@ def _words(module: str, *words: object) -> list[str]:
 
 
 class Process:
-    """A running command; its output is in files, so that nothing blocks on a full pipe."""
+    """A running command; its output is in a file, so that nothing blocks on a full pipe."""
 
-    def __init__(self, module: str, *words: object, cwd: Path) -> None:
-        self.words = _words(module, *words)
-        self._out = (cwd / f"out-{time.monotonic_ns()}").open("w+")
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.popen = subprocess.Popen(self.words, stdout=self._out, stderr=subprocess.STDOUT, cwd=cwd, env=env)
+    def __init__(self, module: str, *words: object, cwd: Path, preloaded: bool = False) -> None:
+        self._out = cwd / f"out-{time.monotonic_ns()}"
+        self._out.touch()
+        self.popen: subprocess.Popen[bytes] | Preloaded
+        if preloaded:
+            text = [str(word) for word in words]
+            self.popen = Preloaded(module, text, cwd=cwd, stdout=self._out, stderr=self._out)
+            return
+        with self._out.open("a") as out:
+            self.popen = subprocess.Popen(_words(module, *words), stdout=out, stderr=subprocess.STDOUT, cwd=cwd)
 
     @property
     def output(self) -> str:
-        self._out.flush()
-        return Path(self._out.name).read_text()
+        return self._out.read_text()
 
     def says(self, word: str) -> str:
         """Waits for a line with the word."""
@@ -64,7 +71,6 @@ class Process:
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.wait()
-        self._out.close()
 
 
 def until(look: Callable[[], T | None], process: Process | None = None) -> T:
@@ -75,17 +81,17 @@ def until(look: Callable[[], T | None], process: Process | None = None) -> T:
             return found
         if process and process.popen.poll() is not None:
             break
-        time.sleep(0.1)
+        time.sleep(0.05)
     raise AssertionError(f"did not happen; the process said:\n{process.output if process else ''}")
 
 
 @contextmanager
-def processes(cwd: Path) -> Iterator[Callable[..., Process]]:
-    """Gives a function that starts processes, and ends them all."""
+def processes(cwd: Path, *, preloaded: bool = False) -> Iterator[Callable[..., Process]]:
+    """Gives a function that starts processes, and ends them all. `preloaded`: nodes have torch when they start."""
     started: list[Process] = []
 
     def start(module: str, *words: object) -> Process:
-        started.append(Process(module, *words, cwd=cwd))
+        started.append(Process(module, *words, cwd=cwd, preloaded=preloaded and module == "pfl_node"))
         return started[-1]
 
     try:
@@ -96,16 +102,30 @@ def processes(cwd: Path) -> Iterator[Callable[..., Process]]:
 
 
 def command(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs `pfl-node WORDS` to its end."""
+    """Runs `pfl-node WORDS` to its end, in a new interpreter."""
     line = [sys.executable, "-m", "pfl_node", *map(str, words)]
     return subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE * 4, cwd=cwd, check=False)
 
 
+def preloaded_command(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Runs `pfl-node WORDS` to its end, in a process that has imported torch before."""
+    out, err = (cwd / f"{name}-{time.monotonic_ns()}" for name in ("stdout", "stderr"))
+    text = [str(word) for word in words]
+    process = Preloaded("pfl_node", text, cwd=cwd, stdout=out, stderr=err)
+    try:
+        code = process.wait(DEADLINE * 4)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(text, code, out.read_text(), err.read_text())
+
+
 def ask(*words: object) -> Any:
-    """The JSON that a reading verb prints."""
-    done = command(*words, "--format", "json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    """The JSON that a reading verb prints. The verb runs in this process: tests ask many times."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main([*map(str, words), "--format", "json"])
+    assert code == 0, err.getvalue()
+    return json.loads(out.getvalue())
 
 
 def states(address: str, role: str = "node") -> dict[str, str]:

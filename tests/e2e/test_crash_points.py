@@ -211,7 +211,7 @@ def test_a_hundred_kills_from_outside(tmp_path: Path, writers: Writers) -> None:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[int, str]]]:
     """Runs a daemon to its end, in one directory for all."""
     words = ["--policy", "local", "--data-dir", "n", "--set", "store.checkpoint_every=2", *fast()]
-    with processes(tmp_path) as start:
+    with processes(tmp_path, preloaded=True) as start:
 
         def run(points: str, rounds: int) -> tuple[int, str]:
             monkeypatch.setenv("PFL_FAILPOINTS", points)

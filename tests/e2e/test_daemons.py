@@ -26,7 +26,7 @@ def _is_dead(address: str, node: str) -> bool:
 
 
 def test_five_terminals(tmp_path: Path) -> None:
-    with processes(tmp_path) as start:
+    with processes(tmp_path, preloaded=True) as start:
         bootstrap = start("bootstrap", "--listen", "127.0.0.1:0")
         seed = address_of(bootstrap)
 

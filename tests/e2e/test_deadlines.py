@@ -111,7 +111,7 @@ def test_a_process_that_stood_still_for_long_goes_on_where_the_others_are(tmp_pa
     folders = [tmp_path / f"n{i}" for i in range(4)]
     words = ["--policy", policy, *fast(policy=["start.peers=3", "start.wait=90", "store.checkpoint_every=1000"])]
     words += ["--set", "policy.C=1"] if policy == "fedavg" else []
-    with processes(tmp_path) as start:
+    with processes(tmp_path, preloaded=True) as start:
         bootstrap = start("bootstrap", "--listen", "127.0.0.1:0")
         nodes: list[Process] = [
             start("pfl_node", "--peer-seed", bootstrap.address, "--data-dir", folder, *words) for folder in folders
@@ -134,7 +134,7 @@ def test_a_process_that_stood_still_for_long_goes_on_where_the_others_are(tmp_pa
 def test_a_process_that_comes_when_the_others_are_in_round_50_learns_with_them(tmp_path: Path) -> None:
     folders = [tmp_path / f"n{i}" for i in range(3)]
     words = ["--policy", "el", *fast(policy=["start.wait=90"])]
-    with processes(tmp_path) as start:
+    with processes(tmp_path, preloaded=True) as start:
         first = start("pfl_node", "--data-dir", folders[0], *words)
         second = start("pfl_node", "--peer-seed", first.address, "--data-dir", folders[1], *words)
         until(lambda: min(furthest(folders[0]), furthest(folders[1])) >= 50, second)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.processes import command, fast, processes, states
+from tests.e2e.processes import command, fast, preloaded_command, processes, states
 
 ROUNDS = 6
 KNOBS = {
@@ -36,9 +36,9 @@ def check(summary: dict[str, Any], policy: str) -> None:
 
 @every_policy
 def test_in_the_simulator(policy: str, tmp_path: Path) -> None:
-    done = command("sim", "--nodes", 4, "--out", tmp_path, *words(policy))
+    done = preloaded_command("sim", "--nodes", 4, "--out", "out", *words(policy), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    check(json.loads((tmp_path / "summary.json").read_text()), policy)
+    check(json.loads((tmp_path / "out" / "summary.json").read_text()), policy)
 
 
 @every_policy
@@ -51,7 +51,7 @@ def test_in_a_swarm(policy: str, tmp_path: Path) -> None:
 
 @every_policy
 def test_in_separate_daemons(policy: str, tmp_path: Path) -> None:
-    with processes(tmp_path) as start:
+    with processes(tmp_path, preloaded=True) as start:
         seed = start("bootstrap", "--listen", "127.0.0.1:0").address
         place = ["--set", "task.nodes=3", "--set", "start.peers=2", "--set", "start.wait=60"]
         nodes = [
