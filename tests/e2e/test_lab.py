@@ -40,7 +40,6 @@ def lab(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "pfl_node", "lab", *words],
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -80,13 +79,13 @@ def test_a_lab_that_was_killed_goes_on_and_ends_as_one_that_was_not(spec: Path) 
     os.killpg(broken.pid, signal.SIGKILL)
     broken.communicate()
     assert len(found(spec / "broken")) < 2
-    finished(lab(spec, "run", "tiny.toml", "--out", "broken"))
+    finished(lab(spec, "run", "tiny.toml", "--out", "broken", "--workers", "1"))
     assert found(spec / "broken") == found(spec / "whole")
     assert len(found(spec / "whole")) == 2
 
 
 def test_what_is_done_is_not_done_again_and_the_paper_stands_beside_ours(spec: Path) -> None:
-    finished(lab(spec, "run", "tiny.toml", "--set", "rounds=5"))
+    finished(lab(spec, "run", "tiny.toml", "--set", "rounds=5", "--workers", "1"))
     out, err = finished(lab(spec, "run", "tiny.toml", "--set", "rounds=5"))
     assert err.count("already done") == 2
     assert "(90.0" in out

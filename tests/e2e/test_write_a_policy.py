@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.processes import DEADLINE, preloaded_command
+
 PAGE = (Path(__file__).parents[2] / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^`(\w+\.py)`:\n\n```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE))
 CONSOLES = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
@@ -75,9 +77,12 @@ def test_a_mistake_in_the_file_is_one_line(
 
 
 def typed(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
-    """As in a terminal whose PATH begins with this environment."""
+    """As in a terminal whose PATH begins with this environment. Simulations need not import torch again."""
+    program, *words = shlex.split(command)
+    if (program, words[0]) == ("pfl-node", "sim"):
+        return preloaded_command(*words, cwd=folder)
     here = str(Path(sys.executable).parent)
-    environment = os.environ | {"PATH": here + os.pathsep + os.environ["PATH"], "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PATH": here + os.pathsep + os.environ["PATH"]}
     return subprocess.run(
-        shlex.split(command), cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        [program, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=DEADLINE * 4
     )

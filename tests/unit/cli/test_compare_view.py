@@ -22,6 +22,7 @@ from pfl_node.settings.load import load_settings
 from tests.unit.cli.run_command import Shell
 
 QUICK = ("sim", "--nodes", "2", "--rounds", "1", "--set", "train.steps=1")
+ALONE = ("--workers", "1")  # each worker imports torch
 RUN = {
     "accuracy": 0.9,
     "accuracy_by_cluster": {"0": 0.9},
@@ -33,9 +34,7 @@ RUN = {
 
 def test_a_table_is_printed_and_written_and_who_cannot_run_says_why(shell: Shell, tmp_path: Path) -> None:
     knobs = ["--set", "policy.el.degree=1", "--set", "policy.all_reduce=true"]
-    outcome = shell(
-        *QUICK, *knobs, "--workers", "1", "--policy", "el,local,feded", "--seeds", "2", "--out", str(tmp_path)
-    )
+    outcome = shell(*QUICK, *knobs, *ALONE, "--policy", "el,local,feded", "--seeds", "2", "--out", str(tmp_path))
     assert (outcome.code, outcome.err) == (0, "")
     title, head, *rows = outcome.out.splitlines()
     assert title == "digits, 2 nodes, 1 rounds, seeds 0 to 1"
@@ -49,20 +48,20 @@ def test_a_table_is_printed_and_written_and_who_cannot_run_says_why(shell: Shell
 
 def test_a_table_of_an_attack_says_so(shell: Shell) -> None:
     attack = ["--set", "attack.kind=sign_flip", "--set", "attack.share=0.5"]
-    outcome = shell(*QUICK, *attack, "--workers", "1", "--policy", "el,local")
+    outcome = shell(*QUICK, *attack, *ALONE, "--policy", "el,local")
     title, *_ = outcome.out.splitlines()
     assert title == "digits, 2 nodes (1 of them malicious: sign_flip), 1 rounds, seed 0"
     assert "accuracy of the honest nodes on test data" in outcome.out
 
 
 def test_a_table_for_programs_has_every_policy_once(shell: Shell) -> None:
-    outcome = shell(*QUICK, "--policy", "local, el,local", "--format", "json", "--no-fit")
+    outcome = shell(*QUICK, *ALONE, "--policy", "local, el,local", "--format", "json", "--no-fit")
     assert outcome.code == 0
     assert sorted(row["policy"] for row in json.loads(outcome.out)["rows"]) == ["el", "local"]
 
 
 def test_when_nobody_can_run_the_reason_is_the_answer(shell: Shell) -> None:
-    line = shell.failure(*QUICK, "--policy", "el,local", "--set", "task.sizes=[3,4]")
+    line = shell.failure(*QUICK, *ALONE, "--policy", "el,local", "--set", "task.sizes=[3,4]")
     assert line == "no policy ran: task.sizes = [3, 4] are 7 nodes, but there are 2"
 
 
