@@ -30,16 +30,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def same_process_state() -> Iterator[None]:
     """A test leaves the environment, the working directory and the fail points as it found them."""
     failpoints.arm("")
-    before = _state()
+    directory, environment = Path.cwd(), dict(os.environ)
     yield
-    after = _state()
+    environment["PYTEST_CURRENT_TEST"] = os.environ["PYTEST_CURRENT_TEST"]
+    changed = {name for name, _ in environment.items() ^ os.environ.items()} | set(failpoints._armed or ())
+    if _directory() != directory:
+        changed.add("working directory")
+    os.chdir(directory)
+    for name in os.environ.keys() - environment:
+        del os.environ[name]
+    os.environ.update(environment)
     failpoints.arm("")
-    assert after == before
+    assert not changed, f"the test left {', '.join(sorted(changed))} changed"
 
 
-def _state() -> tuple[dict[str, str], Path, object]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    return environment, Path.cwd(), dict(failpoints._armed or {})
+def _directory() -> Path | None:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return None
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,16 +56,19 @@ def no_process_left() -> Iterator[None]:
     """The tests of a module leave no process behind."""
     before = _children()
     yield
-    assert not _children() - before
+    left = _children() - before
+    assert not left
 
 
 def _children() -> set[psutil.Process]:
-    """Processes that this one has started, without the two that multiprocessing ends with it."""
-    return {child for child in psutil.Process().children() if "multiprocessing" not in " ".join(_line(child))}
+    """Processes below this one, without multiprocessing's fork server and resource tracker, which end with it."""
+    me = psutil.Process()
+    return {
+        child
+        for child in me.children(recursive=True)
+        if not _ended(child) and not (child.ppid() == me.pid and "multiprocessing" in " ".join(child.cmdline()))
+    }
 
 
-def _line(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:  # it has ended
-        return []
+def _ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
