@@ -38,7 +38,8 @@ async def pair(town: Town, **settings: Any) -> tuple[Life, Life]:
     http = {**PAGE, **settings.pop("http", {})}
     ann = await town.runs("ann", policy=EL, http=http, **settings)
     bob = await town.runs("bob", policy=EL, peer_seed=[ann.address], **settings)
-    await ann.until(lambda: len(ann.node.peers()) == 1 and ann.round >= 3)
+    await ann.until(lambda: ann.node.host.received and bob.node.host.received)
+    await ann.rounds(3)
     return ann, bob
 
 
