@@ -1,1 +1,1 @@
-"""The seed service: a member that never trains. Membership only; no numpy, no torch, no pydantic."""
+"""The seed service: a member that does not train. Imports no numpy, torch or pydantic."""

@@ -1,4 +1,4 @@
-"""`pfl-bootstrap` and `python -m bootstrap`: runs the seed in the foreground until a signal comes."""
+"""`pfl-bootstrap` and `python -m bootstrap`: run the seed in the foreground until a signal arrives."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logging.getLogger("bootstrap")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code; 2 for a user's mistake."""
+    """The exit code; 2 for a configuration error."""
     options = None
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong we tell ourselves
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are reported by our own logs
         handshakes = HandshakeLog() if options.why_tls else None
         configure_logs(options.log_level, options.log_format)
         if handshakes and not for_people(options.log_format, sys.stderr):
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def serve(options: Options, handshakes: HandshakeLog | None = None) -> int:
-    from bootstrap.seed import Seed  # loads gRPC, which reads now how much it is to say
+    from bootstrap.seed import Seed  # imports gRPC, which reads its verbosity now
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -54,9 +54,9 @@ async def serve(options: Options, handshakes: HandshakeLog | None = None) -> int
     return 0
 
 
-def _announce(options: Options, me: Member, dialled: str, bound: str) -> None:
-    """Where it is and how to join it: on stdout, in the form that the logs have."""
-    join = f"pfl-node --peer-seed {dialled}"
+def _announce(options: Options, me: Member, address: str, bound: str) -> None:
+    """Print the address and how to join, in the format of the logs, to stdout."""
+    join = f"pfl-node --peer-seed {address}"
     if not for_people(options.log_format, sys.stdout, sys.stderr):
         print(as_line("listening", name=me.name, id=me.id, address=bound, join=join), flush=True)
         return

@@ -1,4 +1,4 @@
-"""Log lines on stderr, for people or as JSON. Small on purpose: structlog would cost a quarter of our memory."""
+"""Logging to stderr, as text or JSON, without structlog, which would take a quarter of the memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "
 
 
 def for_people(format: str, *streams: TextIO) -> bool:
-    """Not for programs: as the flag says, else as one of the streams is a terminal."""
+    """Text instead of JSON: chosen by the flag or, with "auto", if one of the streams is a terminal."""
     return format == "console" or (format == "auto" and any(stream.isatty() for stream in streams))
 
 
 def as_line(event: str, **facts: object) -> str:
-    """As a line of the log, for what is said whatever the level."""
+    """A JSON log line that does not depend on the log level."""
     moment = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     return json.dumps({"timestamp": moment, "level": "info", "event": event, **facts}, ensure_ascii=False)
 

@@ -1,4 +1,4 @@
-"""The flags of pfl-bootstrap and their rules. A mistake is one line."""
+"""The command-line options of pfl-bootstrap and their validation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pfl_node.errors import ConfigError, nearest
 from pfl_node.security.requirements import check_files, reason_for_tls
 from pfl_node.security.tls_files import TlsFiles
 
-ABOUT = "A seed for a swarm: nodes find each other through it. It never trains and needs next to nothing."
+ABOUT = "A seed through which the nodes of a swarm find each other. It does not train and needs few resources."
 EXAMPLE = """example:
   pfl-bootstrap --listen 127.0.0.1:7000
-  pfl-node --peer-seed 127.0.0.1:7000        (as often as you like)
+  pfl-node --peer-seed 127.0.0.1:7000        (once per node)
 """
 
 
@@ -40,7 +40,7 @@ class Options:
 
     @property
     def why_tls(self) -> str | None:
-        """In words; None: connections are plain."""
+        """Why connections need TLS; None if they are plain."""
         addresses = [("listen", self.listen), ("advertise", self.advertise)]
         addresses += [("peer_seed", seed) for seed in self.peer_seed]
         return reason_for_tls(self.tls or None, self.insecure, addresses)
@@ -71,9 +71,9 @@ def parse(arguments: list[str]) -> Options:
 
 def check(options: Options) -> None:
     host, _ = parse_address(options.listen, what="listen", any_port=True)
-    dialled = host
+    advertised = host
     if options.advertise:
-        dialled, _ = parse_address(options.advertise, what="advertise", any_port=True)
+        advertised, _ = parse_address(options.advertise, what="advertise", any_port=True)
     for seed in options.peer_seed:
         parse_address(seed, what="peer_seed")
     if why := options.why_tls:
@@ -82,9 +82,9 @@ def check(options: Options) -> None:
         except ConfigError as error:
             raise ConfigError(f"{why}: {error}") from error
         check_files(files, why)
-    if is_wildcard(dialled) and (options.advertise or not options.peer_seed):
+    if is_wildcard(advertised) and (options.advertise or not options.peer_seed):
         what = f"advertise {options.advertise!r}" if options.advertise else f"listen {options.listen!r}"
-        raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
+        raise ConfigError(f"{what} is not an address that others can dial: give one with --advertise HOST:PORT")
 
 
 def _parser() -> Parser:
@@ -100,27 +100,27 @@ def _parser() -> Parser:
         "--listen",
         metavar="HOST:PORT",
         default="127.0.0.1:7000",
-        help="to bind (default %(default)s); port 0: any",
+        help="address to bind (default %(default)s); port 0: any free port",
     )
-    add("--advertise", metavar="HOST:PORT", help="what others dial (default: the bound address)")
+    add("--advertise", metavar="HOST:PORT", help="address that others dial (default: the bound address)")
     add("--peer-seed", metavar="HOST:PORT", action="append", default=[], help="another member to join; repeatable")
-    add("--name", metavar="NAME", help="a word for humans")
-    add("--data-dir", metavar="DIR", type=Path, help="keep the id there (default: a new one with every start)")
+    add("--name", metavar="NAME", help="name shown to humans")
+    add("--data-dir", metavar="DIR", type=Path, help="directory for the id (default: a new id at every start)")
     add("--insecure", action="store_true", help="allow plain connections beyond loopback")
-    add("--tls", action="store_true", help="TLS on loopback, too; elsewhere it is on anyway")
+    add("--tls", action="store_true", help="use TLS on loopback too; it is always on elsewhere")
     for flag, what in (
         ("--ca", "certificate of the swarm's CA (default: ca.pem in the data directory)"),
         ("--cert", "certificate of this seed (default: cert.pem there)"),
         ("--key", "key of this seed (default: key.pem there)"),
-        ("--allow", "list of the only ids to talk to (default: allow there, if any)"),
-        ("--revoked", "list of ids not to talk to (default: revoked there, if any)"),
+        ("--allow", "list of the only accepted ids (default: allow there, if any)"),
+        ("--revoked", "list of refused ids (default: revoked there, if any)"),
     ):
         add(flag, metavar="FILE", type=Path, help=what)
     add(
         "--membership",
         choices=("auto", "udp", "grpc"),
         default="auto",
-        help="how probes travel; auto: udp, with TLS grpc",
+        help="transport of probes; auto: udp, or grpc with TLS",
     )
     add("--log-format", choices=("auto", "console", "json"), default="auto", help="default: %(default)s")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: %(default)s")

@@ -1,4 +1,4 @@
-"""The running seed: one endpoint, one membership, and an answer to "how are you"."""
+"""The running seed: an endpoint, a membership, and a status."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = logging.getLogger("bootstrap")
 
 
 class Seed(PeerServicer):
-    """`await start()`, `await stop()`. Of the Peer service it answers GetStatus only."""
+    """Of the Peer service it implements only GetStatus."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self.address = ""  # what others dial
+        self.address = ""  # that others dial
         self._started = time.monotonic()
         self._home = DataDir.open(options.data_dir) if options.data_dir else None
         self._tls = Tls(options.tls_files, name=options.name or "") if options.why_tls else None

@@ -1,1 +1,6 @@
-"""Who is in the swarm: SWIM with Lifeguard's ideas. No numpy, no torch; its pure part knows no network."""
+"""Group membership: SWIM with Lifeguard's extensions, without gRPC, numpy or torch.
+
+`swim` is the sans-io state machine, made of `view` (beliefs about members), `prober` (failure detection),
+`admission` (unique ids), `timers` and `suspendable_clock`. `runtime` runs it over `udp` or injected calls, with
+`packet_codec` for the messages. `service` is the interface for the rest of a node.
+"""

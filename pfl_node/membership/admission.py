@@ -1,4 +1,4 @@
-"""Who may join under which id: the second holder of an id that is in use is turned away. Knows no network."""
+"""Keeps ids unique: a newcomer with the id of a live member is refused. Sans-io."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.view import View
 
 CHECKS_LIMIT = 64
-CHECK_LIFE = 10.0  # seconds for which a finding holds
+CHECK_LIFE = 10.0  # seconds for which the result of a check is valid
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """`again`: ask once more in so many seconds, the id is being checked. `reason` says why not."""
+    """If `again` is not zero, the id is being checked: ask again in so many seconds."""
 
     accepted: bool
     reason: str = ""
@@ -23,7 +23,7 @@ class Admission:
 
 @dataclass(slots=True)
 class Check:
-    """Does the holder that was known first still answer?"""
+    """Whether the known member with this id still answers."""
 
     holder: Member
     since: float
@@ -33,11 +33,11 @@ class Check:
 class Admissions:
     def __init__(self, view: View, config: SwimConfig) -> None:
         self._view = view
-        self._patience = 1.5 * config.probe_timeout
+        self._timeout = 1.5 * config.probe_timeout
         self._checks: dict[str, Check] = {}
 
     def ask(self, newcomer: Member, now: float) -> tuple[Admission, Member | None]:
-        """The answer, and the holder to ping before the newcomer asks again."""
+        """The decision and, while the id is being checked, the member to ping."""
         me = self._view.me
         if me.state is State.LEFT:
             return Admission(False, f"{me.name} is leaving"), None
@@ -50,14 +50,13 @@ class Admissions:
         check = self._check(known, now)
         if check.answered:
             return Admission(False, _taken(known)), None
-        if now - check.since < self._patience:
-            again = max(self._patience - (now - check.since), 0.05)
+        if now - check.since < self._timeout:
+            again = max(self._timeout - (now - check.since), 0.05)
             return Admission(False, f"checking whether {known.address} still has the id {known.id}", again), known
         del self._checks[newcomer.id]
         return Admission(True), None
 
-    def heard(self, member: Member) -> None:
-        """It answered a ping."""
+    def answered(self, member: Member) -> None:
         check = self._checks.get(member.id)
         if check is not None and check.holder.address == member.address:
             check.answered = True

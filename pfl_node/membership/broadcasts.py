@@ -1,4 +1,4 @@
-"""The rumours still to be told, those told least first. Knows neither members' states nor the network."""
+"""A queue of rumours to disseminate; those sent least often go first."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pfl_node.membership.packet import Rumor, rumor_bytes
 
 
 class Broadcasts:
-    """One rumour for each member: a newer one replaces the older."""
+    """At most one rumour per member: a newer one replaces the older."""
 
     def __init__(self) -> None:
-        self._tiers: list[dict[str, tuple[Rumor, int]]] = []  # by how often it was told; with its size
+        self._tiers: list[dict[str, tuple[Rumor, int]]] = []  # by transmission count; with sizes
         self._tier_of: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -25,7 +25,7 @@ class Broadcasts:
             del self._tiers[tier][member]
 
     def take(self, budget: int, limit: int) -> list[Rumor]:
-        """As many as fit into `budget` bytes, the freshest first; one told `limit` times is dropped."""
+        """As many as fit into `budget` bytes, newest first. A rumour sent `limit` times is dropped."""
         taken: list[tuple[int, Rumor, int]] = []
         for tier, rumors in enumerate(self._tiers):
             for rumor, size in reversed(rumors.values()):

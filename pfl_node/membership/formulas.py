@@ -1,4 +1,4 @@
-"""The numbers of SWIM and Lifeguard as pure functions; the machine around them only owns the timers."""
+"""The formulas of SWIM and Lifeguard as pure functions."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from math import ceil, log, log10
 
-SUSPICION_STRETCH = 6  # Lifeguard's beta: an unconfirmed suspicion lasts so many times longer
+SUSPICION_STRETCH = 6  # Lifeguard's beta: ratio of the longest to the shortest suspicion timeout
 
 
 def suspicion_bounds(n: int, multiplier: float, interval: float) -> tuple[float, float]:
-    """The shortest and the longest life of a suspicion in a swarm of n."""
+    """The shortest and the longest suspicion timeout in a swarm of n members."""
     shortest = multiplier * max(1.0, log10(max(n, 1))) * interval
     return shortest, SUSPICION_STRETCH * shortest
 
 
 def confirmations_wanted(n: int, multiplier: float) -> int:
-    """How many further accusers make a suspicion as short as it gets; 0 where there are too few members to ask."""
+    """How many further accusers reduce the timeout to its minimum; 0 if there are too few members."""
     wanted = max(int(multiplier) - 2, 0)
     return wanted if n - 2 >= wanted else 0
 
 
 def suspicion_timeout(confirmed: int, wanted: int, shortest: float, longest: float) -> float:
-    """The life of a suspicion: shrinks with the logarithm of independent confirmations."""
+    """Decreases with the logarithm of the number of independent confirmations."""
     if wanted <= 0:
         return shortest
     share = log(min(confirmed, wanted) + 1) / log(wanted + 1)
@@ -31,12 +31,13 @@ def suspicion_timeout(confirmed: int, wanted: int, shortest: float, longest: flo
 
 
 def retransmissions(n: int, multiplier: int) -> int:
-    """How often a rumour is told by each who hears it, so that all of n hear it almost surely."""
+    """How often each member retransmits a rumour so that all n members receive it with high probability."""
     return multiplier * ceil(log10(n + 1))
 
 
 def fingers(me: str, ids: Sequence[str], k: int) -> list[str]:
-    """k of the ids, spread over a ring of hashes as in Chord: everybody is somebody's, newcomers change few."""
+    """k ids spread over a ring of hashes as in Chord: every member is a finger of another one, and a newcomer
+    changes few fingers."""
     if len(ids) <= k:
         return list(ids)
     ring = sorted((_position(i), i) for i in ids)

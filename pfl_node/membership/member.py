@@ -1,4 +1,4 @@
-"""A member of the swarm and the rule by which news about it wins over older news. Knows no network, no clock."""
+"""A member of the swarm, and the precedence of updates about it. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 Role = Literal["node", "bootstrap"]
 
-INCARNATION_LIMIT = 1 << 53  # a forged number must not leave the owner without a higher one
+INCARNATION_LIMIT = 1 << 53  # so that the owner of a forged incarnation can always use a higher one
 
 
 class State(StrEnum):
@@ -19,21 +19,19 @@ class State(StrEnum):
 
     @property
     def present(self) -> bool:
-        """Suspects count as present: they are probed, and may still refute."""
+        """Suspected members count as present: they are probed and may refute the suspicion."""
         return self is State.ALIVE or self is State.SUSPECT
 
 
-# Within one incarnation a later state wins; only the member itself raises the incarnation, and so refutes.
+# Within an incarnation a higher rank wins. Only the member itself increases its incarnation, to refute a rumour.
 RANK = {State.ALIVE: 0, State.SUSPECT: 1, State.DEAD: 2, State.LEFT: 3}
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What is believed of a member; of oneself it is known."""
-
     id: str
     name: str
-    address: str = ""  # HOST:PORT that others dial; empty: not bound yet
+    address: str = ""  # HOST:PORT; empty before the port is bound
     role: Role = "node"
     run: str = "default"
     round: int = 0
@@ -42,22 +40,19 @@ class Member:
 
 
 def supersedes(new: Member, old: Member) -> bool:
-    """Does `new` say something about the same member that `old` does not know yet?"""
     if new.incarnation != old.incarnation:
         return new.incarnation > old.incarnation
     return RANK[new.state] > RANK[old.state]
 
 
 def news(new: Member, old: Member) -> bool:
-    """Can hearing `new` change anything for one who believes `old`? Mostly not, so it is quick."""
+    """A fast check whether `new` can change anything: usually it cannot."""
     return new.incarnation != old.incarnation or new.state is not old.state or new.round > old.round
 
 
 def merge(old: Member, new: Member) -> Member:
-    """What to believe after hearing both, in whatever order; `old` itself where there is nothing new.
-
-    One incarnation is one life at one address: within it only the state and the round go forward.
-    """
+    """The combined belief, independent of the order of arrival; `old` itself if nothing changes. Within an
+    incarnation the address is fixed, and the state and the round only increase."""
     if new.incarnation != old.incarnation:
         return new if new.incarnation > old.incarnation else old
     if RANK[new.state] > RANK[old.state]:

@@ -1,4 +1,4 @@
-"""What the machine tells its owner, and what it actions for."""
+"""Outputs of the SWIM state machine: events for the application, and actions for its runtime."""
 
 from __future__ import annotations
 
@@ -8,67 +8,53 @@ from pfl_node.membership.member import Member
 from pfl_node.membership.packet import Packet
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemberEvent:
     member: Member
 
 
 class Joined(MemberEvent):
-    """Somebody new, or somebody back from the dead."""
-
-    __slots__ = ()
+    """A new member, or one that was dead or had left."""
 
 
 class Suspected(MemberEvent):
-    """Did not answer; may still refute."""
-
-    __slots__ = ()
+    """A member that did not answer; it may refute the suspicion."""
 
 
 class Died(MemberEvent):
-    """Did not answer for good."""
-
-    __slots__ = ()
+    """A suspected member that did not refute in time."""
 
 
 class Left(MemberEvent):
-    """Said goodbye."""
-
-    __slots__ = ()
+    """A member that announced its departure."""
 
 
 class Changed(MemberEvent):
-    """Another address, name, role or run; a refuted suspicion; or my own incarnation, which my owner may keep.
+    """A new address, name, role or run; a refuted suspicion; or a new incarnation of this member, to be stored.
 
-    A round that goes on is no event.
+    A new round alone is not an event.
     """
-
-    __slots__ = ()
 
 
 class Clashed(MemberEvent):
-    """Somebody else uses my id, at the address told."""
-
-    __slots__ = ()
+    """Another member, at the address of the event, uses this member's id."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JoinRefused(MemberEvent):
-    """I may not join; the reason is fit to be shown to a user."""
-
-    reason: str
+    reason: str  # for the user
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Exchange all that is known with this address."""
+    """Exchange the full member lists with this address."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class PingCall:
-    """Put this ping as a call, and hand its answer in as if it had come as a packet: UDP may be blocked."""
+    """Send this ping as a call, because UDP may be blocked, and pass the answer to `Swim.receive`."""
 
     address: str
     packet: Packet

@@ -1,4 +1,4 @@
-"""What members say to each other, as plain values. How a packet becomes bytes is `codec.py`'s business."""
+"""Packets between members, as plain values; `packet_codec` serializes them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pfl_node.membership.member import Member
 
 
 class Kind(StrEnum):
-    PING = "ping"  # are you there?
-    ACK = "ack"  # the target of `seq` is there
-    NACK = "nack"  # I am there, but the target of `seq` did not answer me
-    PING_REQ = "ping_req"  # ping the target for me
-    GOSSIP = "gossip"  # only news
+    PING = "ping"
+    ACK = "ack"  # the target of ping `seq` answered
+    NACK = "nack"  # the target of ping-req `seq` did not answer
+    PING_REQ = "ping_req"  # ping the target on behalf of the sender
+    GOSSIP = "gossip"  # rumours only
 
 
 @dataclass(frozen=True, slots=True)
 class Rumor:
-    """News about a member; `by` is who accuses when it is a suspicion."""
+    """An update about a member; `by` is the accuser of a suspicion."""
 
     member: Member
     by: str = ""
@@ -29,13 +29,13 @@ class Packet:
     kind: Kind
     sender: Member
     seq: int = 0
-    target: str = ""  # whose id is meant: whom I ping, or who answered
+    target: str = ""  # the id of the member that is pinged or answered
     target_address: str = ""
     rumors: tuple[Rumor, ...] = ()
 
 
-FRAME_BYTES = 48  # tags, lengths and numbers around one member, at most
-HEAD_BYTES = 32  # the same for the packet itself
+FRAME_BYTES = 48  # upper bound of tags, lengths and numbers of a member
+HEAD_BYTES = 32  # the same for a packet
 
 
 def width(text: str) -> int:
@@ -43,7 +43,7 @@ def width(text: str) -> int:
 
 
 def member_bytes(member: Member) -> int:
-    """An upper bound of what a member takes on the wire."""
+    """An upper bound of the serialized size."""
     strings = width(member.id) + width(member.name) + width(member.address) + width(member.run)
     return FRAME_BYTES + strings
 

@@ -1,4 +1,4 @@
-"""Members and packets as protobuf messages and back, with everything checked. Knows no network."""
+"""Converts members and packets to protobuf messages and back, and validates all input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROLES: dict[str, Role] = {"node": "node", "bootstrap": "bootstrap"}
 
 @lru_cache(maxsize=8192)
 def is_address(text: str) -> bool:
-    """gRPC would take much more for an address than HOST:PORT, a file for example."""
+    """gRPC accepts more than HOST:PORT as an address, for example a Unix socket."""
     try:
         parse_address(text)
     except ConfigError:
@@ -60,17 +60,17 @@ def to_wire(member: Member, accuser: str = "") -> pb.Member:
 
 
 def from_wire(wire: pb.Member) -> Member:
-    """Raises Refused when it is no member that could be."""
+    """Raises Refused for an invalid member."""
     member = wire.id
     role = ROLES.get(wire.role)
     if not 0 < len(member) <= LONGEST or len(wire.name) > LONGEST or len(wire.run) > LONGEST:
         raise _garbage(f"an id, name or run that is empty or longer than {LONGEST} characters")
     if not is_address(wire.address):
-        raise _garbage(f"member {member} has no address that can be dialled")
+        raise _garbage(f"member {member} has an invalid address")
     if role is None or wire.state not in FROM_STATE:
         raise _garbage(f"member {member} has an unknown role or state")
     if wire.incarnation >= INCARNATION_LIMIT or not -1 <= wire.round < ROUND_LIMIT:
-        raise _garbage(f"member {member} has an impossible incarnation or round")
+        raise _garbage(f"member {member} has an invalid incarnation or round")
     state = FROM_STATE[wire.state]
     return Member(member, wire.name, wire.address, role, wire.run, wire.round, wire.incarnation, state)
 
@@ -99,7 +99,7 @@ def unpack(wire: pb.Packet) -> Packet:
     if kind is None:
         raise _garbage(f"a packet of unknown kind {wire.kind}")
     if len(wire.target) > LONGEST or (wire.target_address and not is_address(wire.target_address)):
-        raise _garbage("a target that cannot be")
+        raise _garbage("an invalid target")
     rumors = tuple(Rumor(from_wire(update), update.accuser[:LONGEST]) for update in wire.updates)
     return Packet(kind, from_wire(wire.sender), wire.sequence, wire.target, wire.target_address, rumors)
 
@@ -109,7 +109,7 @@ def encode(packet: Packet) -> bytes:
 
 
 def decode(data: bytes) -> Packet:
-    """Raises Refused for anything that is no packet."""
+    """Raises Refused for an invalid packet."""
     try:
         wire = pb.Packet.FromString(data)
     except DecodeError as error:

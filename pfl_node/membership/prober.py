@@ -1,37 +1,62 @@
-"""Probing: one member at a time is pinged, through others when it is silent. Knows no clock and no network."""
+"""Failure detection: pings one member at a time, indirectly through others if it does not answer. Sans-io."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
 from pfl_node.membership.member import Member
-from pfl_node.membership.member_events import PingCall
-from pfl_node.membership.outbox import Outbox
-from pfl_node.membership.packet import Kind, Packet
+from pfl_node.membership.member_events import Action, PingCall
+from pfl_node.membership.packet import HEAD_BYTES, Kind, Packet, member_bytes, rumor_bytes, width
 from pfl_node.membership.suspendable_clock import SuspendableClock
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 from pfl_node.membership.view import View
 
-RELAYS_LIMIT = 64  # pings made for others at the same time
-RELAY_SHARE = 0.6  # of the probe timeout: what a relay waits, so that its answer is back before the asker judges
+RELAYS_LIMIT = 64  # concurrent pings on behalf of others
+RELAY_SHARE = 0.6  # of the probe timeout: a relay's answer must arrive before the requester's own timeout
+
+
+class Outbox:
+    """Packets to send, each filled with as many rumours as fit into a datagram, and actions to perform."""
+
+    def __init__(self, view: View, time: SuspendableClock, packet_bytes: int) -> None:
+        self._view = view
+        self._time = time
+        self._bytes = packet_bytes
+        self.packets: list[tuple[str, Packet]] = []
+        self.actions: list[Action] = []
+
+    def send(
+        self,
+        address: str,
+        kind: Kind,
+        *,
+        seq: int = 0,
+        to: Member | None = None,
+        target: str = "",
+        target_address: str = "",
+    ) -> None:
+        """A rumour that the recipient is suspected or dead goes first, so that it can refute it."""
+        me = self._view.me
+        verdict = self._view.verdict(to, self._time.now) if to is not None else None
+        first = (verdict,) if verdict is not None else ()
+        budget = self._bytes - HEAD_BYTES - member_bytes(me) - width(target) - width(target_address)
+        rumors = self._view.take_rumors(budget - sum(map(rumor_bytes, first)))
+        self.packets.append((address, Packet(kind, me, seq, target, target_address, (*first, *rumors))))
 
 
 @dataclass(slots=True)
 class Probe:
-    """The member whose answer is awaited."""
-
     seq: int
     target: Member
-    asked: int = 0  # relays
-    nacks: int = 0  # relays that answered, but not with the target's answer
+    relays: int = 0  # asked
+    nacks: int = 0  # relays that answered without an answer of the target
 
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """A ping made for somebody else."""
+    """A ping on behalf of another member."""
 
     address: str
     seq: int
@@ -46,21 +71,19 @@ class Prober:
         timers: Timers,
         time: SuspendableClock,
         outbox: Outbox,
-        act: Callable[[PingCall], None],
     ) -> None:
         self._view = view
         self._config = config
         self._timers = timers
         self._time = time
         self._outbox = outbox
-        self._act = act
         self._seqs = count(1)
         self._probe: Probe | None = None
         self._relays: dict[int, Relay] = {}
 
     def next(self) -> None:
-        """The time of the last one is over; begin with another."""
-        self._judge()
+        """End the current probe and start the next one."""
+        self._conclude()
         health = self._view.health
         self._timers.set(("probe", 0), self._time.now + health.stretch(self._config.probe_interval))
         target = self._view.roster.next_target()
@@ -74,17 +97,24 @@ class Prober:
         return seq
 
     def ask_relays(self) -> None:
-        """The target is silent: let others try, and try a call."""
+        """The target has not answered: ask other members to ping it, and ping it by a call."""
         probe = self._probe
         if probe is None:
             return
         target = probe.target
         if self._config.transport == "udp":
-            self._act(PingCall(target.address, Packet(Kind.PING, self._view.me, probe.seq, target.id)))
+            self._outbox.actions.append(
+                PingCall(target.address, Packet(Kind.PING, self._view.me, probe.seq, target.id))
+            )
         for relay in self._view.roster.draw(self._config.indirect, without=(target.id,)):
-            probe.asked += 1
+            probe.relays += 1
             self._outbox.send(
-                relay.address, Kind.PING_REQ, seq=probe.seq, to=relay, target=target.id, place=target.address
+                relay.address,
+                Kind.PING_REQ,
+                seq=probe.seq,
+                to=relay,
+                target=target.id,
+                target_address=target.address,
             )
 
     def acknowledge(self, packet: Packet) -> None:
@@ -99,12 +129,11 @@ class Prober:
             self._view.health.add(-1)
 
     def nack(self, packet: Packet) -> None:
-        """A relay is well and so is my way to it: the silence is not my fault."""
+        """A relay answered, so this member's own network works: only the target is silent."""
         if self._probe is not None and self._probe.seq == packet.seq:
-            self._probe.nacks = min(self._probe.nacks + 1, self._probe.asked)
+            self._probe.nacks = min(self._probe.nacks + 1, self._probe.relays)
 
     def relay(self, packet: Packet, source: str) -> None:
-        """Somebody asks me to try."""
         if len(self._relays) >= RELAYS_LIMIT or not packet.target_address:
             return
         seq = next(self._seqs)
@@ -119,13 +148,13 @@ class Prober:
         relay = self._relays.pop(seq)
         self._outbox.send(relay.address, kind, seq=relay.seq, target=relay.target)
 
-    def _judge(self) -> None:
-        """A probe that is still open has failed."""
+    def _conclude(self) -> None:
+        """A probe without an answer has failed."""
         probe, self._probe = self._probe, None
         if probe is None or self._time.lenient:
             return
-        self._view.health.add(probe.asked - probe.nacks if probe.asked else 1)
+        self._view.health.add(probe.relays - probe.nacks if probe.relays else 1)
         known = self._view.roster.get(probe.target.id)
-        # A life that began while the old one was probed is not to blame.
+        # A member that has moved during the probe was not reached at its old address.
         if known is not None and known.address == probe.target.address:
             self._view.accuse(known.id, self._time.now)

@@ -1,4 +1,4 @@
-"""Everybody who is known: a table of bounded size, whom to talk to next, and tombstones. Knows no protocol."""
+"""A bounded table of the other members, their probe order, random samples, and tombstones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pfl_node.membership.member import Member, State
 
 
 class Roster:
-    """The others, without me. Those present can be drawn at random; `neighbours` restricts whom."""
+    """With `neighbours`, only so many members are probed and sampled."""
 
     def __init__(self, me: str, rng: Random, *, limit: int, neighbours: int | None = None) -> None:
         self._me = me
@@ -21,8 +21,8 @@ class Roster:
         self._neighbours = neighbours
         self._members: dict[str, Member] = {}
         self._present: list[str] = []
-        self._active: list[str] | None = None  # whom packets go to; None: to be worked out again
-        self._queue: list[str] = []  # whom to probe, from the end
+        self._active: list[str] | None = None  # members to probe and sample; None: to be recomputed
+        self._queue: list[str] = []  # members to probe, last first
         self._queued: set[str] = set()
         self._tombs: OrderedDict[str, tuple[Member, float]] = OrderedDict()
 
@@ -44,25 +44,25 @@ class Roster:
         return len(self._tombs)
 
     def put(self, member: Member) -> bool:
-        """Believe this of a member; False when it is unknown and the table is full."""
+        """Insert or update a member; False if it is new and the table is full."""
         old = self._members.get(member.id)
         if old is None and len(self._members) >= self._limit:
             return False
         self._members[member.id] = member
-        here = old is not None and old.state.present
-        if member.state.present and not here:
+        was_present = old is not None and old.state.present
+        if member.state.present and not was_present:
             self._present.append(member.id)
             self._active = None
             if member.id not in self._queued:
                 self._queue.insert(self._rng.randrange(len(self._queue) + 1), member.id)
                 self._queued.add(member.id)
-        elif here and not member.state.present:
+        elif was_present and not member.state.present:
             self._present.remove(member.id)
             self._active = None
         return True
 
     def bury(self, member: Member, until: float) -> None:
-        """Keep only what refutes old news about it, as one who is gone; the oldest tombstones make room."""
+        """Replace a member by a tombstone, which rejects old rumours; the oldest tombstones are dropped."""
         if self._members.pop(member.id, None) is not None and member.id in self._present:
             self._present.remove(member.id)
             self._active = None
@@ -81,7 +81,7 @@ class Roster:
         return self._tombs[member][0] if member in self._tombs else None
 
     def next_target(self) -> Member | None:
-        """Everybody in turn; the order is drawn anew each time through."""
+        """Round-robin, in an order that is shuffled for each cycle."""
         for _ in range(2):
             while self._queue:
                 candidate = self._queue.pop()
@@ -95,7 +95,7 @@ class Roster:
         return None
 
     def draw(self, count: int, without: Collection[str] = ()) -> list[Member]:
-        """Up to `count` different members that are present, at random."""
+        """Up to `count` different members that are present, uniformly at random."""
         pool = self._actives()
         if len(pool) <= 2 * (count + len(without)):
             chosen = [i for i in pool if i not in without]

@@ -1,20 +1,21 @@
-"""A member's own time: it stands still while its process did not run. Knows no clock; the world's is handed in."""
+"""A clock that stops while the process is suspended, given readings of a real clock."""
 
 from __future__ import annotations
 
-ROUNDING = 1e-6  # own time is a difference: a wake-up at the right moment must not come a bit too early
+ROUNDING = 1e-6  # own time is a difference of floats: a timer must not fire slightly early
 
 
 class SuspendableClock:
-    """Nobody is judged for silence that I slept through, and after a long sleep nobody is judged for a while."""
+    """Members are not suspected for silence during a suspension and, after a long one, not for another `pause`
+    seconds (`lenient`)."""
 
     def __init__(self, *, slack: float, pause: float) -> None:
         self.now = 0.0
         self.lenient_until = float("-inf")
-        self.pauses = 0  # long sleeps so far
+        self.pauses = 0  # suspensions longer than `pause`
         self._slack = slack
         self._pause = pause
-        self._lost = 0.0  # the world's time minus own time
+        self._lost = 0.0  # real time minus own time
 
     def start(self, now: float) -> None:
         self.now, self._lost = now, 0.0
@@ -23,11 +24,12 @@ class SuspendableClock:
     def lenient(self) -> bool:
         return self.now < self.lenient_until
 
-    def outside(self, when: float) -> float:
+    def to_real(self, when: float) -> float:
         return when + self._lost
 
     def wake(self, now: float, due: float | None) -> None:
-        """The world says `now`; the first timer was `due` in own time. Much later than that: I was asleep."""
+        """Advance to the real time `now`. If that is much later than the first timer, which was `due` in own time,
+        the process was suspended."""
         own = max(now - self._lost, self.now)
         late = own - max(due, self.now) if due is not None else 0.0
         if late > self._slack:

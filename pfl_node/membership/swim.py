@@ -1,6 +1,6 @@
-"""SWIM with Lifeguard's ideas as a state machine: packets and the time in, packets, events and actions out.
+"""SWIM with Lifeguard's extensions as a sans-io state machine: packets and time in; packets, events, actions out.
 
-It knows no socket, no clock and no chance of its own: same inputs, same outputs.
+It is deterministic: the same inputs and random seed give the same outputs.
 """
 
 from __future__ import annotations
@@ -12,37 +12,34 @@ from random import Random
 from pfl_node.membership.admission import Admission, Admissions
 from pfl_node.membership.member import Member, State, news
 from pfl_node.membership.member_events import Action, MemberEvent, Sync
-from pfl_node.membership.outbox import Outbox
 from pfl_node.membership.packet import Kind, Packet, Rumor
-from pfl_node.membership.prober import Prober
+from pfl_node.membership.prober import Outbox, Prober
 from pfl_node.membership.suspendable_clock import SuspendableClock
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 from pfl_node.membership.view import View
 
-CHALLENGES_LIMIT = 8  # members told, after one exchange, that they are taken for gone
-GOSSIP_DELAY = 0.05  # of the gossip interval: news of one moment go out together
-GOODBYES = 40  # members told that I leave; they tell the rest
+CHALLENGES_LIMIT = 8  # members notified after one sync that they are considered dead
+GOSSIP_DELAY = 0.05  # of the gossip interval, so that simultaneous rumours are sent together
+FAREWELLS = 40  # members notified of a departure; they notify the rest
 
 
 class Swim:
-    """One member. After every input drain `take_packets`, `take_events`, `take_actions`; tick at `next_wakeup`."""
+    """One member. After every input, drain `take_packets`, `take_events` and `take_actions`. Call `tick` at
+    `next_wakeup`."""
 
     def __init__(self, me: Member, config: SwimConfig, rng: Random) -> None:
         self._config = config
         self._rng = rng
         self._seeds: tuple[str, ...] = ()
         self._joined = False
-        self._actions: list[Action] = []
         self._gossiped_at = float("-inf")
         self._timers = Timers()
         self._time = SuspendableClock(slack=config.probe_timeout / 2, pause=config.pause)
         self._view = View(me, config, self._timers, rng)
         self._outbox = Outbox(self._view, self._time, config.packet_bytes)
         self._admissions = Admissions(self._view, config)
-        self._prober = Prober(
-            self._view, config, self._timers, self._time, self._outbox, act=lambda dial: self._actions.append(dial)
-        )
+        self._prober = Prober(self._view, config, self._timers, self._time, self._outbox)
 
     @property
     def me(self) -> Member:
@@ -50,56 +47,53 @@ class Swim:
 
     @property
     def health(self) -> int:
-        """0 is well; higher: I am slow myself, and take more time to judge others."""
         return self._view.health.score
 
     @property
     def pauses(self) -> int:
-        """How often this process stood still for long."""
         return self._time.pauses
 
     def members(self) -> list[Member]:
-        """Everybody known and me."""
         return [self._view.me, *self._view.roster.all()]
 
     def get(self, member: str) -> Member | None:
         return self._view.me if member == self._view.me.id else self._view.roster.get(member)
 
     def take_packets(self) -> list[tuple[str, Packet]]:
-        return self._outbox.take()
+        taken, self._outbox.packets = self._outbox.packets, []
+        return taken
 
     def take_events(self) -> list[MemberEvent]:
         taken, self._view.events = self._view.events, []
         return taken
 
     def take_actions(self) -> list[Action]:
-        taken, self._actions = self._actions, []
+        taken, self._outbox.actions = self._outbox.actions, []
         return taken
 
     def next_wakeup(self) -> float | None:
         when = self._timers.next()
-        return None if when is None else self._time.outside(when)
+        return None if when is None else self._time.to_real(when)
 
     # inputs
 
     def start(self, now: float, *, address: str | None = None, seeds: Sequence[str] = ()) -> None:
-        """Begin to probe. `seeds` are addresses tried again whenever no member is known there."""
+        """Begin to probe. Sync with the `seeds` is retried while no member is known at their addresses."""
         if address is not None:
             self._view.me = replace(self.me, address=address)
         self._seeds = tuple(seeds)
         self._joined = not self._seeds
         self._time.start(now)
         self._timers.set(("probe", 0), now + self._rng.uniform(0, self._config.probe_interval))
-        # The first exchange comes soon: when many start at once, the seed's answer was short.
+        # Sync early: if many nodes start at once, the seed knew few of them when it answered.
         self._timers.set(("sync", 0), now + self._rng.uniform(0.2, 0.4) * self._config.sync_interval)
         self._view.announce()
 
     def set_round(self, number: int) -> None:
-        """Others hear of it in my next packets."""
         self._view.me = replace(self.me, round=number)
 
     def ask(self, members: Iterable[str], now: float) -> None:
-        """Ping these besides the usual turn: their answers tell in which rounds they are."""
+        """Ping these members out of turn: their answers carry their rounds."""
         self._wake(now)
         for member in map(self._view.roster.get, members):
             if member is not None and member.state.present:
@@ -124,7 +118,7 @@ class Swim:
         self._arm_gossip()
 
     def merge(self, members: Iterable[Member], now: float, *, by: str, joining: bool = False) -> None:
-        """Take in all that the member `by` knows. What is heard on joining is news to nobody but me."""
+        """Merge the member list of `by`. A list received on joining is not gossiped: everyone else has it."""
         self._wake(now)
         if self.me.state is State.LEFT:
             return
@@ -135,7 +129,7 @@ class Swim:
             if known is not None and not news(member, known):
                 continue
             if known is not None and known.state.present and member.state is State.DEAD:
-                # Two halves of a swarm that took each other for dead meet again: let everybody refute.
+                # After a partition both halves consider each other dead: give the member a chance to refute.
                 member = replace(member, state=State.SUSPECT)
             self._view.learn(Rumor(member, by), self._time.now, spread=not joining)
             if member.state is State.ALIVE and challenges < CHALLENGES_LIMIT and self._challenge(member):
@@ -143,7 +137,6 @@ class Swim:
         self._arm_gossip()
 
     def admit(self, newcomer: Member, now: float) -> Admission:
-        """Somebody asks to join."""
         self._wake(now)
         admission, holder = self._admissions.ask(newcomer, self._time.now)
         if admission.accepted:
@@ -154,16 +147,16 @@ class Swim:
         return admission
 
     def leave(self, now: float) -> None:
-        """Say goodbye to some, who tell the rest. Nothing is heard or said after that."""
+        """Notify some members, which notify the rest, and ignore all further input."""
         self._wake(now)
         if self.me.state is State.LEFT:
             return
         self._view.me = replace(self.me, state=State.LEFT)
-        for member in self._view.roster.draw(GOODBYES):
+        for member in self._view.roster.draw(FAREWELLS):
             self._outbox.send(member.address, Kind.GOSSIP, to=member)
         self._timers.clear()
 
-    # what happens then
+    # reactions
 
     def _wake(self, now: float) -> None:
         self._time.wake(now, self._timers.next())
@@ -192,12 +185,12 @@ class Swim:
         match packet.kind:
             case Kind.PING if packet.target in ("", self.me.id):
                 self._outbox.send(source, Kind.ACK, seq=packet.seq, to=sender, target=self.me.id)
-            case Kind.PING:  # it takes me for somebody who was here before
+            case Kind.PING:  # meant for a previous member at this address
                 self._outbox.send(source, Kind.GOSSIP, to=sender)
             case Kind.PING_REQ:
                 self._prober.relay(packet, source)
             case Kind.ACK:
-                self._admissions.heard(sender)
+                self._admissions.answered(sender)
                 self._prober.acknowledge(packet)
                 self._challenge(sender)
             case Kind.NACK:
@@ -206,7 +199,7 @@ class Swim:
                 self._challenge(sender)
 
     def _challenge(self, member: Member) -> bool:
-        """Tell one who shows signs of life that it is taken for gone, or for further than it is."""
+        """Notify a live member that is considered dead, or in a later round than it is, so that it can refute."""
         verdict = self._view.verdict(member, self._time.now)
         if verdict is None or verdict.member.state is State.SUSPECT:
             return False
@@ -214,7 +207,7 @@ class Swim:
         return True
 
     def _arm_gossip(self) -> None:
-        if len(self._view.news) and self._view.roster.present and ("gossip", 0) not in self._timers:
+        if len(self._view.rumors) and self._view.roster.present and ("gossip", 0) not in self._timers:
             interval = self._config.gossip_interval
             when = max(self._time.now + GOSSIP_DELAY * interval, self._gossiped_at + interval)
             self._timers.set(("gossip", 0), when)
@@ -222,19 +215,19 @@ class Swim:
     def _gossip(self) -> None:
         self._gossiped_at = self._time.now
         for member in self._view.roster.draw(self._config.gossip_fanout):
-            if not len(self._view.news):
+            if not len(self._view.rumors):
                 return
             self._outbox.send(member.address, Kind.GOSSIP, to=member)
 
     def _request_syncs(self) -> None:
-        """One who is there, and one who may be there again: so the halves of a split swarm find each other."""
+        """Sync with one live member, and with one dead member or seed, so that partitions heal."""
         self._timers.set(("sync", 0), self._time.now + self._rng.uniform(0.9, 1.1) * self._config.sync_interval)
-        if not self._joined:  # who asks to join is checked, who exchanges is not
+        if not self._joined:  # Join checks that the id is unique, Sync does not
             return
-        self._actions.extend(Sync(member.address) for member in self._view.roster.draw(1))
+        self._outbox.actions.extend(Sync(member.address) for member in self._view.roster.draw(1))
         members = self._view.roster.all()
         taken = {m.address for m in members if m.state.present} | {self.me.address}
         lost = {m.address: None for m in members if m.state is State.DEAD} | dict.fromkeys(self._seeds)
         retry = [address for address in lost if address not in taken]
         if retry:
-            self._actions.append(Sync(self._rng.choice(retry)))
+            self._outbox.actions.append(Sync(self._rng.choice(retry)))

@@ -1,4 +1,4 @@
-"""The knobs of membership. The first nine are those of `settings.MembershipSettings`, without pydantic's cost."""
+"""The parameters of SWIM. The first nine are those of `settings.MembershipSettings`, without pydantic."""
 
 from __future__ import annotations
 
@@ -25,28 +25,26 @@ class SwimConfig:
     sync_interval: float = 5.0
     pause: float = 5.0
 
-    retransmit: int = 4  # a rumour is told retransmit * ceil(log10(n + 1)) times
-    health_limit: int = 8  # the worst score of one's own health
-    forget: float = 300.0  # the dead and those who left are listed so long
-    tombstone: float = 3600.0  # and old news about them is disbelieved so long after that
-    members_limit: int = 4096  # members known at most, and tombstones kept at most
-    packet_bytes: int = 1200  # fits every path without fragments
-    grpc_neighbours: int = 8  # members that are probed and gossiped with when packets are gRPC calls
+    retransmit: int = 4  # a rumour is sent retransmit * ceil(log10(n + 1)) times
+    health_limit: int = 8  # the worst local health score
+    forget: float = 300.0  # for which dead and departed members stay listed
+    tombstone: float = 3600.0  # after that, for which old rumours about them are rejected
+    members_limit: int = 4096  # of members and of tombstones
+    packet_bytes: int = 1200  # no path fragments such packets
+    grpc_neighbours: int = 8  # members to probe and gossip with if packets are gRPC calls
 
     @classmethod
     def of(cls, settings: MembershipSettings | SwimConfig, *, secure: bool = False) -> SwimConfig:
-        """Datagrams say nothing about who sent them, so with TLS packets are calls."""
+        """With TLS, packets are gRPC calls: UDP packets are not authenticated."""
         names = (field.name for field in fields(cls))
         given: dict[str, Any] = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
         if given["transport"] == "auto":
             given["transport"] = "grpc" if secure else "udp"
         if secure and given["transport"] == "udp":
-            raise ConfigError(
-                "membership.transport = udp is not for TLS: a datagram does not prove its sender; leave it out"
-            )
+            raise ConfigError("membership.transport = udp does not work with TLS: UDP is not authenticated")
         return cls(**given)
 
     @property
     def neighbours(self) -> int | None:
-        """How many members packets go to; None: all."""
+        """The number of members to probe and gossip with; None: all."""
         return self.grpc_neighbours if self.transport == "grpc" else None

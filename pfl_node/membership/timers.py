@@ -1,4 +1,4 @@
-"""Named timers on a heap; setting one again moves it. Knows no clock."""
+"""Keyed timers on a heap; setting a timer again moves it. Time is passed in."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Timers:
         return heap[0][0] if heap else None
 
     def due(self, now: float) -> Iterator[Key]:
-        """Every timer that has come, each removed before it is handed out."""
+        """Remove and yield the expired timers."""
         while (when := self.next()) is not None and when <= now:
             key = heappop(self._heap)[2]
             del self._when[key]

@@ -1,4 +1,4 @@
-"""What one member believes of the others and itself: rumours in, events and rumours out. Knows no packets."""
+"""A member's beliefs about the others and itself: rumours in, events and rumours out. Sans-io."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pfl_node.membership.roster import Roster
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 
-CLASHES_TOLD = 3  # an earlier life of mine at another address can look like a clash once or twice
+CLASHES_REPORTED = 3  # a previous process of this node at another address can look like a clash once or twice
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Suspicion:
     accusers: set[str] = field(default_factory=set)
 
     def confirm(self, by: str) -> bool:
-        """A new and useful accuser?"""
+        """Add an accuser; False if it does not shorten the timeout."""
         if by in self.accusers or len(self.accusers) > self.wanted:
             return False
         self.accusers.add(by)
@@ -44,7 +44,7 @@ class Suspicion:
 
 
 class Health:
-    """Lifeguard's local health: how far my own slowness may be the reason that others seem silent. 0 is well."""
+    """Lifeguard's local health multiplier: a slow process waits longer before it suspects others. 0 is healthy."""
 
     def __init__(self, limit: int) -> None:
         self.score = 0
@@ -60,7 +60,7 @@ class Health:
 class View:
     def __init__(self, me: Member, config: SwimConfig, timers: Timers, rng: Random) -> None:
         self.me = me
-        self.news = Broadcasts()
+        self.rumors = Broadcasts()
         self.health = Health(config.health_limit)
         self.events: list[MemberEvent] = []
         self.roster = Roster(me.id, rng, limit=config.members_limit, neighbours=config.neighbours)
@@ -72,17 +72,16 @@ class View:
 
     @property
     def size(self) -> int:
-        """All who are present, and me."""
+        """The number of members that are present, this one included."""
         return self.roster.present + 1
 
-    def take_news(self, budget: int) -> tuple[Rumor, ...]:
-        """Rumours for one packet. I myself am in every packet anyway, as its sender."""
-        taken = self.news.take(budget, retransmissions(self.size, self._config.retransmit))
+    def take_rumors(self, budget: int) -> tuple[Rumor, ...]:
+        """Rumours for one packet, without those about this member: it is the packet's sender."""
+        taken = self.rumors.take(budget, retransmissions(self.size, self._config.retransmit))
         return tuple(rumor for rumor in taken if rumor.member.id != self.me.id)
 
     def verdict(self, member: Member, now: float) -> Rumor | None:
-        """What it must hear because it is taken for gone, or nearly so, or for further than it says it is, and has
-        not refuted yet."""
+        """The rumour that a member has to refute: that it is suspected, dead or in a later round than it is."""
         known = self.roster.get(member.id) or self.roster.tomb(member.id, now)
         if known is None or known.incarnation < member.incarnation:
             return None
@@ -91,12 +90,12 @@ class View:
         return Rumor(known)
 
     def learn(self, rumor: Rumor, now: float, *, spread: bool = True) -> None:
-        """Take a rumour in. With `spread` it is told on where it is news."""
+        """Process a rumour and, with `spread`, gossip it if it is new."""
         new = rumor.member
         if not 0 <= new.incarnation < INCARNATION_LIMIT:
             return
         if new.id == self.me.id:
-            self._about_me(new, now)
+            self._refute(new, now)
             return
         old = self.roster.get(new.id)
         if old is None:
@@ -109,33 +108,30 @@ class View:
             self._replace(old, merged, rumor.by, now, spread)
 
     def accuse(self, target: str, now: float) -> None:
-        """I could not reach it."""
         known = self.roster.get(target)
         if known is not None and known.state.present:
             self.learn(Rumor(replace(known, state=State.SUSPECT), by=self.me.id), now)
 
     def expire(self, target: str, now: float) -> None:
-        """Its suspicion has lasted long enough."""
         known = self.roster.get(target)
         if known is not None and known.state is State.SUSPECT:
             self.learn(Rumor(replace(known, state=State.DEAD), by=self.me.id), now)
 
     def forget(self, target: str, now: float) -> None:
-        """It has been gone for so long that it need not be listed any more."""
         known = self.roster.get(target)
         if known is not None and not known.state.present:
-            self.news.drop(target)
+            self.rumors.drop(target)
             self.roster.bury(known, now + self._config.tombstone)
 
     def announce(self) -> None:
-        self.news.put(Rumor(self.me))
+        self.rumors.put(Rumor(self.me))
 
     def _meet(self, rumor: Rumor, now: float, spread: bool) -> None:
         new = rumor.member
         tomb = self.roster.tomb(new.id, now)
         if tomb is not None and not supersedes(new, tomb):
             return
-        if not new.state.present:  # not listed, or the gone would go round for ever; but remembered
+        if not new.state.present:  # keep a tombstone only: listed, dead members would be gossiped forever
             self.roster.bury(new, now + self._config.tombstone)
             return
         fresh = new if new.state is State.ALIVE else replace(new, state=State.ALIVE)
@@ -144,7 +140,7 @@ class View:
         self.roster.unbury(new.id)
         self.events.append(Joined(fresh))
         if spread:
-            self.news.put(Rumor(fresh))
+            self.rumors.put(Rumor(fresh))
         if new.state is State.SUSPECT:
             self.learn(rumor, now, spread=spread)
 
@@ -153,10 +149,9 @@ class View:
         if supersedes(new, old):
             self._follow(old, new, by, now)
             if spread:
-                self.news.put(Rumor(new, by if new.state is State.SUSPECT else ""))
+                self.rumors.put(Rumor(new, by if new.state is State.SUSPECT else ""))
 
     def _follow(self, old: Member, new: Member, by: str, now: float) -> None:
-        """The timers and events of a change that is news."""
         if new.state is not State.SUSPECT or new.incarnation != old.incarnation:
             self._suspicions.pop(new.id, None)
             self._timers.cancel(("suspicion", new.id))
@@ -169,7 +164,7 @@ class View:
                     self.events.append(Changed(new))
             case State.SUSPECT:
                 self._timers.cancel(("forget", new.id))
-                if not old.state.present:  # its return and the doubt come in one rumour
+                if not old.state.present:  # the rumour implies both its return and the suspicion
                     self.events.append(Joined(replace(new, state=State.ALIVE)))
                 self._suspect(new, by, now)
                 self.events.append(Suspected(new))
@@ -187,14 +182,14 @@ class View:
         suspicion = self._suspicions.get(member.id)
         if suspicion is not None and suspicion.confirm(by):
             self._timers.set(("suspicion", member.id), max(suspicion.until, now))
-            self.news.put(Rumor(member, by))
+            self.rumors.put(Rumor(member, by))
 
-    def _about_me(self, new: Member, now: float) -> None:
-        """Whatever is not true of me I refute with a higher incarnation."""
+    def _refute(self, new: Member, now: float) -> None:
+        """Refute a false rumour about this member by a higher incarnation."""
         mine = new.address == self.me.address
         if self.me.state is State.LEFT or new.incarnation < self.me.incarnation:
             return
-        forged = new.round > self.me.round  # or of a life before this one: nobody else can know my round
+        forged = new.round > self.me.round  # or sent by a previous process of this node
         if new.state is State.ALIVE and mine and new.incarnation == self.me.incarnation and not forged:
             return
         if not mine and not self._contest(new, now):
@@ -208,12 +203,12 @@ class View:
         self.events.append(Changed(self.me))
 
     def _contest(self, other: Member, now: float) -> bool:
-        """My id at another address: my life before this one, or somebody who uses my id. Not more than one answer
-        in an interval, or two of the same id would refute each other without a pause."""
+        """This id at another address: a previous process of this node, or another node with the same id. Refute at
+        most once per probe interval, or two such nodes would refute each other without end."""
         if now - self._clashed_at < self._config.probe_interval:
             return False
         self._clashed_at = now
         self._clashes += 1
-        if self._clashes >= CLASHES_TOLD:
+        if self._clashes >= CLASHES_REPORTED:
             self.events.append(Clashed(other))
         return True

@@ -1,6 +1,11 @@
-"""The network: the only package that knows gRPC, besides membership's service."""
+"""The network: gRPC client and server, TLS, and the encoding of models.
+
+`codec`, `framing`, `encodings` and `vector_reader` are sans-io. `client` and `server` are the two ends of the Peer
+service, `membership_client` and `membership_service` those of the Membership service. `endpoint` is the gRPC server
+of both services, `channels` the pool of connections. `quirks` isolates workarounds for gRPC.
+"""
 
 import os
 
-# gRPC's core writes to stderr by itself, for example when a peer goes away. It reads this when it is imported.
+# gRPC's core logs to stderr, for example when a peer disconnects. It reads this variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,15 +1,15 @@
-"""How fast a link is, as far as we know, and so how long a call may take. Pure."""
+"""Estimates the bandwidth to a peer and derives call deadlines from it. Pure."""
 
 from __future__ import annotations
 
-NEW = 0.3  # the weight of the latest transfer
-ENOUGH = 1 << 16  # bytes below which a transfer tells the latency and not the bandwidth
-MARGIN = 2.0  # a link may be so many times slower than it was
-LOWEST = 1 / 16  # of the first guess
+NEW = 0.3  # weight of the latest transfer
+ENOUGH = 1 << 16  # bytes; smaller transfers measure latency rather than bandwidth
+MARGIN = 2.0  # by which a link may become slower
+LOWEST = 1 / 16  # of the initial guess
 
 
 class Bandwidth:
-    """Bytes per second to one peer: a guess at first, then a moving average."""
+    """Bytes per second: an initial guess, then a moving average."""
 
     def __init__(self, guess: float) -> None:
         self.rate = guess
@@ -17,7 +17,7 @@ class Bandwidth:
         self._measured = False
 
     def timeout(self, base: float, nbytes: int) -> float:
-        """Seconds for a call that moves so many bytes."""
+        """Seconds for a call that transfers so many bytes."""
         return base + MARGIN * nbytes / self.rate
 
     def moved(self, nbytes: int, seconds: float) -> None:
@@ -28,5 +28,5 @@ class Bandwidth:
         self._measured = True
 
     def too_slow(self) -> None:
-        """A deadline passed: the next one is later."""
+        """A deadline was exceeded: extend the next one."""
         self.rate = max(self._lowest, self.rate / 2)

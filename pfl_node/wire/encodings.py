@@ -1,9 +1,9 @@
-"""float32 numbers to bytes and back: fp32, fp16, int8 with a scale per block; byte planes for zstd. Pure numpy.
+"""Encodes float32 vectors as fp32, fp16 or int8 with a scale per block; as byte planes for zstd. Pure numpy.
 
-A coding works on blocks; bytes of whole blocks (the last may be short) can be decoded on their own.
+An encoding works on blocks, and whole blocks (the last may be short) can be decoded independently.
 
-Error: fp32 none; fp16 half a unit of its 11-bit mantissa, and finite numbers beyond 65504 become 65504; int8 at
-most max|block| / 254, and a block with all numbers below 1e-35 becomes zero. NaN and infinity stay not finite.
+Errors: fp32 none; fp16 half a unit of the 11-bit mantissa, and values beyond 65504 are clipped; int8 at most
+max|block| / 254, and a block with all values below 1e-35 becomes zero. NaN and infinity stay non-finite.
 """
 
 from __future__ import annotations
@@ -20,31 +20,27 @@ INT8_BLOCK = 1024
 PLANE_BLOCK = 16384
 
 _FP16_MAX = np.float32(65504)
-_MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))  # 127 of it are a number
+_MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))  # 127 times this is finite
 _TINY = np.float32(1e-35)
 
 
 class Coding(Protocol):
-    """`block`: how many numbers belong together."""
-
-    block: int
+    block: int  # numbers
 
     def size(self, numbers: int) -> int:
-        """Bytes of so many numbers, counted from the beginning of a block."""
+        """Encoded bytes of so many numbers from the start of a block."""
 
     def encode(self, numbers: Vector) -> memoryview:
-        """From the beginning of a block to the end of one, or of all."""
+        """`numbers` are whole blocks, except for the last of the vector."""
 
     def decode(self, data: memoryview, out: Vector) -> None:
         """`data` is exactly `size(out.size)` bytes."""
 
     def view(self, data: memoryview) -> Vector | None:
-        """The numbers without a copy, where the bytes are just that."""
+        """The decoded numbers without a copy; None if the encoding needs one."""
 
 
 class Plain:
-    """One number after the other."""
-
     block = 1
 
     def __init__(self, dtype: str) -> None:
@@ -59,7 +55,7 @@ class Plain:
     def decode(self, data: memoryview, out: Vector) -> None:
         raw = np.frombuffer(data, np.uint8)
         if self.dtype == np.float32:
-            out.view(np.uint8)[:] = raw  # a plain copy; numbers at an odd place in a message are slow to read
+            out.view(np.uint8)[:] = raw  # a byte copy; reading unaligned numbers is slow
         else:
             out[:] = raw.copy().view(self.dtype)
 
@@ -71,7 +67,7 @@ class Plain:
 
 
 class Planes:
-    """Each block as all first bytes, all second bytes and so on: exponents lie together and compress better."""
+    """Each block as all first bytes, then all second bytes, and so on: adjacent exponents compress better."""
 
     block = PLANE_BLOCK
 
@@ -98,7 +94,7 @@ class Planes:
 
 
 class Int8:
-    """Blocks of a float32 scale and a signed byte for each number."""
+    """Blocks of a float32 scale and one signed byte per number."""
 
     block = INT8_BLOCK
 
@@ -116,14 +112,14 @@ class Int8:
         for width, part, record in self._runs(out.size):
             records = raw[record].reshape(-1, 4 + width)
             scales = np.ascontiguousarray(records[:, :4]).view("<f4")
-            with np.errstate(over="ignore", invalid="ignore"):  # whoever decodes looks for what is not finite
+            with np.errstate(over="ignore", invalid="ignore"):  # the caller checks for non-finite numbers
                 np.multiply(records[:, 4:].view(np.int8), scales, out=out[part].reshape(-1, width))
 
     def view(self, data: memoryview) -> Vector | None:  # noqa: ARG002
         return None
 
     def _runs(self, numbers: int) -> Iterator[tuple[int, slice, slice]]:
-        """The whole blocks, then the short one: its width, its numbers, its bytes."""
+        """Width, numbers and bytes of the whole blocks, then of the short one."""
         whole = numbers - numbers % self.block
         if whole:
             yield self.block, slice(0, whole), slice(0, self.size(whole))
@@ -132,7 +128,7 @@ class Int8:
 
 
 def _narrow(numbers: Vector, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
-    """In the bytes that travel; a finite number stays finite."""
+    """Convert to the dtype of the wire; finite numbers stay finite."""
     if dtype.itemsize == 4:
         return np.ascontiguousarray(numbers, dtype)
     with np.errstate(over="ignore"):
@@ -144,7 +140,7 @@ def _narrow(numbers: Vector, dtype: np.dtype[np.generic]) -> npt.NDArray[np.gene
 
 
 def _quantise(rows: npt.NDArray[np.float32], records: npt.NDArray[np.uint8]) -> None:
-    """Each row becomes a scale and its bytes. A row that is not finite gets a scale that is not."""
+    """Write a scale and bytes for each row. A row with a non-finite number gets a non-finite scale."""
     peaks = np.abs(rows).max(axis=1, keepdims=True)
     scales = np.where(peaks < _TINY, np.float32(0), peaks / np.float32(127))
     scales = np.where(np.isfinite(scales), np.minimum(scales, _MAX_SCALE), scales).astype("<f4")

@@ -1,6 +1,6 @@
-"""ModelChunk by hand: the same bytes that protobuf writes and reads, without its copies of the data. No I/O.
+"""Serializes and parses ModelChunk messages without protobuf's copies of the data. Sans-io.
 
-A message framed in another way than ours goes through protobuf's own parser: every correct client is understood.
+Messages of other clients, whose fields may be laid out differently, go through protobuf's parser.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from google.protobuf.message import DecodeError
 from pfl_node.errors import Reason, Refused
 from pfl_node.wire import peer_pb2 as pb
 
-MAX_HEADER = 3 << 17  # bytes; as many notes as may be, each named by an id of 64 letters, are 308 KiB
+MAX_HEADER = 3 << 17  # bytes; the maximum number of notes with keys of 64 characters takes 308 KiB
 
 HEADER, DATA, TRAILER = 0x0A, 0x12, 0x1A  # tags: field 1, 2 and 3, length-delimited
 PADDING = 0x72  # field 14 of the header
-_TRAILER = struct.Struct("<BBBQ")  # field 3 with 9 bytes in it: its field 1, a fixed64
-ALIGNMENT = 16  # of the data in a message; memory itself is at least so aligned
-SPARE = 4096  # bytes of a message besides its data that may stay in memory as long as the data
+_TRAILER = struct.Struct("<BBBQ")  # field 3 of 9 bytes: its field 1, a fixed64
+ALIGNMENT = 16  # of the data in a message; allocated memory has at least this alignment
+SPARE = 4096  # bytes besides the data that may be kept in memory with it
 
 
 class Chunk(NamedTuple):
@@ -29,7 +29,7 @@ class Chunk(NamedTuple):
 
 
 def frame(header: pb.Header | None, data: memoryview, checksum: int | None) -> bytes:
-    """A serialized ModelChunk; the data is copied once. The trailer goes with the last one."""
+    """A serialized ModelChunk; copies the data once. A checksum adds the trailer."""
     size = _varint(data.nbytes)
     before = b"" if header is None else _aligned(header.SerializeToString(), 1 + len(size))
     after = b"" if checksum is None else _TRAILER.pack(TRAILER, 9, 0x09, checksum)
@@ -37,12 +37,12 @@ def frame(header: pb.Header | None, data: memoryview, checksum: int | None) -> b
 
 
 def _aligned(header: bytes, more: int) -> bytes:
-    """The header's field, padded so that what comes `more` bytes after it is aligned: then a receiver can use the
-    message as it is, without a copy."""
-    bare = len(header) + 2  # the padding's own tag and length
+    """The header field, padded so that the data, `more` bytes behind it, is aligned: a receiver can then use the
+    data without a copy."""
+    bare = len(header) + 2  # with tag and length of the padding
     room = -(1 + _width(bare) + bare + more) % ALIGNMENT
     if _width(bare + room) > _width(bare):
-        room = (room - 1) % ALIGNMENT  # the length of the field takes one more byte
+        room = (room - 1) % ALIGNMENT  # the field's length takes one more byte
     return b"".join((b"\x0a", _varint(bare + room), header, bytes((PADDING, room)), bytes(room)))
 
 
@@ -51,7 +51,7 @@ def _width(number: int) -> int:
 
 
 def parse(message: bytes) -> Chunk:
-    """The data is a view into the message, as a rule; raises Refused for what is no ModelChunk."""
+    """The data is usually a view of the message. Raises Refused if the message is not a ModelChunk."""
     spans = _spans(message)
     try:
         if spans is None:
@@ -74,14 +74,14 @@ def parse(message: bytes) -> Chunk:
 
 
 def _data(message: bytes, span: slice) -> memoryview:
-    """A view keeps all of its message. Where much of that is not data, it is copied: else a small model would hold
-    as much memory as its sender likes."""
+    """A view keeps the whole message in memory. If much of it is not data, the data is copied: otherwise a sender
+    could make a small model hold arbitrary amounts of memory."""
     data = memoryview(message)[span]
     return data if len(message) - len(data) <= SPARE else memoryview(bytes(data))
 
 
 def _spans(message: bytes) -> dict[int, slice] | None:
-    """Where the fields are; None when it is framed in another way than ours, rightly or wrongly."""
+    """The positions of the fields; None if the layout is not ours, whether valid or not."""
     spans: dict[int, slice] = {}
     at, end = 0, len(message)
     while at < end:
@@ -97,7 +97,7 @@ def _spans(message: bytes) -> dict[int, slice] | None:
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number and where it ends; -1 when it does not end within 32 bits."""
+    """The number and its end; -1 if it has more than 5 bytes."""
     number = shift = 0
     for byte in message[at : at + 5]:
         at += 1

@@ -1,4 +1,4 @@
-"""Encoded bytes, however they are cut, into a vector that is allocated once. Bounded in memory; no I/O."""
+"""Decodes chunks of any size into a vector that is allocated once. Sans-io, bounded memory."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pfl_node.errors import Reason, Refused
 from pfl_node.model import Vector
 from pfl_node.wire.encodings import Coding
 
-ZSTD_WINDOW_LOG = 20  # weights repeat nothing over a long distance, and it bounds the memory of the receiver
-ZSTD_STEP = 1 << 17  # bytes unpacked at a time
+ZSTD_WINDOW_LOG = 20  # limits the receiver's memory; weights have no long-distance repetitions to exploit
+ZSTD_STEP = 1 << 17  # bytes decompressed at a time
 
 
 class VectorReader:
-    """Memory is taken once, for the whole vector, or not at all when one chunk holds it as it must be."""
+    """If one chunk contains the whole vector in its final form, the vector is a view of the chunk."""
 
     def __init__(self, numbers: int, coding: Coding, beyond: Reason) -> None:
         self._numbers = numbers
         self._coding = coding
         self._beyond = beyond
         self._out: Vector | None = None
-        self._at = 0  # numbers that are in place
-        self._left = coding.size(numbers)  # bytes still to come
-        self._cut = bytearray()  # the beginning of a block whose end is in a later chunk
+        self._at = 0  # decoded numbers
+        self._left = coding.size(numbers)  # bytes still expected
+        self._partial = bytearray()  # the beginning of a block that ends in a later chunk
 
     @property
     def out(self) -> Vector:
@@ -39,7 +39,7 @@ class VectorReader:
         return self._numbers - self._at
 
     def write(self, data: memoryview) -> int:
-        """Called by zstd's writer too, which wants the length back."""
+        """Also the sink of zstd's stream writer, hence the returned length."""
         given = len(data)
         if given > self._left:
             raise Refused(self._beyond, f"more than the {self._numbers} numbers of the layout")
@@ -52,23 +52,23 @@ class VectorReader:
         while data:
             block = min(self._coding.block, self.missing)
             size = self._coding.size(block)
-            if self._cut or len(data) < size:
-                data = self._patch(data, block, size)
+            if self._partial or len(data) < size:
+                data = self._complete_block(data, block, size)
             else:
                 blocks = len(data) // size
-                self._place(data[: blocks * size], blocks * block)
+                self._decode(data[: blocks * size], blocks * block)
                 data = data[blocks * size :]
         return given
 
-    def _patch(self, data: memoryview, block: int, size: int) -> memoryview:
-        lacking = size - len(self._cut)
-        self._cut += data[:lacking]
-        if len(self._cut) == size:
-            self._place(memoryview(bytes(self._cut)), block)
-            self._cut.clear()
+    def _complete_block(self, data: memoryview, block: int, size: int) -> memoryview:
+        lacking = size - len(self._partial)
+        self._partial += data[:lacking]
+        if len(self._partial) == size:
+            self._decode(memoryview(bytes(self._partial)), block)
+            self._partial.clear()
         return data[lacking:]
 
-    def _place(self, data: memoryview, numbers: int) -> None:
+    def _decode(self, data: memoryview, numbers: int) -> None:
         target = self.out[self._at : self._at + numbers]
         self._coding.decode(data, target)
         self._check(target)
@@ -80,7 +80,7 @@ class VectorReader:
 
 
 def unzstd(sink: VectorReader) -> Callable[[memoryview], object]:
-    """Unpacks in small steps into the sink, which stops it by raising."""
+    """Decompress in small steps into the sink, which raises to stop a bomb."""
     window = 1 << ZSTD_WINDOW_LOG
     writer = zstandard.ZstdDecompressor(max_window_size=window).stream_writer(
         cast(Any, sink), write_size=ZSTD_STEP

@@ -162,7 +162,7 @@ class Swarm(RuleBasedStateMachine):
             view = host.swim._view
             assert len(host.swim.members()) <= CONFIG.members_limit + 1
             assert view.roster.tombs <= CONFIG.members_limit
-            assert len(view.news) <= CONFIG.members_limit + 1
+            assert len(view.rumors) <= CONFIG.members_limit + 1
             suspects = {m.id for m in host.swim.members() if m.state is State.SUSPECT}
             assert set(view._suspicions) == suspects
             assert len(host.swim._timers) <= 2 * CONFIG.members_limit + 64 + 5

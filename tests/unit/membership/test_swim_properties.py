@@ -84,7 +84,7 @@ def test_the_invariants_hold_whatever_comes(steps: list[object], seed: int) -> N
         assert len(swim.members()) <= CONFIG.members_limit + 1
         assert all(member.id != "me" for member in swim.members()[1:])
         view = swim._view
-        assert len(view.news) <= CONFIG.members_limit + 1
+        assert len(view.rumors) <= CONFIG.members_limit + 1
         assert view.roster.tombs <= CONFIG.members_limit
         suspects = {member.id for member in swim.members() if member.state is State.SUSPECT}
         assert set(view._suspicions) == suspects

@@ -51,7 +51,7 @@ def test_own_time_follows_the_worlds_while_wakeups_are_punctual() -> None:
     own.wake(100.5, due=100.5)
     own.wake(101.1, due=101.0)
     assert own.now == 101.1
-    assert own.outside(103.0) == 103.0
+    assert own.to_real(103.0) == 103.0
 
 
 def test_own_time_stands_still_while_the_process_is_stopped() -> None:
@@ -59,7 +59,7 @@ def test_own_time_stands_still_while_the_process_is_stopped() -> None:
     own.start(100.0)
     own.wake(103.0, due=101.0)  # two seconds late
     assert own.now == 101.0
-    assert own.outside(102.0) == 104.0
+    assert own.to_real(102.0) == 104.0
     assert not own.lenient
 
 
@@ -80,7 +80,7 @@ def test_a_wakeup_at_the_right_moment_is_never_a_bit_too_early() -> None:
     own.start(100.0)
     own.wake(160.3, due=101.1)
     for due in (102.1, 103.7, 104.9, 106.1):
-        own.wake(own.outside(due), due=due)
+        own.wake(own.to_real(due), due=due)
         assert due <= own.now < due + 1e-6
     assert not own.lenient
 

@@ -100,8 +100,8 @@ def test_why_a_seed_refuses_is_logged_once(tmp_path: Path, caplog: pytest.LogCap
     assert caplog.text.count("cannot join through") == 1
 
 
-def test_datagrams_are_not_for_tls() -> None:
+def test_udp_does_not_work_with_tls() -> None:
     assert SwimConfig.of(MembershipSettings()).transport == "udp"
     assert SwimConfig.of(MembershipSettings(), secure=True).transport == "grpc"
-    with pytest.raises(ConfigError, match="udp is not for TLS"):
+    with pytest.raises(ConfigError, match="udp does not work with TLS"):
         SwimConfig.of(MembershipSettings(transport="udp"), secure=True)
