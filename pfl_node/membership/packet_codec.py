@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -17,20 +18,9 @@ LONGEST = 64  # characters of an id, a name or a run
 LONGEST_ADDRESS = 261  # a DNS name and a port
 ROUND_LIMIT = 1 << 53
 
-TO_STATE = {
-    State.ALIVE: pb.Member.ALIVE,
-    State.SUSPECT: pb.Member.SUSPECT,
-    State.DEAD: pb.Member.DEAD,
-    State.LEFT: pb.Member.LEFT,
-}
+TO_STATE: dict[State, Any] = {state: pb.Member.State.Value(state.name) for state in State}
 FROM_STATE = {wire: state for state, wire in TO_STATE.items()}
-TO_KIND = {
-    Kind.PING: pb.Packet.PING,
-    Kind.PING_REQ: pb.Packet.PING_REQ,
-    Kind.ACK: pb.Packet.ACK,
-    Kind.NACK: pb.Packet.NACK,
-    Kind.GOSSIP: pb.Packet.GOSSIP,
-}
+TO_KIND: dict[Kind, Any] = {kind: pb.Packet.Kind.Value(kind.name) for kind in Kind}
 FROM_KIND = {wire: kind for kind, wire in TO_KIND.items()}
 ROLES: dict[str, Role] = {"node": "node", "bootstrap": "bootstrap"}
 

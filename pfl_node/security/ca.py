@@ -24,7 +24,6 @@ from pfl_node.security.x509_builder import (
 from pfl_node.store.atomic import write_atomic
 from pfl_node.types import PeerId
 
-DEFAULT = Path("pfl-ca")
 CA_KEY, ISSUED = "ca.key", "issued.jsonl"
 
 

@@ -1,8 +1,8 @@
 """The network: gRPC client and server, TLS, and the encoding of models.
 
 `codec`, `framing`, `encodings` and `vector_reader` are sans-io. `client` and `server` are the two ends of the Peer
-service, `membership_client` and `membership_service` those of the Membership service. `endpoint` is the gRPC server
-of both services, `channels` the pool of connections. `quirks` isolates workarounds for gRPC.
+service, `membership_client` and `membership_service` those of the Membership service; `endpoint` is the server
+of both, `channels` the connection pool. `quirks` isolates workarounds for gRPC.
 """
 
 import os

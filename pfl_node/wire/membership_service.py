@@ -1,4 +1,4 @@
-"""The gRPC service of membership: requests are inputs of the SWIM runtime, its outputs are the replies."""
+"""The gRPC service of membership: requests are inputs of the state machine, its outputs are the replies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.member_events import MemberEvent
 from pfl_node.membership.packet import Kind, Packet
-from pfl_node.membership.runtime import SwimRuntime
 from pfl_node.membership.service import Membership
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.security.caller import check_sender
@@ -46,13 +45,13 @@ def attach_membership(
     dialer = dialer or Dialer()
     config = SwimConfig.of(config, secure=dialer.secure)
     membership = Membership(me, config, calls=MembershipClient(dialer), rng=rng, on_event=on_event)
-    endpoint.add("pfl.v1.Membership", MembershipService(membership.runtime).register)
+    endpoint.add("pfl.v1.Membership", MembershipService(membership).register)
     return membership
 
 
 class MembershipService(MembershipServicer):
-    def __init__(self, runtime: SwimRuntime) -> None:
-        self._runtime = runtime
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
 
     def register(self, server: grpc.aio.Server) -> None:
         """Handlers take bytes, so that a request that cannot be parsed is counted and refused as garbage."""
@@ -69,16 +68,15 @@ class MembershipService(MembershipServicer):
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:  # noqa: N802
         await self._check_running(context)
         newcomer = await self._sender(request.member, context)
-        if newcomer.id == self._runtime.me.id and newcomer.address == self._runtime.me.address:
+        if newcomer.id == self._membership.me.id and newcomer.address == self._membership.me.address:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is yourself")
-        admission = self._runtime.admit(newcomer)
+        admission = self._membership.admit(newcomer)
         if admission.again:
             await context.abort(grpc.StatusCode.ABORTED, admission.reason)
         if not admission.accepted:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, admission.reason)
-        return pb.JoinReply(
-            sender=packet_codec.to_wire(self._runtime.me), members=packet_codec.to_wires(self._runtime.members())
-        )
+        members = packet_codec.to_wires(self._membership.members())
+        return pb.JoinReply(sender=packet_codec.to_wire(self._membership.me), members=members)
 
     async def Ping(self, request: pb.Packet, context: Context) -> pb.Packet:  # noqa: N802
         await self._check_running(context)
@@ -87,10 +85,10 @@ class MembershipService(MembershipServicer):
             check_sender(packet.sender.id)
         except Refused as refused:
             await self._refuse(refused, context)
-        reply = await self._runtime.reply_to(packet)
+        reply = await self._membership.reply_to(packet)
         if reply is None and packet.kind is not Kind.GOSSIP:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "no answer")
-        return packet_codec.pack(reply or Packet(Kind.GOSSIP, self._runtime.me))
+        return packet_codec.pack(reply or Packet(Kind.GOSSIP, self._membership.me))
 
     async def PingReq(self, request: pb.Packet, context: Context) -> pb.Packet:  # noqa: N802
         return await self.Ping(request, context)
@@ -98,26 +96,26 @@ class MembershipService(MembershipServicer):
     async def Sync(self, request: pb.State, context: Context) -> pb.State:  # noqa: N802
         await self._check_running(context)
         sender = await self._sender(request.sender, context)
-        if sender.id == self._runtime.me.id:
+        if sender.id == self._membership.me.id:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is yourself")
         try:
             theirs = packet_codec.from_wires(request.members)
         except Refused as refused:
             await self._refuse(refused, context)
-        mine = packet_codec.to_wires(self._runtime.members())
-        self._runtime.merge(theirs, sender.id)
-        return pb.State(sender=packet_codec.to_wire(self._runtime.me), members=mine)
+        mine = packet_codec.to_wires(self._membership.members())
+        self._membership.merge(theirs, sender.id)
+        return pb.State(sender=packet_codec.to_wire(self._membership.me), members=mine)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:  # noqa: N802
         await self._check_running(context)
         member = await self._sender(request.member, context)
         if member.state is not State.LEFT:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the member's state must be LEFT")
-        await self._runtime.reply_to(Packet(Kind.GOSSIP, member))
+        await self._membership.reply_to(Packet(Kind.GOSSIP, member))
         return pb.LeaveReply()
 
     async def List(self, request: pb.ListRequest, context: Context) -> pb.ListReply:  # noqa: N802, ARG002
-        return pb.ListReply(self=self._runtime.me.id, members=packet_codec.to_wires(self._runtime.members()))
+        return pb.ListReply(self=self._membership.me.id, members=packet_codec.to_wires(self._membership.members()))
 
     def _parsing(self, method: Method, kind: type[Message]) -> Callable[[bytes, Context], Awaitable[Message]]:
         async def answer(message: bytes, context: Context) -> Message:
@@ -131,7 +129,7 @@ class MembershipService(MembershipServicer):
         return answer
 
     async def _check_running(self, context: Context) -> None:
-        if not self._runtime.running:
+        if not self._membership.running:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "still starting, or leaving")
 
     async def _sender(self, wire: pb.Member, context: Context) -> Member:
@@ -144,6 +142,6 @@ class MembershipService(MembershipServicer):
             await self._refuse(refused, context)
 
     async def _refuse(self, refused: Refused, context: Context) -> NoReturn:
-        self._runtime.counters[str(refused.reason)] += 1
+        self._membership.counters[str(refused.reason)] += 1
         await context.abort(STATUS[refused.reason], refused.text, ((REASON_KEY, str(refused.reason)),))
         raise AssertionError("abort does not return")

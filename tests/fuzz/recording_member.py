@@ -78,7 +78,7 @@ class Ear:
         return record
 
     def _overhear_packets(self) -> None:
-        udp = self._membership.runtime.udp
+        udp = self._membership.udp
         packet = Call("", self._corpus.surface.packet)
         receive, send = udp._receive, udp.send
 
