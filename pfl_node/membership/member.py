@@ -45,7 +45,7 @@ def supersedes(new: Member, old: Member) -> bool:
     return RANK[new.state] > RANK[old.state]
 
 
-def news(new: Member, old: Member) -> bool:
+def may_update(new: Member, old: Member) -> bool:
     """A fast check whether `new` can change anything: usually it cannot."""
     return new.incarnation != old.incarnation or new.state is not old.state or new.round > old.round
 

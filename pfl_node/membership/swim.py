@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from pfl_node.membership.admission import Admission, Admissions
-from pfl_node.membership.member import Member, State, news
+from pfl_node.membership.member import Member, State, may_update
 from pfl_node.membership.member_events import Action, MemberEvent, Sync
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.prober import Outbox, Prober
@@ -126,7 +126,7 @@ class Swim:
         challenges = 0
         for member in members:
             known = self._view.roster.get(member.id)
-            if known is not None and not news(member, known):
+            if known is not None and not may_update(member, known):
                 continue
             if known is not None and known.state.present and member.state is State.DEAD:
                 # After a partition both halves consider each other dead: give the member a chance to refute.

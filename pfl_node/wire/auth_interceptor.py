@@ -18,7 +18,7 @@ from pfl_node.security.certificate import Certificate, read_pem
 from pfl_node.security.trust import Trust
 from pfl_node.types import PeerId
 from pfl_node.wire.quirks.strict_services import Behavior, Context, Handler, behavior_of, rebuilt
-from pfl_node.wire.statuses import REASON_KEY, STATUS
+from pfl_node.wire.statuses import STATUS, refusal_metadata
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             self._count(call, refused.reason, peer)
             where = unquote(context.peer())
             self._log((peer, refused.reason), "refused a call from %s: %s", where, refused.text)
-            await context.abort(STATUS[refused.reason], refused.text, ((REASON_KEY, str(refused.reason)),))
+            await context.abort(STATUS[refused.reason], refused.text, refusal_metadata(refused))
         CALLER.set(certificate.id if certificate else None)
 
     def handshake_failed(self, host: str, reason: Reason, text: str) -> None:

@@ -56,18 +56,15 @@ def parse(message: bytes) -> Chunk:
     try:
         if spans is None:
             chunk = pb.ModelChunk.FromString(message)
-            return Chunk(
-                _bounded(chunk.header) if chunk.HasField("header") else None,
-                memoryview(chunk.data),
-                chunk.trailer if chunk.HasField("trailer") else None,
-            )
-        header, data, trailer = spans.get(HEADER), spans.get(DATA), spans.get(TRAILER)
-        if header is not None and header.stop - header.start > MAX_HEADER:
-            raise _too_large(header.stop - header.start)
+            header = chunk.header if chunk.HasField("header") else None
+            _check_header(header.ByteSize() if header else 0)
+            return Chunk(header, memoryview(chunk.data), chunk.trailer if chunk.HasField("trailer") else None)
+        at, trailer = spans.get(HEADER), spans.get(TRAILER)
+        _check_header(at.stop - at.start if at else 0)
         return Chunk(
-            None if header is None else pb.Header.FromString(message[header]),
-            _data(message, data or slice(0)),
-            None if trailer is None else pb.Trailer.FromString(message[trailer]),
+            pb.Header.FromString(message[at]) if at else None,
+            _data(message, spans.get(DATA, slice(0))),
+            pb.Trailer.FromString(message[trailer]) if trailer else None,
         )
     except DecodeError as error:
         raise Refused(Reason.GARBAGE, "the message is not a ModelChunk") from error
@@ -117,12 +114,6 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _bounded(header: pb.Header) -> pb.Header:
-    size = header.ByteSize()
+def _check_header(size: int) -> None:
     if size > MAX_HEADER:
-        raise _too_large(size)
-    return header
-
-
-def _too_large(size: int) -> Refused:
-    return Refused(Reason.TOO_LARGE, f"a header of {size} bytes; {MAX_HEADER} are allowed")
+        raise Refused(Reason.TOO_LARGE, f"a header of {size} bytes; {MAX_HEADER} are allowed")

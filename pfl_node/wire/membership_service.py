@@ -7,10 +7,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from pfl_node.errors import Reason, Refused
+from pfl_node.errors import Refused
 from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member, State
@@ -23,7 +23,7 @@ from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_client import MembershipClient
 from pfl_node.wire.membership_pb2_grpc import MembershipServicer
-from pfl_node.wire.statuses import REASON_KEY, STATUS
+from pfl_node.wire.statuses import STATUS, parsed, refusal_metadata
 
 if TYPE_CHECKING:
     from pfl_node.settings import MembershipSettings
@@ -120,9 +120,8 @@ class MembershipService(MembershipServicer):
     def _parsing(self, method: Method, kind: type[Message]) -> Callable[[bytes, Context], Awaitable[Message]]:
         async def answer(message: bytes, context: Context) -> Message:
             try:
-                request = kind.FromString(message)
-            except DecodeError:
-                refused = Refused(Reason.GARBAGE, f"the message is not a {kind.DESCRIPTOR.name}")
+                request = parsed(kind, message)
+            except Refused as refused:
                 await self._refuse(refused, context)
             return await method(request, context)
 
@@ -143,5 +142,5 @@ class MembershipService(MembershipServicer):
 
     async def _refuse(self, refused: Refused, context: Context) -> NoReturn:
         self._membership.counters[str(refused.reason)] += 1
-        await context.abort(STATUS[refused.reason], refused.text, ((REASON_KEY, str(refused.reason)),))
+        await context.abort(STATUS[refused.reason], refused.text, refusal_metadata(refused))
         raise AssertionError("abort does not return")

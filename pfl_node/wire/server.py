@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError, Message
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import afailpoint
@@ -26,7 +25,7 @@ from pfl_node.wire.codec import PARTS, Decoder, encode, misfit, read_header, tru
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.framing import parse
 from pfl_node.wire.quirks.malloc import keep_memory
-from pfl_node.wire.statuses import REASON_KEY, STATUS, refusal_metadata
+from pfl_node.wire.statuses import REASON_KEY, STATUS, parsed, refusal_metadata
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +33,6 @@ SERVICE = "pfl.v1.Peer"
 
 Request = pb.HeadRequest | pb.ModelRequest | pb.PredictionsRequest
 Context = Any  # grpc.aio.ServicerContext; its stubs lack write(bytes) and abort's metadata
-M = TypeVar("M", bound=Message)
 
 
 class HostPort(Protocol):
@@ -114,22 +112,22 @@ class PeerService:
 
     async def _get_head(self, message: bytes, context: Context) -> None:
         async with self._call("GetHead", context) as call:
-            await self._serve(_parsed(pb.HeadRequest, message), "head", context, call)
+            await self._serve(parsed(pb.HeadRequest, message), "head", context, call)
 
     async def _get_model(self, message: bytes, context: Context) -> None:
         async with self._call("GetModel", context) as call:
-            request = _parsed(pb.ModelRequest, message)
+            request = parsed(pb.ModelRequest, message)
             if request.part == pb.PART_PREDICTIONS:  # predictions have their own permission
                 raise Refused(Reason.NOT_SERVED, "GetModel serves no predictions; use GetPredictions")
             await self._serve(request, PARTS.get(request.part, "model"), context, call)
 
     async def _get_predictions(self, message: bytes, context: Context) -> None:
         async with self._call("GetPredictions", context) as call:
-            await self._serve(_parsed(pb.PredictionsRequest, message), "predictions", context, call)
+            await self._serve(parsed(pb.PredictionsRequest, message), "predictions", context, call)
 
     async def _get_status(self, message: bytes, context: Context) -> pb.Status:
         async with self._call("GetStatus", context):
-            _parsed(pb.StatusRequest, message)
+            parsed(pb.StatusRequest, message)
             return self._status()
 
     async def _receive(self, context: Context, call: IncomingCall) -> Offer:
@@ -212,13 +210,6 @@ class PeerService:
             metadata = ((REASON_KEY, outcome),)
         call.end(outcome)
         await context.abort(code, text, trailing_metadata=metadata)
-
-
-def _parsed(kind: type[M], message: bytes) -> M:
-    try:
-        return kind.FromString(message)
-    except DecodeError as error:
-        raise Refused(Reason.GARBAGE, f"the message is not a {kind.DESCRIPTOR.name}") from error
 
 
 class IncomingCall:

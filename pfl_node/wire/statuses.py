@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 from pfl_node.errors import PeerGone, Reason, Refused
 from pfl_node.types import PeerId
+
+M = TypeVar("M", bound=Message)
 
 REASON_KEY = "pfl-reason"
 ROUND_KEY = "pfl-round"  # the round of the node that refuses
@@ -48,6 +51,14 @@ UNEXPLAINED = {
     grpc.StatusCode.PERMISSION_DENIED: Reason.UNKNOWN_PEER,
     grpc.StatusCode.UNAUTHENTICATED: Reason.UNKNOWN_PEER,
 }
+
+
+def parsed(kind: type[M], message: bytes) -> M:
+    """Raises Refused if the message is not of this kind."""
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise Refused(Reason.GARBAGE, f"the message is not a {kind.DESCRIPTOR.name}") from error
 
 
 def refusal_metadata(refused: Refused) -> tuple[tuple[str, str], ...]:

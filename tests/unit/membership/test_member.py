@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl_node.membership.member import Member, State, merge, news, supersedes
+from pfl_node.membership.member import Member, State, may_update, merge, supersedes
 
 ALIVE, SUSPECT, DEAD, LEFT = State
 ONE = Member("a", "node-a", "10.0.0.1:7000")
@@ -64,7 +64,7 @@ def test_one_incarnation_is_one_address() -> None:
 def test_hearing_the_same_again_gives_the_same_object_back() -> None:
     known = replace(ONE, round=3)
     assert merge(known, replace(ONE, round=3)) is known
-    assert not news(replace(ONE, round=2), known)
+    assert not may_update(replace(ONE, round=2), known)
 
 
 beliefs = st.builds(
@@ -84,7 +84,7 @@ def test_the_order_of_hearing_does_not_matter(a: Member, b: Member, c: Member) -
 
 @given(beliefs, beliefs)
 def test_what_is_no_news_changes_nothing(old: Member, new: Member) -> None:
-    if not news(new, old):
+    if not may_update(new, old):
         assert merge(old, new) is old
     if supersedes(new, old):
-        assert news(new, old)
+        assert may_update(new, old)
