@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import Message
@@ -58,7 +58,7 @@ class MembershipService(MembershipServicer):
         service = pb.DESCRIPTOR.services_by_name["Membership"]
         handlers = {
             method.name: grpc.unary_unary_rpc_method_handler(
-                self._parsing(getattr(self, method.name), GetMessageClass(method.input_type)),
+                self._handler(getattr(self, method.name), GetMessageClass(method.input_type)),
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
             for method in service.methods
@@ -67,7 +67,7 @@ class MembershipService(MembershipServicer):
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:  # noqa: N802
         await self._check_running(context)
-        newcomer = await self._sender(request.member, context)
+        newcomer = _sender(request.member)
         if newcomer.id == self._membership.me.id and newcomer.address == self._membership.me.address:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is yourself")
         admission = self._membership.admit(newcomer)
@@ -80,11 +80,8 @@ class MembershipService(MembershipServicer):
 
     async def Ping(self, request: pb.Packet, context: Context) -> pb.Packet:  # noqa: N802
         await self._check_running(context)
-        try:
-            packet = packet_codec.unpack(request)
-            check_sender(packet.sender.id)
-        except Refused as refused:
-            await self._refuse(refused, context)
+        packet = packet_codec.unpack(request)
+        check_sender(packet.sender.id)
         reply = await self._membership.reply_to(packet)
         if reply is None and packet.kind is not Kind.GOSSIP:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "no answer")
@@ -95,20 +92,17 @@ class MembershipService(MembershipServicer):
 
     async def Sync(self, request: pb.State, context: Context) -> pb.State:  # noqa: N802
         await self._check_running(context)
-        sender = await self._sender(request.sender, context)
+        sender = _sender(request.sender)
         if sender.id == self._membership.me.id:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is yourself")
-        try:
-            theirs = packet_codec.from_wires(request.members)
-        except Refused as refused:
-            await self._refuse(refused, context)
+        theirs = packet_codec.from_wires(request.members)
         mine = packet_codec.to_wires(self._membership.members())
         self._membership.merge(theirs, sender.id)
         return pb.State(sender=packet_codec.to_wire(self._membership.me), members=mine)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:  # noqa: N802
         await self._check_running(context)
-        member = await self._sender(request.member, context)
+        member = _sender(request.member)
         if member.state is not State.LEFT:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the member's state must be LEFT")
         await self._membership.reply_to(Packet(Kind.GOSSIP, member))
@@ -117,13 +111,14 @@ class MembershipService(MembershipServicer):
     async def List(self, request: pb.ListRequest, context: Context) -> pb.ListReply:  # noqa: N802, ARG002
         return pb.ListReply(self=self._membership.me.id, members=packet_codec.to_wires(self._membership.members()))
 
-    def _parsing(self, method: Method, kind: type[Message]) -> Callable[[bytes, Context], Awaitable[Message]]:
+    def _handler(self, method: Method, kind: type[Message]) -> Callable[[bytes, Context], Awaitable[Message]]:
         async def answer(message: bytes, context: Context) -> Message:
             try:
-                request = parsed(kind, message)
+                return await method(parsed(kind, message), context)
             except Refused as refused:
-                await self._refuse(refused, context)
-            return await method(request, context)
+                self._membership.counters[str(refused.reason)] += 1
+                await context.abort(STATUS[refused.reason], refused.text, refusal_metadata(refused))
+                raise AssertionError("abort does not return") from refused
 
         return answer
 
@@ -131,16 +126,9 @@ class MembershipService(MembershipServicer):
         if not self._membership.running:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "still starting, or leaving")
 
-    async def _sender(self, wire: pb.Member, context: Context) -> Member:
-        """The member that sent the request; with TLS it must be the owner of the certificate."""
-        try:
-            member = packet_codec.from_wire(wire)
-            check_sender(member.id)
-            return member
-        except Refused as refused:
-            await self._refuse(refused, context)
 
-    async def _refuse(self, refused: Refused, context: Context) -> NoReturn:
-        self._membership.counters[str(refused.reason)] += 1
-        await context.abort(STATUS[refused.reason], refused.text, refusal_metadata(refused))
-        raise AssertionError("abort does not return")
+def _sender(wire: pb.Member) -> Member:
+    """The member that sent the request; with TLS it must be the owner of the certificate."""
+    member = packet_codec.from_wire(wire)
+    check_sender(member.id)
+    return member
