@@ -158,7 +158,7 @@ class Membership:
         return self.swim.pauses
 
     def get(self, member: str) -> Member | None:
-        return self.runtime.swim.get(member)
+        return self.swim.get(member)
 
     def members(self) -> tuple[Member, ...]:
         """All known members sorted by id: this one, and recently dead or departed ones, included."""

@@ -149,7 +149,7 @@ class Siege:
                 self.tally.wrong(f"{name} ended with exit code {code}")
             for line in complaints(process.output.splitlines()):
                 self.tally.wrong(f"the log of {name} has: {line}")
-        self._say(f"the daemon ended with exit code {self.node.popen.returncode}")
+        self._say(f"the daemon ended with exit code {self.node.popen.poll()}")
 
     @property
     def memory(self) -> float:
