@@ -1,3 +1,3 @@
-"""pfl-node: personalized decentralized federated learning, peer to peer. Importing this costs nothing."""
+"""pfl-node: peer-to-peer personalized federated learning. Importing the package loads no dependency."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""HOST:PORT as a user writes it. Looks nothing up: a name is taken as it is."""
+"""HOST:PORT as users write it. Host names are not resolved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = re.compile(r"^(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?$")
 
 
 def parse_address(text: str, *, what: str = "address", any_port: bool = False) -> tuple[str, int]:
-    """Host and port of `HOST:PORT` or `[IPv6]:PORT`; port 0 only where any free one will do."""
+    """Host and port of `HOST:PORT` or `[IPv6]:PORT`; port 0 is valid only with `any_port`."""
     host, _, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host

@@ -1,8 +1,8 @@
-"""Putting models together: the mean, and rules that withstand bad models, in blocks. Pure; knows only vectors.
+"""Aggregation rules: the weighted mean, and rules that tolerate Byzantine models. Pure functions of vectors.
 
-The answer of every rule lies within the range of its models, coordinate by coordinate. Sums are float64, so that
-numbers of any size neither overflow nor drown the others. Median, trimmed mean and Krum do not use weights, which
-are often what a peer says about itself; a weight of 0 leaves a model out.
+Every coordinate of a result lies within the range of the models. Sums are float64, so that large values neither
+overflow nor absorb the others. Median, trimmed mean and Krum ignore weights, because peers often report their own;
+a weight of 0 excludes a model.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import numpy.typing as npt
 from pfl_node.errors import LayoutMismatch
 from pfl_node.model import Model
 
-BLOCK = 1 << 15  # numbers of one model at a time: what is computed with them stays in the cache
-ABREAST = 1 << 18  # numbers of all models together, where a rule needs them side by side
+BLOCK = 1 << 15  # numbers of one model at a time, so that intermediate results stay in the cache
+STACKED = 1 << 18  # numbers of all models together, for rules that compare the models
 
 Numbers = npt.NDArray[np.float64]
 RuleName = Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping"]
 
 
 class Rule(Protocol):
-    """Which rule, and what it is told: the `aggregate` section of the settings."""
+    """The `aggregate` section of the settings."""
 
     @property
     def rule(self) -> RuleName: ...
@@ -49,11 +49,12 @@ def combine(
     *,
     claimed: bool = False,
 ) -> Model:
-    """What `Average` answers. Before any rule, models that are not finite and those without weight are left out.
-    Weights that are `claimed` are bounded by the settings.
+    """The answer to `Average`. Models that are not finite or have no weight are excluded first. Weights that peers
+    `claimed` are bounded by the settings.
 
-    Without weight, mine is only the centre of clipping, and the answer when there is nothing else. If mine is not
-    finite, the others alone are put together; clipping, which has no centre then, becomes the median."""
+    If `own` is 0, my model is only the centre of clipping, and the result if no other model is usable. If my model
+    is not finite, the others are combined without it, and clipping, which then has no centre, becomes the median.
+    """
     given = _counted(others, weights)
     _check([mine, *others], [own, *given])
     usable = [(m, w) for m, w in zip(others, given, strict=True) if w > 0 and m.is_finite()]
@@ -81,18 +82,15 @@ def combine(
 
 
 def bounded(weights: Sequence[float], factor: float, own: float = 0.0) -> list[float]:
-    """None of them more than so many times their median: a peer that says it has a billion samples does not
-    outweigh all others. `own` is one more of them, which is sure: so of an even number the lower of the middle two
-    counts, or a liar that is alone with me would be its own judge."""
+    """Limit each weight to `factor` times the median weight, so that a peer that claims a billion samples does not
+    outweigh all others. My own weight, which is trusted, is included. Of an even number the lower median counts:
+    otherwise a single liar would be its own reference."""
     most = factor * (median_low([*weights, own]) if own > 0 else median_of(weights))
     return [min(w, most) for w in weights]
 
 
-# -- the rules -------------------------------------------------------------------------------------------------
-
-
 def mean(models: Sequence[Model], weights: Sequence[float] | None = None) -> Model:
-    """The (weighted) mean. A model with a NaN or an infinity is left out; if none is left, that is an error."""
+    """The weighted mean of the finite models; an error if there is none."""
     given = _counted(models, weights)
     _check(models, given)
     usable = [(m, w) for m, w in zip(models, given, strict=True) if w > 0 and m.is_finite()]
@@ -102,30 +100,30 @@ def mean(models: Sequence[Model], weights: Sequence[float] | None = None) -> Mod
 
 
 def median(models: Sequence[Model]) -> Model:
-    """The coordinate-wise median (Yin et al. 2018), of an even number the mean of the middle two. While more than
-    half of the models are honest, every coordinate lies between two honest ones. Of two models it is the mean."""
+    """The coordinate-wise median (Yin et al. 2018); of an even number, the mean of the middle two. If more than
+    half of the models are honest, each coordinate lies between two honest ones. Of two models it is the mean."""
     return _trimmed(models, (len(models) - 1) // 2)
 
 
 def trimmed_mean(models: Sequence[Model], byzantine: int) -> Model:
-    """The mean of each coordinate without its `byzantine` largest and smallest values (Yin et al. 2018). Where
-    that would leave none, one or two stay: the median. While the bad models are no more than what is cut off at
-    one end, every coordinate lies between two honest ones. Of two models it is the mean."""
+    """The mean of each coordinate without its `byzantine` largest and smallest values (Yin et al. 2018); at least
+    one or two values remain, which is the median. If there are at most `byzantine` bad models, each coordinate
+    lies between two honest ones. Of two models it is the mean."""
     return _trimmed(models, min(byzantine, (len(models) - 1) // 2))
 
 
 def krum(models: Sequence[Model], byzantine: int) -> Model:
-    """The model that is closest to its n - f - 2 nearest ones (Blanchard et al. 2017); of equals the first. f is
-    `byzantine`, or less where n >= 2 f + 3 asks for it; of 3 models it is thus one of the closest two. The winner
-    is near honest models, whoever sent it. Between two models nobody can judge: it is their mean."""
+    """The model closest to its n - f - 2 nearest neighbours (Blanchard et al. 2017); the first in case of a tie. f
+    is `byzantine`, reduced until n >= 2 f + 3. The selected model is near honest ones, whoever sent it. Two models
+    cannot be judged: the result is their mean."""
     if len(models) < 3:
         return _blend(models, _shares([1.0] * len(models)))
     return models[_ranked(models, byzantine)[0]]
 
 
 def multi_krum(models: Sequence[Model], byzantine: int) -> Model:
-    """The mean of all models but the `byzantine` with the worst scores of Krum; more than half of them stay. Two
-    models both stay."""
+    """The mean of all models except the `byzantine` with the worst Krum scores; more than half remain, and of two
+    models both."""
     n = len(models)
     best = range(n) if n < 3 else sorted(_ranked(models, byzantine)[: n - min(byzantine, (n - 1) // 2)])
     return _blend([models[i] for i in best], _shares([1.0] * len(best)))
@@ -139,13 +137,14 @@ def clipping(
     weights: Sequence[float] | None = None,
     own: float = 1.0,
 ) -> Model:
-    """Self-centred clipping (He, Karimireddy, Jaggi 2022): the weighted mean, after each of the others was pulled
-    towards mine until it is within the radius. So the answer is within the radius too.
+    """Self-centred clipping (He, Karimireddy, Jaggi 2022): the weighted mean after moving each other model towards
+    mine until it is within the radius. The result is then within the radius too.
 
-    Without a radius, the 2 * byzantine furthest are pulled to the distance of the next one (CS+ of Gaucher,
-    Dieuleveut, Hendrikx 2025), at least to that of the nearest. While there are no more bad models than that, and
-    an honest one, the radius is at most an honest distance. A single model is not clipped: there is nothing to
-    compare it with."""
+    Without a radius, the 2 * byzantine farthest models are moved to the distance of the next one (CS+ of Gaucher,
+    Dieuleveut, Hendrikx 2025), at least to that of the nearest. If there are at most that many bad models and one
+    honest one, the radius is at most an honest distance. A single model is not clipped, because there is nothing
+    to compare it with.
+    """
     away = [_distance(mine, model) for model in others]
     if radius is None:
         radius = sorted(away)[max(0, len(away) - 1 - 2 * byzantine)]
@@ -156,17 +155,14 @@ def clipping(
     return _blend([mine, *others], shares)
 
 
-# -- how they are computed -------------------------------------------------------------------------------------
-
-
 def _shares(weights: Sequence[float]) -> Numbers:
-    scaled = np.array(weights, np.float64) / max(weights)  # first, as their sum may be too large for a number
+    scaled = np.array(weights, np.float64) / max(weights)  # before the sum, which could overflow
     shares: Numbers = scaled / scaled.sum()
     return shares
 
 
 def _blend(models: Sequence[Model], shares: Numbers) -> Model:
-    """The sum of the models' shares, in one pass over memory."""
+    """The weighted sum of the models, in one pass over memory."""
     if len(models) == 1:
         return models[0]
     out = np.empty(models[0].layout.size, np.float32)
@@ -183,15 +179,15 @@ def _blend(models: Sequence[Model], shares: Numbers) -> Model:
 
 
 def _trimmed(models: Sequence[Model], cut: int) -> Model:
-    """The mean of each coordinate without its `cut` smallest and largest values. A network of comparisons sorts
-    whole rows at once, several times as fast as sorting column by column."""
+    """The mean of each coordinate without its `cut` smallest and largest values. A sorting network compares whole
+    rows at once, several times as fast as sorting column by column."""
     n = len(models)
     if n == 1:
         return models[0]
     out = np.empty(models[0].layout.size, np.float32)
-    scratch = np.empty((n + 1, _abreast(n)), np.float32)
-    total = np.empty(_abreast(n), np.float64)
-    for part in _parts(out.size, _abreast(n)):
+    scratch = np.empty((n + 1, _stacked(n)), np.float32)
+    total = np.empty(_stacked(n), np.float64)
+    for part in _parts(out.size, _stacked(n)):
         *rows, spare = scratch[:, : out[part].size]
         for row, model in zip(rows, models, strict=True):
             np.copyto(row, model.vector[part])
@@ -210,7 +206,8 @@ def _trimmed(models: Sequence[Model], cut: int) -> Model:
 
 @cache
 def _network(n: int, cut: int) -> tuple[tuple[int, int], ...]:
-    """Batcher's merge exchange (Knuth, 5.2.2, algorithm M) for n rows, less what only sorts the outer `cut`."""
+    """Batcher's merge exchange (Knuth, 5.2.2, algorithm M) for n rows, without comparisons that only sort the
+    outer `cut` rows."""
     top = 1 << (n - 1).bit_length() >> 1
     pairs, p = [], top
     while p:
@@ -228,20 +225,20 @@ def _network(n: int, cut: int) -> tuple[tuple[int, int], ...]:
 
 
 def _ranked(models: Sequence[Model], byzantine: int) -> list[int]:
-    """The places of at least 3 models, the best score of Krum first."""
+    """The indices of at least 3 models, best Krum score first."""
     n = len(models)
     neighbours = n - min(byzantine, (n - 3) // 2) - 2
-    apart = np.sort(_squared_distances(models), axis=1)  # in each row first the model itself, at 0
+    apart = np.sort(_squared_distances(models), axis=1)  # each row starts with the model itself, at 0
     order: list[int] = np.argsort(apart[:, 1 : 1 + neighbours].sum(axis=1), kind="stable").tolist()
     return order
 
 
 def _squared_distances(models: Sequence[Model]) -> Numbers:
-    """Between all models, from their inner products; where those nearly cancel, from the differences."""
+    """Between all models, from their inner products; where these nearly cancel, from the differences."""
     n = len(models)
     products = np.zeros((n, n), np.float64)
-    scratch = np.empty((n, _abreast(n)), np.float64)
-    for part in _parts(models[0].layout.size, _abreast(n)):
+    scratch = np.empty((n, _stacked(n)), np.float64)
+    for part in _parts(models[0].layout.size, _stacked(n)):
         rows = scratch[:, : models[0].vector[part].size]
         for row, model in zip(rows, models, strict=True):
             np.copyto(row, model.vector[part])
@@ -262,16 +259,12 @@ def _distance(one: Model, other: Model) -> float:
     return sqrt(total)
 
 
-def _abreast(n: int) -> int:
-    """How many numbers of each of n models are side by side at a time."""
-    return min(BLOCK, max(ABREAST // n, 1 << 10))
+def _stacked(n: int) -> int:
+    return min(BLOCK, max(STACKED // n, 1 << 10))
 
 
 def _parts(size: int, step: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, size, step))
-
-
-# -- what a caller can do wrong --------------------------------------------------------------------------------
 
 
 def _counted(models: Sequence[Model], weights: Sequence[float] | None) -> list[float]:

@@ -1,16 +1,16 @@
-"""Everything that can go wrong, split by who is at fault.
+"""Exceptions, by who is at fault.
 
 PflError
 ├── ConfigError           the user: a setting, a file, a name, a port; one line, exit code 2
 ├── TaskError             the user's task: its data or model cannot be used; one line, exit code 2
 ├── LayoutMismatch        two models that cannot be combined
-├── StoreError            a file of ours that cannot be read or written
-│   └── Unusable          a checkpoint that cannot be gone on from; another may
-├── SimulationStuck       simulated nodes that wait for what cannot come
-└── PeerError(peer)       somebody else
+├── StoreError            a file of the node that cannot be read or written
+│   └── Unusable          a checkpoint that cannot be restored; an older one may be usable
+├── SimulationStuck       simulated nodes that wait for events that cannot happen
+└── PeerError(peer)       another node
     ├── PeerGone          did not answer, or not in time
     └── PeerMisbehaved    answered with something that must not be used
-        └── Refused       what we answer to a message that breaks a rule: reason and text
+        └── Refused       the answer to a message that breaks a rule: reason and text
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class PflError(Exception):
-    """The root of our errors; its text is fit to be shown to a user."""
+    """The root of our errors; its text can be shown to users."""
 
 
 class ConfigError(PflError):
-    """The user asked for something that does not exist or cannot be."""
+    """The user asked for something that does not exist or is impossible."""
 
 
 class TaskError(PflError):
@@ -39,7 +39,7 @@ class TaskError(PflError):
 
 
 class LayoutMismatch(PflError):
-    """Two models, or a model and a layout, do not fit each other."""
+    """Two models, or a model and a layout, are incompatible."""
 
 
 class StoreError(PflError):
@@ -47,12 +47,12 @@ class StoreError(PflError):
 
 
 class Unusable(StoreError):
-    """A checkpoint is damaged, or whole and of something else."""
+    """A checkpoint is damaged, or intact but of another run, policy or model."""
 
     def __init__(self, path: Path, why: str, *, damaged: bool) -> None:
         todo = "use another --data-dir or move the file away"
         if damaged:
-            todo = "restore it from a backup, or move it away to start anew at round 0"
+            todo = "restore it from a backup, or move it away to start again at round 0"
         super().__init__(f"checkpoint {path} is {why}; {todo}")
         self.path = path
         self.why = why
@@ -60,11 +60,11 @@ class Unusable(StoreError):
 
 
 class SimulationStuck(PflError):
-    """Simulated nodes wait for what cannot come."""
+    """Simulated nodes wait for events that cannot happen."""
 
 
 class PeerError(PflError):
-    """Somebody else is at fault."""
+    """Another node is at fault."""
 
     def __init__(self, peer: PeerId | str, text: str) -> None:
         super().__init__(f"{peer}: {text}" if peer else text)
@@ -81,45 +81,45 @@ class PeerMisbehaved(PeerError):
 
 
 class Reason(StrEnum):
-    """Why a message was refused; the label of the counter."""
+    """Why a message was refused; a label of the metrics."""
 
-    GARBAGE = "garbage"  # not a message of ours
+    GARBAGE = "garbage"  # not a message of this protocol
     TRUNCATED = "truncated"  # ended early
-    CHECKSUM = "checksum"  # bytes changed on the way
+    CHECKSUM = "checksum"  # bytes changed in transit
     LAYOUT = "layout"  # a model of another shape
     NOT_FINITE = "not_finite"  # NaN or infinity
     TOO_LARGE = "too_large"  # more bytes than the layout has
-    BOMB = "bomb"  # unpacks to more than it may
+    BOMB = "bomb"  # decompresses to more than it may
     STALE_ROUND = "stale_round"
     FUTURE_ROUND = "future_round"
     UNKNOWN_RUN = "unknown_run"
     UNKNOWN_PEER = "unknown_peer"
-    FLOOD = "flood"  # too many from one peer, or in all
+    FLOOD = "flood"  # too many from one peer, or from all
     NOT_READY = "not_ready"  # the node is still starting or is stopping
     NOT_SERVED = "not_served"  # this node does not offer that service
-    BUDGET = "budget"  # a peer that has heard as much about this node's data as it may
-    OUTLIER = "outlier"  # a model far outside of what others send
-    QUARANTINED = "quarantined"  # a peer whose messages were bad, for a while
-    NO_TLS = "no_tls"  # one side speaks TLS, the other does not
-    OTHER_CA = "other_ca"  # a certificate of somebody whom this side does not believe
-    EXPIRED = "expired"  # a certificate that holds no more, or not yet
-    REVOKED = "revoked"  # an id on the list of revoked ones
-    NOT_ALLOWED = "not_allowed"  # an id that is not on the allow-list, or one that may only look
-    IMPOSTOR = "impostor"  # not who TLS says it is
-    REJECTED = "rejected"  # the other side did not take my certificate
+    BUDGET = "budget"  # the peer has used up its privacy budget
+    OUTLIER = "outlier"  # a model unlike those of the other peers
+    QUARANTINED = "quarantined"  # a peer that sent bad messages, temporarily
+    NO_TLS = "no_tls"  # only one side uses TLS
+    OTHER_CA = "other_ca"  # a certificate of an untrusted CA
+    EXPIRED = "expired"  # a certificate that has expired or is not valid yet
+    REVOKED = "revoked"  # an id on the revocation list
+    NOT_ALLOWED = "not_allowed"  # an id that is not on the allow-list, or is read-only
+    IMPOSTOR = "impostor"  # the id in the message is not that of the certificate
+    REJECTED = "rejected"  # the other side rejected my certificate
 
 
 class Refused(PeerMisbehaved):
-    """A message that breaks a rule, with the rule's name."""
+    """A message breaks a rule; `reason` names the rule."""
 
     def __init__(self, reason: Reason, text: str, peer: PeerId | str = "", *, round: int | None = None) -> None:
         super().__init__(peer, text)
         self.reason = reason
-        self.round = round  # in which whoever refuses is, if that matters
+        self.round = round  # the round of the node that refuses, if relevant
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error line: the nearest known name, or all of them."""
+    """The hint at the end of an error message: the most similar known name, or all of them."""
     names = sorted(known)
     lower = {name.lower(): name for name in names}
     close = get_close_matches(word, names, n=1) or [

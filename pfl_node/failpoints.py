@@ -1,10 +1,10 @@
-"""Fail points: named places in the code at which a test lets something go wrong, in the spirit of tikv's fail-rs.
+"""Fail points: named places in the code where a test injects a failure, modelled on tikv's fail-rs.
 
     PFL_FAILPOINTS='seed=7;send.before=10%return;checkpoint.rename=3*off->panic'
 
-An entry is `name=[P%][N*]action[(argument)]`, more of them follow after `->`: the first one whose chance and count
-hold is done. Chances are drawn by `seed` and the name, so that one place does not disturb another's. Off, which
-is the rule, a place costs one look at an empty table.
+An entry is `name=[P%][N*]action[(argument)]`; further terms follow after `->`, and the first one whose probability
+and count apply is executed. Random numbers depend on `seed` and the name, so that fail points do not influence
+each other. A fail point that is off costs one lookup in an empty table.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pfl_node.errors import ConfigError, nearest
 VARIABLE = "PFL_FAILPOINTS"
 ACTIONS = {
     "off": "nothing happens",
-    "return": "what was to be done is not done; what that means is said beside the name",
+    "return": "the operation is skipped; the description of the fail point says what follows",
     "panic": "the process is killed by SIGKILL",
-    "sleep(MS)": "so many milliseconds pass; in a place of the event loop only its own call waits",
-    "error(NAME)": "the operating system's error of that name, as ENOSPC, EROFS or EIO",
-    "pause": "the process stops (SIGSTOP) until it gets SIGCONT",
+    "sleep(MS)": "wait MS milliseconds; on the event loop only the current call waits",
+    "error(NAME)": "raise the operating system's error of that name, such as ENOSPC, EROFS or EIO",
+    "pause": "stop the process (SIGSTOP) until it receives SIGCONT",
 }
-ARGUMENTS = {"sleep": "sleep(MS)", "error": "error(NAME)"}  # those that need one
+ARGUMENTS = {"sleep": "sleep(MS)", "error": "error(NAME)"}  # actions that need one
 EVERYWHERE = frozenset({"off", "panic", "sleep", "pause"})
 
 
 @dataclass(frozen=True, slots=True)
 class FailPoint:
-    """Where it is, and what else than stopping can be done there."""
+    """A description, and the actions that are possible."""
 
     about: str
     takes: frozenset[str] = EVERYWHERE
@@ -56,50 +56,50 @@ FILES = {
     "checkpoint": "a generation of the checkpoint",
     "model": "`model.safetensors`",
     "identity": "`identity.json`",
-    "file": "any other file that is written whole: results of the lab and of swarms",
+    "file": "any other file that is replaced atomically: results of the lab and of swarms",
 }
 STEPS = {
-    "create": "before its temporary file is made",
-    "write": "half of it is written",
-    "fsync": "written, before fsync",
-    "rename": "before it gets its name",
-    "sync": "it has its name, before fsync of the directory",
+    "create": "before its temporary file is created",
+    "write": "when half of it is written",
+    "fsync": "after writing, before fsync",
+    "rename": "before the rename",
+    "sync": "after the rename, before fsync of the directory",
 }
 PLACES: dict[str, FailPoint] = {
     f"{file}.{step}": _disk(f"{what}: {when}") for file, what in FILES.items() for step, when in STEPS.items()
 } | {
-    "checkpoint.prune": _disk("before a generation that is too old is removed"),
+    "checkpoint.prune": _disk("before an old generation is removed"),
     "checkpoint.read": _disk("before a generation is read"),
-    "checkpoint.aside": _disk("before a generation that cannot be used is put aside"),
+    "checkpoint.aside": _disk("before an unusable generation is renamed"),
     "journal.write": FailPoint(
-        "before a line is appended; return: the disk takes half of it", EVERYWHERE | {"error", "return"}
+        "before a line is appended; return: only half of it is written", EVERYWHERE | {"error", "return"}
     ),
-    "journal.fsync": _disk("before fsync, which comes before every checkpoint"),
-    "journal.mend": _disk("before a line that a crash tore is cut off"),
-    "send.before": _lost("before a model is sent", "it is not, as if the peer were gone"),
-    "send.after": _lost("a model was sent and taken", "its receipt is lost, as if the peer were gone"),
-    "admit": _lost("the header of a call is here (a sleep stops the whole node)", "it is refused as `flood`"),
-    "receive": _lost("a model has come whole", "it is refused as `truncated`"),
-    "merge": _lost("before models are put together", "the own one stays"),
-    "train": _lost("before a training", "the model stays as it was"),
-    "join": FailPoint("before the node becomes a member"),
-    "leave": _lost("before the node says goodbye", "it goes without a word"),
+    "journal.fsync": _disk("before the fsync that precedes every checkpoint"),
+    "journal.mend": _disk("before an incomplete last line is removed"),
+    "send.before": _lost("before a model is sent", "it is not sent, as if the peer were gone"),
+    "send.after": _lost("after a peer accepted a model", "the receipt is lost, as if the peer were gone"),
+    "admit": _lost("after the header of a call (a sleep stops the whole node)", "the call is refused as `flood`"),
+    "receive": _lost("after a model was received", "it is refused as `truncated`"),
+    "merge": _lost("before models are averaged", "the node keeps its own"),
+    "train": _lost("before a training", "the model is unchanged"),
+    "join": FailPoint("before the node joins"),
+    "leave": _lost("before the node announces that it leaves", "it leaves without announcement"),
 }
 
 
 @dataclass(slots=True)
 class Term:
-    """One thing that may happen at a place."""
+    """One possible action at a fail point."""
 
     action: str
     argument: str = ""
     chance: float = 1.0
-    left: int | None = None  # how often yet; None: for ever
+    left: int | None = None  # executions left; None: unlimited
 
 
 @dataclass(slots=True)
 class Armed:
-    """What is to happen at one place."""
+    """The actions of one fail point."""
 
     text: str
     terms: list[Term]
@@ -119,11 +119,11 @@ class Armed:
         return None
 
 
-_armed: dict[str, Armed] | None = None  # None: the variable was not read yet
+_armed: dict[str, Armed] | None = None  # None: the variable has not been read yet
 
 
 def failpoint(name: str) -> bool:
-    """True: do not do what comes now. May also never return, return late, or raise an OSError."""
+    """True: skip the operation. May also raise an OSError, return late, or never return."""
     if not (_armed if _armed is not None else arm()):
         return False
     term = _drawn(name)
@@ -133,7 +133,7 @@ def failpoint(name: str) -> bool:
 
 
 async def afailpoint(name: str) -> bool:
-    """As `failpoint`, in a coroutine: only the one who waits is late."""
+    """As `failpoint`, in a coroutine: a sleep delays only the caller."""
     if not (_armed if _armed is not None else arm()):
         return False
     term = _drawn(name)
@@ -143,28 +143,27 @@ async def afailpoint(name: str) -> bool:
 
 
 def arm(text: str | None = None) -> Mapping[str, str]:
-    """Switch on what the text says, or else the environment; all else is off. What is on, by name."""
+    """Activate the fail points of the text, or else of the environment, and no others. Returns them by name."""
     global _armed
     _armed = parse(os.environ.get(VARIABLE, "") if text is None else text)
     return {name: armed.text for name, armed in _armed.items()}
 
 
 def parse(text: str) -> dict[str, Armed]:
-    """A mistake is a ConfigError of one line."""
     entries = [entry.strip() for entry in text.split(";") if entry.strip()]
     seed, found = "0", {}
     for entry in entries:
         name, equals, what = (part.strip() for part in entry.partition("="))
         if not equals or not what:
-            raise ConfigError(f"{VARIABLE}: {entry!r} is not NAME=ACTION, as in checkpoint.rename=panic")
+            raise ConfigError(f"{VARIABLE}: {entry!r} is not NAME=ACTION, such as checkpoint.rename=panic")
         if name == "seed":
             seed = what
         elif name not in PLACES:
             hint = nearest(name, PLACES)
             known = "" if hint.startswith("known") else f" known: {', '.join(sorted(PLACES))}"
-            raise ConfigError(f"{VARIABLE}: there is no fail point {name!r}: {hint}{known}")
+            raise ConfigError(f"{VARIABLE}: unknown fail point {name!r}: {hint}{known}")
         elif name in found:
-            raise ConfigError(f"{VARIABLE}: {name} is there twice; for one after the other write {name}=A->B")
+            raise ConfigError(f"{VARIABLE}: {name} is given twice; for a sequence write {name}=A->B")
         else:
             found[name] = what
     return {
@@ -184,19 +183,19 @@ def _term(name: str, text: str) -> Term:
     where = f"{VARIABLE}: {name}={text}"
     match = TERM.fullmatch(text.strip())
     if not match or match["action"] not in {a.partition("(")[0] for a in ACTIONS}:
-        raise ConfigError(f"{where}: no such action; [P%][N*] and one of {', '.join(ACTIONS)}")
+        raise ConfigError(f"{where}: unknown action; write [P%][N*] and one of {', '.join(ACTIONS)}")
     action, argument = match["action"], (match["argument"] or "").strip()
     if action not in PLACES[name].takes:
-        raise ConfigError(f"{where}: at this place there is {', '.join(sorted(PLACES[name].takes))}")
+        raise ConfigError(f"{where}: this fail point supports {', '.join(sorted(PLACES[name].takes))}")
     if (action in ARGUMENTS) != bool(argument):
         raise ConfigError(f"{where}: write {ARGUMENTS.get(action, action)}")
     if action == "sleep" and not re.fullmatch(r"\d+(\.\d+)?", argument):
         raise ConfigError(f"{where}: {argument!r} is not a number of milliseconds")
     if action == "error" and not hasattr(errno, argument):
-        raise ConfigError(f"{where}: {argument!r} is not the name of a system error, as ENOSPC is")
+        raise ConfigError(f"{where}: {argument!r} is not the name of a system error, such as ENOSPC")
     chance = float(match["chance"] or 100) / 100
     if chance > 1:
-        raise ConfigError(f"{where}: a chance is at most 100%")
+        raise ConfigError(f"{where}: a probability is at most 100%")
     return Term(action, argument, chance, int(match["count"]) if match["count"] else None)
 
 
@@ -207,7 +206,7 @@ def _drawn(name: str) -> Term | None:
 
 
 def _done(name: str, term: Term | None) -> bool:
-    """Everything but the sleep."""
+    """Every action except sleep."""
     match term.action if term else "off":
         case "panic":
             print(f"fail point {name}: panic", file=sys.stderr, flush=True)

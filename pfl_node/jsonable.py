@@ -1,4 +1,4 @@
-"""Anything a policy tells as JSON's own types. Pure; what becomes of a number or of a stranger is handed in."""
+"""Convert the values that a policy records to JSON types. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from numbers import Integral, Real
 from types import NoneType
 from typing import Any
 
-ALREADY = frozenset((NoneType, bool, int, str))  # most of what is told: known at a glance
+JSON_TYPES = frozenset((NoneType, bool, int, str))  # the most frequent types
 
 
 def plain(value: Any, number: Callable[[float], float] = float, unknown: Callable[[Any], Any] = str) -> Any:
-    """Null for a number that is none; sets in order, so that equal ones give equal text."""
-    if type(value) in ALREADY:
+    """Numbers that are not finite become null; sets are sorted, so that equal sets give equal text."""
+    if type(value) in JSON_TYPES:
         return value
     inner = partial(plain, number=number, unknown=unknown)
     if type(value) is dict:
-        return {str(k): v if type(v) in ALREADY else inner(v) for k, v in value.items()}
+        return {str(k): v if type(v) in JSON_TYPES else inner(v) for k, v in value.items()}
     match value:
         case None | bool() | str():
             return value

@@ -1,4 +1,5 @@
-"""A model is one flat float32 vector and a shared Layout. Core and head are slices. Knows numpy, no torch."""
+"""A model: one flat float32 vector and a shared Layout. Core and head are slices of the vector. Does not import
+torch."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One named tensor of the model. Buffers (BatchNorm's statistics) travel but are not trained."""
+    """One named tensor of the model. Buffers (such as BatchNorm's statistics) are sent but not trained."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,12 +38,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Layout:
-    """What stands where in the vector: core entries first, then head entries."""
+    """The order of the tensors in the vector: core entries first, then head entries."""
 
     core_entries: tuple[Entry, ...]
     head_entries: tuple[Entry, ...]
     part: Part = "model"
-    whole: Layout | None = None  # a part knows the layout it was cut from
+    whole: Layout | None = None  # of a part: the layout of the whole model
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -62,7 +63,7 @@ class Layout:
 
     @cached_property
     def digest(self) -> str:
-        """Two models can be combined exactly when their digests are equal."""
+        """Two models can be combined if and only if their digests are equal."""
         rows = [[self.part]] + [
             [kind, e.name, *e.shape, e.trained]
             for kind, entries in (("core", self.core_entries), ("head", self.head_entries))
@@ -82,11 +83,11 @@ class Layout:
         if part in ("core", "head"):
             return self.core if part == "core" else self.head
         if part != self.part:
-            raise LayoutMismatch(f"there is no {part} in a {self.part}")
+            raise LayoutMismatch(f"a {self.part} has no {part}")
         return self
 
     def spans(self) -> Iterator[tuple[Entry, slice]]:
-        """Each entry with its place in the vector."""
+        """Each entry with its slice of the vector."""
         start = 0
         for entry in self.entries:
             yield entry, slice(start, start + entry.size)
@@ -100,7 +101,7 @@ class Layout:
 
 
 class Model:
-    """An immutable value: a read-only vector and its layout. Safe to share between nodes and threads."""
+    """An immutable value, which nodes and threads may share."""
 
     __slots__ = ("layout", "vector")
 
@@ -131,14 +132,14 @@ class Model:
     def of(self, part: Part) -> Model:
         if part in ("core", "head"):
             return self.core if part == "core" else self.head
-        self.layout.of(part)  # raises for what is not there
+        self.layout.of(part)  # raises LayoutMismatch
         return self
 
     def __add__(self, head: Model) -> Model:
-        """core + head: a whole model again."""
+        """core + head: the whole model."""
         mine, other = self.layout, head.layout
         if mine.part != "core" or other.part != "head" or mine.whole is None or mine.whole != other.whole:
-            raise LayoutMismatch(f"cannot put a {mine.part} and a {other.part} together into one model")
+            raise LayoutMismatch(f"cannot join a {mine.part} and a {other.part} into one model")
         return Model(mine.whole, np.concatenate((self.vector, head.vector)))
 
     @property
@@ -146,7 +147,6 @@ class Model:
         return int(self.vector.nbytes)
 
     def is_finite(self) -> bool:
-        """No NaN and no infinity anywhere."""
         return bool(np.isfinite(self.vector).all())
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""What a user names by its place, `path/file.py:Name` or `package.module:Name`. Knows nothing of what it finds."""
+"""User code, named as `path/file.py:Name` or `package.module:Name`: loading it, and attributing its failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk is full
 
 
 def load(what: str, place: str, error: type[PflError]) -> Any:
-    """The thing at a place. `what` it is ("policy", "task") begins the one line of an `error`."""
+    """The object at `place`. `what` ("policy", "task") starts the message of an `error`."""
     where, _, name = place.rpartition(":")
     is_file = _is_file(what, place, error)
     try:
@@ -35,32 +35,32 @@ def load(what: str, place: str, error: type[PflError]) -> Any:
     return getattr(module, name)
 
 
-def glance(what: str, place: str, error: type[PflError]) -> None:
-    """What can be said against a place without running what is there: no such file, no Python in it."""
+def check_place(what: str, place: str, error: type[PflError]) -> None:
+    """Check a plugin path without importing it: the file exists and parses."""
     where = Path(place.rpartition(":")[0])
     if not _is_file(what, place, error):
         return
     try:
-        with warnings.catch_warnings(action="ignore"):  # the import will give them
+        with warnings.catch_warnings(action="ignore"):  # the import will repeat them
             compile(where.read_bytes(), where.name, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError) as failure:
         raise error(f"{what} {place}: cannot be imported: {in_a_line(failure)}") from failure
 
 
 def _is_file(what: str, place: str, error: type[PflError]) -> bool:
-    """Is it a file rather than a module? One that must be there."""
+    """Whether the place is a file, which must exist, rather than a module."""
     where, _, name = place.rpartition(":")
     if not where.endswith(".py") and os.sep not in where:
         return False
     if not where.endswith(".py"):
-        raise error(f"{what} {place}: the name of a Python file ends in .py, {where}.py:{name}")
+        raise error(f"{what} {place}: a Python file ends in .py: {where}.py:{name}")
     if not Path(where).is_file():
         raise error(f"{what} {place}: there is no file {where} (looked in {Path.cwd()})")
     return True
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Imported once, however many nodes of a process ask for it."""
+    """Imported once per process."""
     name = f"pfl_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -68,7 +68,7 @@ def _from_file(path: Path) -> ModuleType:
     assert spec is not None, path
     assert spec.loader is not None, path
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # for the files beside it
+        sys.path.append(str(path.parent))  # so that it can import the files beside it
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -85,7 +85,7 @@ def _from_module(name: str) -> ModuleType:
 
 
 def in_a_line(error: BaseException) -> str:
-    """The error's class and the first line of its text."""
+    """The class of the error and the first line of its text."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
@@ -125,7 +125,8 @@ def line_of(error: BaseException) -> str:
 
 
 def users_fault(what: str, place: str, error: Exception, kind: type[PflError]) -> PflError | None:
-    """One line for a failure in the code at `place` (`file.py:Name`); None when it is not from there."""
+    """A one-line error for a failure in the code at `place` (`file.py:Name`); None: the failure is a bug of ours,
+    which keeps its traceback."""
     where = line_of(error)
     if ":" not in place or not where or isinstance(error, PflError):
         return None

@@ -1,8 +1,9 @@
-"""What a model says about the auxiliary samples of a task, as a value that travels like a model. Pure; numpy only.
+"""A model's predictions for the auxiliary samples of a task, as a value that is sent like a model. Pure; numpy
+only.
 
-One row of class probabilities for each sample, how strange each sample is to the node that says it, and how many
-samples of each class it has. What was not asked for is zero. The layout names the samples: nodes whose auxiliary
-samples differ cannot mix up their predictions.
+It has one row of class probabilities for each sample, the novelty of each sample to the node, and the node's
+number of samples per class. Values that were not requested are zero. The layout identifies the samples, so that
+nodes with different auxiliary samples cannot mix their predictions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Array = npt.NDArray[np.float32]
 
 
 def layout_for(samples: int, classes: int, which: str) -> Layout:
-    """Of predictions about so many samples; `which` is a digest of the samples themselves."""
+    """`which` is a digest of the samples."""
     outputs = Entry(f"outputs/{which}", (samples, classes), trained=False)
     more = (Entry("novelty", (samples,), trained=False), Entry("counts", (classes,), trained=False))
     return Layout((outputs, *more), (), "predictions")
@@ -31,12 +32,11 @@ def pack(
     novelty: npt.NDArray[Any] | None = None,
     counts: npt.NDArray[Any] | None = None,
 ) -> Model:
-    """The three as one value."""
     vector = np.zeros(layout.size, np.float32)
     for given, (entry, span) in zip((outputs, novelty, counts), layout.spans(), strict=True):
         if given is not None:
             if given.shape != entry.shape:
-                raise LayoutMismatch(f"{entry.name} has the shape {entry.shape}, not {given.shape}")
+                raise LayoutMismatch(f"{entry.name} must have the shape {entry.shape}, not {given.shape}")
             vector[span] = given.ravel()
     return Model(layout, vector)
 
@@ -47,17 +47,17 @@ def outputs(said: Model) -> Array:
 
 
 def novelty(said: Model) -> Array:
-    """(samples,): zero where it was not asked for."""
+    """(samples,): zero if it was not requested."""
     return _piece(said, 1)
 
 
 def counts(said: Model) -> Array:
-    """(classes,): zero where it was not asked for."""
+    """(classes,): zero if it was not requested."""
     return _piece(said, 2)
 
 
 def _piece(said: Model, number: int) -> Array:
     if said.layout.part != "predictions":
-        raise LayoutMismatch(f"{said!r} is no predictions")
+        raise LayoutMismatch(f"{said!r} does not hold predictions")
     entry, span = list(said.layout.spans())[number]
     return said.vector[span].reshape(entry.shape)

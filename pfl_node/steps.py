@@ -1,9 +1,10 @@
-"""The whole border between algorithms and machinery: what a policy may ask of its node.
+"""The interface between algorithms and the node: the requests a policy may make.
 
-A step is a frozen value. Awaiting it yields the step itself to whoever drives the coroutine and returns the
-answer. The daemon's driver, the simulator and a test by hand are three such drivers.
+A step is a frozen value. Awaiting it yields the step to the driver of the coroutine and returns the driver's
+answer. Drivers are the node, real or simulated, and the tests.
 
-Answers are partial, never exceptions: a peer that is gone is missing from the answer. Knows nothing of asyncio.
+Answers are partial rather than exceptional: a peer that is gone is missing from the answer. Does not import
+asyncio.
 """
 
 from __future__ import annotations
@@ -21,46 +22,40 @@ A = TypeVar("A", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[A]):
-    """A question with an answer of type A."""
+    """A request with an answer of type A."""
 
     def __await__(self) -> Generator[Step[Any], Any, A]:
         return cast(A, (yield self))
 
 
-DIVERGED = "diverged"  # the event of a training that was thrown away
+DIVERGED = "diverged"  # the event of a training whose result was discarded
 
-# Words of the journal that a policy's own events must not use.
+# Event names of the journal that policies must not use.
 RESERVED = frozenset(
     {"started", "round", "finished", "restarted", "crashed", "imported", "worked", "result", "failed"}
     | {"quarantined", "kept_out", "given_up"}
 )
 
-Flow = Coroutine[Step[Any], Any, None]  # what `main()` and `on_model()` are, seen by a driver
-
-
-# -- time and peers ------------------------------------------------------------------------------------------
+Flow = Coroutine[Step[Any], Any, None]  # `main()` and `on_model()` as a driver sees them
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep(Step[float]):
-    """Wait, and learn what time it is: seconds on the node's clock, which only ever goes forward."""
+    """Wait; the answer is the time in seconds on the node's monotonic clock."""
 
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Peers(Step[tuple[PeerId, ...]]):
-    """The other nodes of this run that are believed alive, sorted by id. For a lockstep policy also those that did
-    their last round and left: the graph of a round is then the same for the fast and the slow."""
-
-
-# -- messages --------------------------------------------------------------------------------------------------
+    """The other nodes of this run that are believed alive, sorted by id. For a lockstep policy also those that
+    finished their last round and left, so that fast and slow nodes compute the same graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send(Step[tuple[PeerId, ...]]):
-    """Push a model; the answer names those who took it. With a round it goes to the receiver's Gather of that
-    round, without one to its inbox (on_model or Receive)."""
+    """Push a model; the answer lists the peers that accepted it. With a round, it goes to the receivers' Gather of
+    that round; without one, to their inbox (on_model or Receive)."""
 
     to: Sequence[PeerId]
     model: Model
@@ -71,11 +66,11 @@ class Send(Step[tuple[PeerId, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Gather(Step[tuple[Offer, ...]]):
-    """What these peers sent for this round, in the order asked. Ends when all are there, or as many as the
-    settings call enough, when those missing are known to be dead or in a later round, or when the deadline is
-    over. It adapts to what each peer needs and is never longer than the patience (seconds; None:
-    the node's own). `others` adds what else came for the round, from peers that were not waited for. A policy that
-    is `late` gets what came too late for the rounds before, too, with the round it was for."""
+    """The models that these peers sent for this round, in the order of `peers`. Ends when all, or a quorum, have
+    arrived, when the missing peers are dead or in a later round, or at the deadline. The deadline adapts to each
+    peer (`protocol/deadlines.py`) and is at most `patience` seconds (None: the node's setting). `others` adds
+    models for the round from peers that are not in `peers`. A policy that is `late` also gets models that arrived
+    too late for earlier rounds, with their round."""
 
     peers: Sequence[PeerId]
     round: int
@@ -85,7 +80,7 @@ class Gather(Step[tuple[Offer, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Receive(Step[tuple[Offer, ...]]):
-    """The next n models of the inbox, fewer when the patience is over. For policies without on_model."""
+    """The next n models of the inbox; fewer after `patience` seconds. For policies without on_model."""
 
     n: int = 1
     patience: float | None = None
@@ -93,8 +88,8 @@ class Receive(Step[tuple[Offer, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Fetch(Step[tuple[Offer, ...]]):
-    """Pull the current model of these peers, or only its core or head, or their predictions: what they last told
-    with Report or Publish. One that has not told yet is missing."""
+    """Pull the current model of these peers, or only its core or head, or their predictions: what they last
+    published with Report or Publish. Peers that have published nothing are missing."""
 
     peers: Sequence[PeerId]
     part: Part = "model"
@@ -102,29 +97,26 @@ class Fetch(Step[tuple[Offer, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Ask(Step[dict[PeerId, Eval]]):
-    """These peers score my model on their own training data."""
+    """Have these peers score my model on their training data."""
 
     peers: Sequence[PeerId]
     model: Model
 
 
-# -- learning --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Lesson(Step[A]):
-    """Work for the learner."""
+    """A request to the learner."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the learner is told besides the models and the seed."""
+        """The learner's arguments besides the models and the seed."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("model", "models")}
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh(Step[Model]):
-    """A newly initialised model, or its core or head. Equal seeds give equal models on one node, and on all
-    nodes when the run starts from a common initialisation or `common` asks for it."""
+    """A newly initialised model, or its core or head. Equal seeds give equal models on one node, and on all nodes
+    if the run starts from a common initialisation or `common` is set."""
 
     part: Part = "model"
     seed: int = 0
@@ -133,8 +125,9 @@ class Fresh(Step[Model]):
 
 @dataclass(frozen=True, slots=True)
 class Train(Lesson[Model]):
-    """Train on my own data. None: as the run's settings say. `prox` pulls towards `anchor` (None: the start). A
-    training that diverges is thrown away: the answer is the model as it was, and the journal says `diverged`."""
+    """Train on my own data. None: as the run's settings say. `prox` is the weight of a proximal term towards
+    `anchor` (None: the initial model). If the training diverges, the answer is the initial model, and the journal
+    records `diverged`."""
 
     model: Model
     only: Literal["core", "head"] | None = None
@@ -147,8 +140,8 @@ class Train(Lesson[Model]):
 
 @dataclass(frozen=True, slots=True)
 class Score(Lesson[tuple[Eval, ...]]):
-    """Score models on my own data: all of it, or a random sample. `own_sample_each` draws a new sample for each
-    model instead of one for all. Test data is for measuring only."""
+    """Score models on all of my own data or a random sample. `own_sample_each` draws a new sample for each model.
+    Test data is for measuring only."""
 
     models: Sequence[Model]
     split: Literal["train", "val"] = "train"
@@ -162,10 +155,10 @@ class Score(Lesson[tuple[Eval, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Average(Step[Model]):
-    """My model put together with others of its layout, by the rule of the run's `aggregate` settings: the mean,
-    weighted if `weights` (one for each of the others) say so. `own` is the weight of mine; 0: it is only what the
-    answer is when nothing else can be used. Models that are not finite are left out first. `claimed`: the weights
-    are what peers say of themselves, and the settings bound how much of that is believed."""
+    """Aggregate my model with others of its layout by the rule of the run's `aggregate` settings: by default the
+    mean, weighted by `weights` (one for each of the others). `own` is the weight of my model; 0: it is only the
+    answer if no other model is usable. Models that are not finite are excluded. `claimed`: the weights come from
+    the peers themselves, and the settings bound them."""
 
     mine: Model
     others: Sequence[Model]
@@ -180,9 +173,9 @@ class Average(Step[Model]):
 
 @dataclass(frozen=True, slots=True)
 class Predict(Lesson[Model]):
-    """What my model says about the task's auxiliary samples, as a value of the part "predictions" (see
-    `predictions.py`), which is sent, gathered and fetched like a model. `novelty` (epochs of an autoencoder that
-    learns my data; 0: none) adds how strange each sample is to me, `counts` how many I have of each class."""
+    """My model's predictions for the task's auxiliary samples, as a value of the part "predictions" (see
+    `predictions.py`), which is sent, gathered and fetched like a model. `novelty` (epochs of an autoencoder
+    trained on my data; 0: none) adds the novelty of each sample to me, `counts` my number of samples per class."""
 
     model: Model
     novelty: int = 0
@@ -191,8 +184,8 @@ class Predict(Lesson[Model]):
 
 @dataclass(frozen=True, slots=True)
 class Distill(Lesson[Model]):
-    """Train a model to say what a teacher says about the auxiliary samples. `held`, a share of them, is not
-    trained on and decides which epoch's model is the answer (0: the last one's)."""
+    """Train a model to reproduce a teacher's predictions for the auxiliary samples. The share `held` of them is
+    not trained on and decides which epoch's model is the answer (0: the last)."""
 
     model: Model
     teacher: Model  # predictions
@@ -204,9 +197,6 @@ class Distill(Lesson[Model]):
     held: float = 0.2
 
 
-# -- telling ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Record(Step[None]):
     """Write an event into the node's journal."""
@@ -216,13 +206,13 @@ class Record(Step[None]):
 
     def __post_init__(self) -> None:
         if self.event in RESERVED:
-            raise ValueError(f"{self.event!r} is a word of the node's own journal; name the event otherwise")
+            raise ValueError(f"{self.event!r} is an event of the node itself; choose another name")
 
 
 @dataclass(frozen=True, slots=True)
 class Publish(Step[None]):
-    """From now on this is what a peer gets that Fetches: of a model all of it, its core or its head; or the
-    predictions. A Report does it too."""
+    """From now on, peers that Fetch get this model (whole, its core or its head) or these predictions. A Report
+    does this too."""
 
     model: Model
     round: int
@@ -231,13 +221,13 @@ class Publish(Step[None]):
 
     def __post_init__(self) -> None:
         if self.model.layout.part in ("core", "head"):
-            raise ValueError(f"a {self.model.layout.part} alone cannot be published: publish the model it is of")
+            raise ValueError(f"a {self.model.layout.part} alone cannot be published: publish the whole model")
 
 
 @dataclass(frozen=True, slots=True)
 class Report(Step[None]):
-    """A round is done and this is my personal model now: it is served to those who Fetch, with the tag and the
-    notes, evaluated when that is due, and kept in the checkpoint."""
+    """A round is done, and this is my personal model: peers can fetch it with the tag and the notes, and the node
+    evaluates it when due and writes it to the checkpoint."""
 
     round: int
     model: Model
@@ -248,14 +238,14 @@ class Report(Step[None]):
 
 @dataclass(frozen=True, slots=True)
 class Linger(Step[bool]):
-    """My rounds are done: stay for the others, who may Fetch and Ask, until theirs are done too or none of them
-    has got on for as long as the settings say (True), or so many seconds are over (False; None: no such limit)."""
+    """My rounds are done: keep serving Fetch and Ask until the other nodes are done or make no progress for as
+    long as the settings allow (True), or until `seconds` have passed (False; None: no limit)."""
 
     seconds: float | None = None
 
 
 def diverged(round: int) -> Record:
-    """What a driver writes down when a training ended with numbers that are not finite."""
+    """The event that a driver records when a training yields values that are not finite."""
     return Record(DIVERGED, {"round": round, "hint": "lower train.lr"})
 
 
@@ -275,8 +265,8 @@ def advance(flow: Flow, answer: Any = None, failure: Exception | None = None) ->
 def relay(
     flow: Flow, each: Callable[[Step[Any]], Generator[Step[Any], Any, Any]]
 ) -> Generator[Step[Any], Any, None]:
-    """Run a coroutine inside another one. Every step passes through `each`: the outer driver receives what `each`
-    yields, and the inner coroutine receives what `each` returns."""
+    """Drive a coroutine from within another one. Every step goes through `each`: what it yields goes to the outer
+    driver, what it returns is the answer."""
     answer: Any = None
     failure: Exception | None = None
     while (step := advance(flow, answer, failure)) is not None:

@@ -1,4 +1,4 @@
-"""The words every layer shares: who, what was offered, how good it is. Knows no torch, no network, no clock."""
+"""Types that every layer shares: peer ids, offers, evaluations. Imports neither torch nor network code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from pfl_node.model import Model
 
 PeerId = NewType("PeerId", str)
-Part = Literal["model", "core", "head", "predictions"]  # what travels
+Part = Literal["model", "core", "head", "predictions"]  # what nodes exchange
 Split = Literal["train", "val", "test"]
-NOTE = 192  # bytes of a note besides the letters of its name
+NOTE = 192  # bytes of a note without its name
 
 
 @dataclass(frozen=True, slots=True)
 class Eval:
-    """How a model does on some data. The loss: lower is better; the accuracy: higher is better."""
+    """Loss (lower is better) and accuracy (higher is better) of a model on some data."""
 
     loss: float
     accuracy: float
@@ -26,14 +26,14 @@ class Eval:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A model that came from a peer, with what the peer said about it."""
+    """A model received from a peer, with the peer's metadata."""
 
     sender: PeerId
     model: Model
     round: int | None = None
-    tag: int = 0  # what the policy wants to say with it; FACADE: the index of the head
+    tag: int = 0  # metadata of the policy; FACADE: the index of the head
     samples: int = 0  # how many samples the sender trains on
-    notes: Mapping[str, float] = field(default_factory=dict)  # small numbers that travel along
+    notes: Mapping[str, float] = field(default_factory=dict)  # small numbers sent with the model
 
     @property
     def nbytes(self) -> int:
@@ -55,5 +55,5 @@ class Envelope:
 
 
 def weight(notes: Mapping[str, float]) -> int:
-    """Bytes in memory, about: a small model may come with very many of them."""
+    """Approximate bytes in memory: a small model may come with very many notes."""
     return sum(NOTE + len(name) for name in notes)

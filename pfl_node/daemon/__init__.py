@@ -1,1 +1,1 @@
-"""daemon."""
+"""One node as a process: pre-flight checks, TLS set-up, the advertised address, signals."""

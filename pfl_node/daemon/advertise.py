@@ -1,4 +1,4 @@
-"""Which address others dial: what the user says, the bound one, or that of the way to a seed. Sends nothing."""
+"""The address that others connect to: the configured one, the bound one, or that of the route to a seed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pfl_node.address import is_wildcard, parse_address
 from pfl_node.errors import ConfigError
 
-PATIENCE = 30.0  # seconds until a seed's name must be known: in a fresh network of containers it may come later
+PATIENCE = 30.0  # seconds to resolve a seed's name: in a new container network it may appear late
 PAUSE = 0.5
 
 
 async def advertised_address(
     advertise: str | None, host: str, port: int, seeds: Sequence[str], *, patience: float = PATIENCE
 ) -> tuple[str, int]:
-    """Host and port. `host` and `port` are the bound ones; for a host of 0.0.0.0 or :: the answer is the address
-    from which the system would reach the first seed whose name is known."""
+    """`host` and `port` are the bound ones; for the host 0.0.0.0 or ::, the answer is the local address of the
+    route to the first seed whose name resolves."""
     if advertise is not None:
         name, wanted = parse_address(advertise, what="advertise", any_port=True)
         return name, wanted or port
@@ -31,14 +31,14 @@ async def advertised_address(
                 return found, port
         if loop.time() >= end:
             raise ConfigError(
-                f"there is no way to {' or '.join(seeds)} yet, so it cannot be told which address others dial: "
-                "say it with --advertise HOST:PORT"
+                f"there is no route to {' or '.join(seeds)}, so the address of this node is unknown: "
+                "set --advertise HOST:PORT"
             )
         await asyncio.sleep(PAUSE)
 
 
 async def _towards(seed: str, family: socket.AddressFamily) -> str | None:
-    """This machine's address on the way there; None: no such host, or no way."""
+    """This machine's address on the route to the seed; None: unknown host or no route."""
     name, port = parse_address(seed, what="peer_seed")
     loop = asyncio.get_running_loop()
     try:
@@ -48,7 +48,7 @@ async def _towards(seed: str, family: socket.AddressFamily) -> str | None:
     for kind, _, _, _, place in places:
         with socket.socket(kind, socket.SOCK_DGRAM) as probe:
             try:
-                probe.connect(place)  # of a datagram socket: chooses the way, sends nothing
+                probe.connect(place)  # on a datagram socket this selects a route and sends nothing
             except OSError:
                 continue
             return str(probe.getsockname()[0])

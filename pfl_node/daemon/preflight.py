@@ -1,7 +1,5 @@
-"""Checks of the settings before a process starts: names of policies and tasks, addresses, TLS, page, privacy.
-
-Imports neither torch nor grpc.
-"""
+"""Checks of the settings before a process starts: policy, task, addresses, TLS, page, privacy. Imports neither
+torch nor grpc."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ TOKEN_LENGTH = 16  # characters
 
 
 def check(settings: Settings) -> None:
-    """The rules that need more than the tree: names of policies and tasks, knobs, addresses, open doors."""
     check_addresses(settings)
     check_page(settings)
     check_oracle(settings)
@@ -25,7 +22,7 @@ def check(settings: Settings) -> None:
 
 
 def check_names(settings: Settings) -> None:
-    """A task of the user's own is run when the node has started: its file may import torch."""
+    """A user's own task is loaded only after the start, because its file may import torch."""
     configure(load_policy(settings.policy.name), settings.policy.options)
     task = settings.task
     check_name(task.name)
@@ -42,12 +39,11 @@ def check_addresses(settings: Settings) -> None:
         parse_address(seed, what="peer_seed")
     if is_wildcard(dialled) and (advertise or not settings.peer_seed):
         what = f"advertise {advertise!r}" if advertise else f"listen {listen!r}"
-        raise ConfigError(f"{what} is no address that others can dial: say one with --advertise HOST:PORT")
+        raise ConfigError(f"{what} cannot be reached by other nodes: set --advertise HOST:PORT")
     check_tls(settings)
 
 
 def check_page(settings: Settings) -> None:
-    """Who can reach the page can see the swarm."""
     listen, token = settings.http.listen, settings.http.token
     if token is not None and len(token) < TOKEN_LENGTH:
         raise ConfigError(f"http.token is too short: it must have at least {TOKEN_LENGTH} characters")
@@ -55,14 +51,14 @@ def check_page(settings: Settings) -> None:
         return
     host, _ = parse_address(listen, what="http", any_port=True)
     if token is None and not is_loopback(host):
-        hint = "give visitors a token (PFL_HTTP__TOKEN or --http-token), or use 127.0.0.1"
+        hint = "set a token (PFL_HTTP__TOKEN or --http-token), or use 127.0.0.1"
         raise ConfigError(f"http {listen!r} is not loopback: {hint}")
 
 
 def check_oracle(settings: Settings) -> None:
-    """An answer that costs more than there is would be given to nobody."""
+    """If one answer exceeds the budget, nobody would get any."""
     privacy = settings.privacy
     for key, most in (("oracle_budget", privacy.oracle_budget), ("oracle_total", privacy.oracle_total)):
         if privacy.oracle and most is not None and privacy.oracle_epsilon > most:
             cost = f"one answer costs privacy.oracle_epsilon = {privacy.oracle_epsilon:g}"
-            raise ConfigError(f"{cost}, more than privacy.{key} = {most:g}: nobody would get any; lower the first")
+            raise ConfigError(f"{cost}, more than privacy.{key} = {most:g}: no peer would get one; lower it")

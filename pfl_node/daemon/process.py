@@ -1,4 +1,4 @@
-"""The daemon: one node in the foreground until its rounds are done or a signal comes."""
+"""The daemon: one node in the foreground until its rounds are done or a signal arrives."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ log = structlog.get_logger(__name__)
 
 
 def run_daemon(settings: Settings, handshakes: HandshakeLog | None = None) -> int:
-    """The exit code. A user's mistake is raised as a PflError."""
+    """Returns the exit code. Errors of the user are raised as PflError."""
     configure_logs(settings.log)
     if not for_people(settings.log, sys.stderr):
         logging.captureWarnings(True)
         if handshakes:
             handshakes.forward = lambda line: log.warning(line, source="a library")
     if points := arm():
-        log.warning("fail points are on", **points)
-    check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it has a directory
+        log.warning("fail points are active", **points)
+    check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it creates a directory
     return run_loop(_run(settings, handshakes))
 
 
 def join_line(settings: Settings, address: str) -> str:
-    """The exact line with which another node can join this one: all that must be the same in a run; no secrets."""
+    """The command with which another node joins this run, without secrets."""
     defaults = Settings()
     words = ["pfl-node", "--peer-seed", address]
     for flag, mine, default in (
@@ -71,7 +71,8 @@ def join_line(settings: Settings, address: str) -> str:
 
 
 def as_set(value: Any) -> str:
-    """A value as `--set` reads it back: TOML, and a text without quotes where that is not taken for a number."""
+    """A value as `--set` reads it back: TOML, without quotes around a text unless it would be read as something
+    else."""
     if not isinstance(value, str) or not value or value != value.strip():
         return toml(value)
     try:
@@ -98,10 +99,10 @@ async def _run(settings: Settings, handshakes: HandshakeLog | None = None) -> in
 
 
 def _ended(how: str, node: DaemonNode) -> int:
-    """What is left of it, and the exit code: 1 if the disk did not take it."""
+    """Log the result; exit code 1 if the disk did not accept it."""
     if node.recorder and node.recorder.unwritten:
         what = " and ".join(node.recorder.unwritten)
-        hint = "make room, or see who may write there, and start it again: it goes on from the checkpoint it has"
+        hint = "free some space or fix the permissions, then restart: the node continues from its last checkpoint"
         log.error(f"finished, but {what} could not be written in {node.home.path}: {hint}", how=how)
         return 1
     log.info("finished", how=how, model=str(node.home.model) if node.recorder else None)
@@ -109,7 +110,7 @@ def _ended(how: str, node: DaemonNode) -> int:
 
 
 def _announce(settings: Settings, node: DaemonNode) -> None:
-    """Where it is and how to join it: on stdout, in the form that the logs have."""
+    """Print the address and how to join, on stdout, in the format of the logs."""
     join, page = join_line(settings, node.address), node.node_observer.page
     if not for_people(settings.log, sys.stdout, sys.stderr):
         facts = {"name": node.name, "id": node.id, "address": node.address, "data_dir": str(node.home.path)}
@@ -122,21 +123,21 @@ def _announce(settings: Settings, node: DaemonNode) -> None:
 
 
 def _say(line: str) -> None:
-    """A full disk or a reader that is gone costs the line, not the node."""
+    """A full disk or a closed pipe costs the line, not the node."""
     try:
         print(line, flush=True)
     except OSError as error:
-        log.warning("a line was not written to stdout", line=line, error=error.strerror)
-        sys.stdout = StringIO()  # the line is still in the old one, and would be an error at the end
+        log.warning("cannot write to stdout", line=line, error=error.strerror)
+        sys.stdout = StringIO()  # the old one still buffers the line and would fail at exit
 
 
 def _on_signals(node: DaemonNode) -> None:
-    """The first signal ends the node in order, the second at once."""
+    """The first signal ends the node in order, the second immediately."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
 
     def handle(number: signal.Signals) -> None:
-        log.info("stopping", signal=number.name, hint="once more to stop at once")
+        log.info("stopping", signal=number.name, hint="send it again to stop immediately")
         node.stop()
         for s in signals:
             loop.remove_signal_handler(s)

@@ -1,4 +1,4 @@
-"""TLS for a node as its settings say: whether at all, with which files, and the node's id from its key."""
+"""TLS for a node as configured: whether to use it, with which files, and the node's id derived from its key."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def why_tls(settings: Settings) -> str | None:
-    """In words; None: connections are plain."""
+    """The reason in words; None: unencrypted."""
     addresses = [("listen", settings.listen), ("advertise", settings.advertise)]
     addresses += [("peer_seed", seed) for seed in settings.peer_seed]
     return reason_for_tls(settings.tls.on, settings.insecure, addresses)
 
 
 def check_tls(settings: Settings) -> None:
-    """Before anything is opened: is there what this start needs? Raises ConfigError."""
+    """Before anything is opened: do the required files exist?"""
     if (why := why_tls(settings)) and not _later(settings):
         try:
             files = tls_files(settings, settings.data_dir)
@@ -33,7 +33,7 @@ def check_tls(settings: Settings) -> None:
 
 
 def _later(settings: Settings) -> bool:
-    """A node that takes the first free directory knows its files when it has one."""
+    """A node that takes the first free directory finds its files only after it has one."""
     return settings.data_dir is None and any(DEFAULT_ROOT.glob("node-*/" + CERT))
 
 
@@ -43,7 +43,7 @@ def tls_files(settings: Settings, directory: Path | None) -> TlsFiles:
 
 
 def tls_of(settings: Settings, home: DataDir) -> Tls | None:
-    """None: plain. Otherwise the node is from now on whom its key says."""
+    """None: unencrypted. Otherwise the node adopts the id of its key."""
     why = why_tls(settings)
     if not why:
         return None

@@ -1,1 +1,1 @@
-"""Learning: tasks, layouts, training and scoring. The only folder that imports torch, and only when it is used."""
+"""Tasks, data, training and scoring. The only package that imports torch, and only when it is used."""

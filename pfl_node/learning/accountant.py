@@ -1,4 +1,4 @@
-"""The epsilon of many steps of DP-SGD, by Renyi's divergences as Opacus computes them."""
+"""The epsilon of many steps of DP-SGD, from Renyi divergences as computed by Opacus."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ORDERS = RDPAccountant.DEFAULT_ALPHAS
 
 
 def epsilon(steps: Mapping[DpStep, int], delta: float) -> float:
-    """Of all of them together; for another sample in addition, or one less."""
+    """Of all steps together, for adding or removing one sample."""
     if not steps:
         return 0.0
     spent = np.sum([_one(step) * times for step, times in steps.items()], axis=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the best order is the last one it knows: still an upper bound
+        warnings.simplefilter("ignore")  # if the best order is the last one, this is still an upper bound
         found, _ = rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)
     return float(found)
 

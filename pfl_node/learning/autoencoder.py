@@ -1,7 +1,5 @@
-"""How strange samples are to a place: the errors of an autoencoder that has learned the place's own inputs.
-
-Knows no labels. (Thesis 004, section 3.1 and equation 3.3.)
-"""
+"""The novelty of samples: reconstruction errors of an autoencoder trained on a node's own inputs (thesis 004,
+section 3.1 and equation 3.3)."""
 
 from __future__ import annotations
 
@@ -24,14 +22,14 @@ from pfl_node.model import Model
 from pfl_node.seeds import seed_from
 
 LR, WEIGHT_DECAY = 1e-3, 1e-5
-BATCH = 64  # where neither settings nor task name one
+BATCH = 64  # if neither settings nor task have one
 HIDDEN, LATENT = 128, 16
 
 Factory = Callable[[], nn.Module]
 
 
 def symmetric(inputs: int) -> nn.Module:
-    """For flat inputs in [0, 1], an image or a row of a table."""
+    """For flat inputs in [0, 1]."""
     latent = min(LATENT, inputs)
     return nn.Sequential(
         nn.Linear(inputs, HIDDEN),
@@ -45,8 +43,9 @@ def symmetric(inputs: int) -> nn.Module:
 
 
 class Novelty:
-    """Compares the auxiliary samples with a place's own. Start and scale come from the auxiliary samples alone, so
-    that the errors of two places differ only by what these hold; nothing depends on when it is asked."""
+    """Compares the auxiliary samples with a node's own. Initial weights and scaling depend only on the auxiliary
+    samples, so that the errors of two nodes differ only because of their data. Results do not depend on when they
+    are requested."""
 
     def __init__(
         self, task: str, own: Tensor, about: Auxiliary, factory: Factory | None, batch: int | None
@@ -58,7 +57,7 @@ class Novelty:
             self._try()
 
     def errors(self, epochs: int, between: Between) -> Tensor:
-        """The mean squared error of each auxiliary sample, after so many epochs. Learned once, then remembered."""
+        """The mean squared error of each auxiliary sample after training for `epochs`; cached."""
         if epochs not in self._known:
             with self._pool.borrow() as space:
                 space.load(self._start())
@@ -84,7 +83,7 @@ class Novelty:
         return torch.cat(rows)
 
     def _error(self, module: nn.Module, x: Tensor) -> Tensor:
-        """One number for each sample (3.3)."""
+        """One number per sample (3.3)."""
         x = self._scaled(x)
         again: Tensor = module(x)
         return (again.reshape(x.shape) - x).square().reshape(len(x), -1).mean(1)
@@ -120,7 +119,7 @@ class Novelty:
         return module
 
     def _try(self) -> None:
-        """The task's own autoencoder on two samples, so that one that does not fit is found now."""
+        """Run the task's autoencoder on two samples, to detect a mismatch early."""
         self._build()
         try:
             with self._pool.borrow() as space, torch.inference_mode():

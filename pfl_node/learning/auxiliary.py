@@ -1,5 +1,5 @@
-"""The auxiliary samples of a task: inputs without labels that are the same at every place, and what a model says
-about them. Knows no teacher and no student."""
+"""The auxiliary samples of a task (unlabelled inputs that are the same at every place), and predictions for
+them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pfl_node.learning.data import channels_last
 from pfl_node.learning.training_loop import Between
 from pfl_node.model import Layout
 
-IGNORED = -100  # the label that torch's cross-entropy passes over
+IGNORED = -100  # the label that torch's cross-entropy ignores
 
 
 class Auxiliary:
-    """The samples themselves may be shared by all learners of a process: they are not copied."""
+    """All learners of a process may share the samples: they are not copied."""
 
     def __init__(self, x: Tensor, classes: int, device: torch.device, *, images: bool, batch: int) -> None:
         self.x = x.to(device)
         self.classes = classes
-        self.batch = batch  # that is best for evaluation
+        self.batch = batch  # for evaluation
         self._images = images
 
     @property
@@ -32,7 +32,7 @@ class Auxiliary:
 
     @cached_property
     def digest(self) -> str:
-        """Of the samples and their order: the same on every machine that holds the same."""
+        """Of the samples and their order, the same on every machine."""
         kind = f"{self.x.dtype} {tuple(self.x.shape)}"
         seen = hashlib.sha256(kind.encode())
         seen.update(self.x.cpu().contiguous().numpy().data)
@@ -40,15 +40,15 @@ class Auxiliary:
 
     @cached_property
     def layout(self) -> Layout:
-        """Of predictions about these samples, whatever the model that makes them."""
+        """Of predictions for these samples, independent of the model."""
         return predictions.layout_for(self.n, self.classes, self.digest)
 
     def take(self, index: Tensor | slice) -> Tensor:
-        """Some of the samples, as convolutions like to read them."""
+        """Some of the samples, in the memory format that convolutions prefer."""
         return channels_last(self.x[index]) if self._images else self.x[index]
 
     def outputs(self, module: nn.Module, between: Between) -> Tensor:
-        """The module's probabilities for each sample."""
+        """Class probabilities for each sample."""
         rows = []
         for start in range(0, self.n, self.batch):
             with torch.inference_mode():
@@ -58,7 +58,7 @@ class Auxiliary:
 
 
 def classes_of(output: Tensor, y: Tensor, *, own_loss: bool) -> int | None:
-    """How many classes a model's output has a score for; None: it is something else."""
+    """The number of classes that a model's output scores; None: it is something else."""
     if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
         return None
     hard = y.ndim == 1 and not y.is_floating_point()
@@ -67,7 +67,7 @@ def classes_of(output: Tensor, y: Tensor, *, own_loss: bool) -> int | None:
 
 
 def class_counts(y: Tensor, classes: int) -> Tensor:
-    """How many samples there are of each class; shares of a sample where labels are probabilities."""
+    """Samples per class; fractional if labels are probabilities."""
     if y.is_floating_point():
         return y.sum(0).cpu()
     return torch.bincount(y[y != IGNORED], minlength=classes).cpu()

@@ -1,4 +1,4 @@
-"""Which samples make the batches of one training. Seeded; knows only numbers."""
+"""The batches of one training, from a seed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pfl_node.learning.train_options import Options
 
 
 def batches(samples: int, options: Options, seed: int, *, single: bool = True) -> Iterator[Tensor]:
-    """Index tensors, a new permutation for every pass over the data.
+    """Index tensors, with a new permutation for every epoch.
 
-    By epochs the last, smaller batch of a pass is kept; by steps all batches are full. A remainder of one sample
-    is left out when `single` is false (batch normalisation cannot use it).
+    With epochs, the last, smaller batch of an epoch is included; with steps, all batches are full. A remainder of
+    one sample is skipped if `single` is false (batch normalisation cannot use it).
     """
     size = min(options.batch, samples)
     chance = generator(seed)

@@ -1,4 +1,4 @@
-"""What a node learns at its place of a run. Imports torch only when a learner is made."""
+"""Build the learner of a place. Imports torch only when a learner is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place's data as tensors: taken from what a task brings, checked, and completed. Knows no model."""
+"""A node's data as validated tensors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pfl_node.learning.seeding import generator
 from pfl_node.learning.task import Data, Task
 
 VAL_SHARE = 0.1
-VAL_FROM = 10  # samples; with fewer, the training data is the validation data too
+VAL_FROM = 10  # samples; with fewer, validation uses the training data
 SPLITS = ("train", "val", "test")
 
 
 class Samples(NamedTuple):
-    """Data on its device. Images may lie in memory with the channels last."""
+    """Data on its device. Images may be in channels-last memory format."""
 
     x: Tensor
     y: Tensor
@@ -30,9 +30,8 @@ class Samples(NamedTuple):
 
 
 def complete(task: Task, seed: int) -> Task:
-    """The task with tensors for all three splits and for the auxiliary samples, if it has any. A missing val is a
-    tenth of train, drawn with the seed (all of train when that has fewer than 10 samples); a missing test is
-    val."""
+    """The task with tensors for all three splits and for the auxiliary samples. A missing val is a random tenth of
+    train (all of train if that has fewer than 10 samples); a missing test is val."""
     train = tensors(task.train, task.name, "train")
     val = None if task.val is None else tensors(task.val, task.name, "val")
     test = None if task.test is None else tensors(task.test, task.name, "test")
@@ -43,7 +42,6 @@ def complete(task: Task, seed: int) -> Task:
 
 
 def split(data: Data, seed: int) -> tuple[Data, Data]:
-    """Train and val."""
     n = len(data.x)
     if n < VAL_FROM:
         return data, data
@@ -54,7 +52,7 @@ def split(data: Data, seed: int) -> tuple[Data, Data]:
 
 
 def tensors(data: Any, task: str, name: str) -> Data:
-    """Any of the shapes a user may give, as float32 or integer tensors; says what is wrong with it."""
+    """Convert any supported format to float32 or integer tensors; raises TaskError."""
     where = f"task {task}: the {name} data"
     x, y = _pair(data, where)
     x, y = _tensor(x, f"{where}'s x"), _tensor(y, f"{where}'s y")
@@ -69,7 +67,7 @@ def tensors(data: Any, task: str, name: str) -> Data:
 
 
 def inputs(data: Any, like: Tensor, task: str) -> Tensor:
-    """Samples without labels, which must be of the kind that is trained on; labels that come along are ignored."""
+    """Unlabelled samples of the same type as the training data; labels are ignored."""
     where = f"task {task}: the auxiliary data"
     if isinstance(data, torch.utils.data.Dataset):
         data = _stack_inputs(data, where)
@@ -79,7 +77,7 @@ def inputs(data: Any, like: Tensor, task: str) -> Tensor:
     if x.ndim == 0 or len(x) == 0:
         raise TaskError(f"{where} is empty: give an array with a row for each sample")
     if x.shape[1:] != like.shape[1:] or x.dtype != like.dtype:
-        raise TaskError(f"{where} has samples {_kind(x)}, the train data has {_kind(like)}: they must be alike")
+        raise TaskError(f"{where} has samples {_kind(x)}, the train data has {_kind(like)}: they must be equal")
     return x
 
 
@@ -96,7 +94,7 @@ def _pair(data: Any, where: str) -> tuple[Any, Any]:
 
 
 def _stack(data: Any, where: str) -> tuple[Any, Any]:
-    """All samples of a Dataset, read once."""
+    """All samples of a Dataset."""
     try:
         rows = [data[i] for i in range(len(data))]
         xs = [torch.as_tensor(x) for x, _ in rows]
@@ -121,31 +119,31 @@ def _tensor(values: Any, where: str) -> Tensor:
         tensor = values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
     except (TypeError, ValueError, RuntimeError):
         kind = getattr(values, "dtype", type(values).__name__)
-        raise TaskError(f"{where} is {kind}: only numbers can be learned from") from None
+        raise TaskError(f"{where} is {kind}: only numbers are supported") from None
     if tensor.is_complex():
-        raise TaskError(f"{where} is {tensor.dtype}: only real numbers can be learned from")
+        raise TaskError(f"{where} is {tensor.dtype}: only real numbers are supported")
     if tensor.is_floating_point():
         tensor = tensor.float()
         if not _finite(tensor):
-            raise TaskError(f"{where} has a NaN or an infinity in it")
+            raise TaskError(f"{where} contains a NaN or an infinity")
         return tensor
     return tensor if tensor.dtype in (torch.uint8, torch.bool) else tensor.long()
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Thirty times as fast as in float64 alone, where only a sum that is too large for float32 is asked again."""
+    """Sum in float32 first, which is thirty times as fast, and in float64 only if that overflows."""
     sums = (tensor.sum(dtype=kind) for kind in (torch.float32, torch.float64))
     return any(bool(torch.isfinite(total)) for total in sums)
 
 
 def settle(data: Data, device: torch.device, *, images: bool) -> Samples:
-    """Data where it will be used, once."""
+    """Move data to the device where it is used."""
     x, y = data.x.to(device), data.y.to(device)
     return Samples(channels_last(x) if images else x, y)
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images as convolutions read them fastest; anything else as it is."""
+    """Images in the memory format in which convolutions are fastest; other data unchanged."""
     if x.ndim != 4 or not x.is_floating_point():
         return x
     n, c, h, w = x.shape

@@ -1,7 +1,7 @@
-"""The data sets of the papers in memory: 8-bit images and labels, read once for all nodes of a process.
+"""The data sets of the papers: 8-bit images and labels, read once for all nodes of a process.
 
-The files lie as torchvision lays them, but it is imported to download them only: that costs 2 s of CPU and 160 MB.
-Knows nothing of nodes.
+The files are laid out as by torchvision, which is imported only to download them: it takes 2 s of CPU time and 160
+MB.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pfl_node.errors import ConfigError, TaskError, nearest
 from pfl_node.learning import readers
 from pfl_node.learning.readers import Labels, Missing, Pixels
 
-ROOT = "data"  # where neither the task nor the environment says
+ROOT = "data"  # if neither the task nor the environment has one
 VARIABLE = "PFL_DATA"
-DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # of its package dataset-fashion-mnist
-FOLDER_SIZE = 64  # pixels to a side, of images that come in all sizes
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # from the package dataset-fashion-mnist
+FOLDER_SIZE = 64  # pixels per side, for images of different sizes
 
 _reading = threading.Lock()
 
 
 class Images(NamedTuple):
-    """images x height x width x channels, and the number of each one's class."""
+    """images x height x width x channels, and class numbers."""
 
     x: Pixels
     y: Labels
@@ -38,7 +38,7 @@ class Images(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """All of one data set. Nobody may write to it."""
+    """A whole data set; its arrays are read-only."""
 
     name: str
     train: Images
@@ -56,25 +56,25 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Source:
-    """How one data set is found and read: a function of (root, size)."""
+    """How to read a data set: a function of (root, size)."""
 
     read: Callable[[Path, int], tuple[Images, Images]]
-    theirs: str | None = None  # torchvision's class, which can download it
-    folders: bool = False  # its images come in many sizes
+    theirs: str | None = None  # class of torchvision that downloads it
+    folders: bool = False  # its images have different sizes
 
 
 def load(name: str, root: str | Path | None = None, *, size: int | None = None, download: bool = False) -> Dataset:
-    """The data set of that name under `root` (None: $PFL_DATA, else ./data)."""
+    """The data set under `root` (None: $PFL_DATA, else ./data)."""
     if name not in SOURCES:
-        raise ConfigError(f"there is no data set {name!r}; {nearest(str(name), SOURCES)}")
+        raise ConfigError(f"unknown data set {name!r}; {nearest(str(name), SOURCES)}")
     source = SOURCES[name]
     if size is not None and not source.folders:
-        raise ConfigError(f"task.size = {size}: the images of {name} have one size, leave it out")
+        raise ConfigError(f"task.size = {size}: the images of {name} have a fixed size, leave it out")
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise ConfigError(f"task.size = {size!r} is not a whole number of pixels above zero")
     said = root or os.environ.get(VARIABLE)
     place = Path(said or ROOT).expanduser().absolute()
-    if said and not download and not place.is_dir():  # even where a copy of the system's could stand in for it
+    if said and not download and not place.is_dir():  # even if the system has a copy
         raise TaskError(_advice(name, Missing(f"no folder {place}")))
     with _reading:
         return _load(name, place, size or FOLDER_SIZE, download)
@@ -98,13 +98,10 @@ def _load(name: str, root: Path, size: int, download: bool) -> Dataset:
 
 
 def _advice(name: str, missing: Missing) -> str:
-    do = "say where it is: --set task.root=DIR"
+    do = "set its directory: --set task.root=DIR"
     if SOURCES[name].theirs:
-        do += f" or {VARIABLE}=DIR; or let it be fetched: --set task.download=true"
+        do += f" or {VARIABLE}=DIR; or download it: --set task.download=true"
     return f"data set {name}: {missing}; {do}"
-
-
-# -- where the files are -----------------------------------------------------------------------------------------
 
 
 def _cifar10(root: Path, _: int) -> tuple[Images, Images]:
@@ -123,9 +120,9 @@ def _fashion_mnist(root: Path, _: int) -> tuple[Images, Images]:
 
 
 def _emnist(root: Path, _: int) -> tuple[Images, Images]:
-    """The letters, a to z in both cases, as they are in the files: mirrored."""
+    """The letters, in both cases, mirrored as in the files."""
     parts = _idx([root / "EMNIST" / "raw"], "emnist-letters-train", "emnist-letters-test")
-    return Images(parts[0].x, parts[0].y - 1), Images(parts[1].x, parts[1].y - 1)  # a is 1 there
+    return Images(parts[0].x, parts[0].y - 1), Images(parts[1].x, parts[1].y - 1)  # labels start at 1
 
 
 def _idx(folders: list[Path], train: str, test: str) -> tuple[Images, Images]:
@@ -150,7 +147,7 @@ def _imagenette(root: Path, size: int) -> tuple[Images, Images]:
 
 
 def _folders(root: Path, size: int) -> tuple[Images, Images]:
-    """A folder for each class, in train/ and in test/ or val/."""
+    """One folder per class, in train/ and in test/ or val/."""
     train, (test, val) = root / "train", (root / "test", root / "val")
     if not train.is_dir():
         raise Missing(f"no folder {train} (wanted: train/CLASS/IMAGE and test/CLASS/IMAGE)")
@@ -171,14 +168,10 @@ SOURCES: dict[str, Source] = {
     "imagenette": Source(_imagenette, "Imagenette", folders=True),
     "image_folder": Source(_folders, folders=True),
 }
-HOW = {"EMNIST": {"split": "letters"}, "Imagenette": {"size": "160px"}}  # what torchvision must be told
-
-
-# -- downloads ---------------------------------------------------------------------------------------------------
+HOW = {"EMNIST": {"split": "letters"}, "Imagenette": {"size": "160px"}}  # arguments for torchvision
 
 
 def _fetch(name: str, root: Path) -> None:
-    """Let torchvision download; it finds out by itself what is there."""
     theirs = SOURCES[name].theirs
     assert theirs is not None
     try:
@@ -196,7 +189,7 @@ def _fetch(name: str, root: Path) -> None:
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """One process downloads at a time; the others of a swarm then find the files."""
+    """Only one process downloads at a time."""
     import fcntl
 
     try:

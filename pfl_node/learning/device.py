@@ -1,4 +1,4 @@
-"""Which device to use, and how torch should use it."""
+"""Select a torch device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pfl_node.errors import ConfigError
 
 
 def pick(name: str) -> torch.device:
-    """auto, cpu, cuda or cuda:N as a device that exists. One thread: nodes share the cores, and small models
-    gain nothing from more."""
+    """auto, cpu, cuda or cuda:N as an existing device. Uses one CPU thread: nodes share the cores, and small
+    models gain nothing from more."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -22,7 +22,7 @@ def pick(name: str) -> torch.device:
     if device.type != "cuda":
         raise ConfigError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
-        raise ConfigError(f"device {name!r}: torch sees no GPU here; use --device cpu or auto")
+        raise ConfigError(f"device {name!r}: torch finds no GPU; use --device cpu or auto")
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
         raise ConfigError(f"device {name!r}: there are only {count} GPUs, cuda:0 to cuda:{count - 1}")

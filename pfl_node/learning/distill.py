@@ -1,7 +1,4 @@
-"""A student learns from a teacher: what the teacher says about the auxiliary samples takes the place of labels.
-
-Knows nothing of how the teacher came about.
-"""
+"""Knowledge distillation: a student trains on a teacher's predictions for the auxiliary samples."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from pfl_node.seeds import seed_from
 
 TINY = 1e-12
 
-Loss = Callable[[Tensor, Tensor, float], Tensor]  # of (the student's scores, the teacher's probabilities, T)
+Loss = Callable[[Tensor, Tensor, float], Tensor]  # of (scores of the student, probabilities of the teacher, T)
 
 
 def mse(scores: Tensor, teacher: Tensor, _: float) -> Tensor:
@@ -36,13 +33,13 @@ def ce(scores: Tensor, teacher: Tensor, _: float) -> Tensor:
 
 
 def kl(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Times T², so that the gradient is as large at every temperature (Hinton et al. 2015)."""
+    """Times T², so that gradients have the same magnitude at every temperature (Hinton et al. 2015)."""
     student = (scores / temperature).log_softmax(1)
     return kl_div(student, softened(teacher, temperature), reduction="batchmean") * temperature**2
 
 
 def softened(probabilities: Tensor, temperature: float) -> Tensor:
-    """What a softmax of scores / T would be, from the probabilities at T = 1."""
+    """The softmax of scores / T, from the probabilities at T = 1."""
     powers = probabilities.clamp_min(0) ** (1 / temperature)
     return powers / powers.sum(1, keepdim=True).clamp_min(TINY)
 
@@ -52,7 +49,7 @@ LOSSES: dict[str, Loss] = {"mse": mse, "ce": ce, "kl": kl}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a student is taught. `held`: the share of the samples that decides which epoch's model is best."""
+    """How to train a student. `held`: the share of the samples that selects the best epoch."""
 
     loss: str
     temperature: float
@@ -63,7 +60,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
-            raise ConfigError(f"there is no student loss {self.loss!r}; {nearest(self.loss, LOSSES)}")
+            raise ConfigError(f"unknown student loss {self.loss!r}; {nearest(self.loss, LOSSES)}")
         if not 0 <= self.held < 1:
             raise ConfigError(f"a student's held = {self.held}: give a share from 0 to below 1")
         for name in ("temperature", "epochs", "lr", "batch"):
@@ -71,7 +68,7 @@ class Recipe:
                 raise ConfigError(f"a student's {name} = {getattr(self, name)}: give a number above zero")
 
     def split(self, samples: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Which samples to train on, and which to hold back; at least one of each, as far as there are two."""
+        """The samples to train on and those held out; at least one of each if there are two."""
         order = torch.randperm(samples, generator=generator(seed))
         held = min(max(1, round(self.held * samples)), samples - 1) if self.held else 0
         return order[held:], order[:held]
@@ -80,7 +77,7 @@ class Recipe:
 def distill(
     space: Workspace, about: Auxiliary, teacher: Tensor, recipe: Recipe, seed: int, between: Between
 ) -> Vector:
-    """The student in the workspace after its best epoch; after the last one when nothing is held back."""
+    """The student after its best epoch; after the last one if no samples are held out."""
     module, loss = space.module, LOSSES[recipe.loss]
     train, held = recipe.split(about.n, seed)
     options = Options("adam", recipe.lr, 0.0, 0.0, recipe.batch, 1.0, None)

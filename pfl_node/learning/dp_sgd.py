@@ -1,7 +1,7 @@
-"""DP-SGD: every sample's gradient is clipped, and noise is added to their sum (Abadi et al. 2016, Algorithm 1).
+"""DP-SGD: clip every sample's gradient and add noise to the sum (Abadi et al. 2016, Algorithm 1).
 
-Opacus gives the gradients of single samples and the accountant. A batch is a Poisson sample: every sample is in it
-with the same probability, by itself, so some batches are larger than others and some are empty.
+Opacus provides per-sample gradients and the accountant. Batches are Poisson samples: every sample is included
+independently with the same probability, so batches differ in size and may be empty.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 1 << 26  # numbers of single gradients in memory at a time
+AT_ONCE = 1 << 26  # numbers of per-sample gradients in memory at a time
 Loss = Callable[[Tensor], Tensor]  # the mean loss of the samples of an index
 
 
 def private_training(
     task: str, module: nn.Module, settings: PrivacySettings | None, account: DpAccount
 ) -> DpSgd | None:
-    """None: privacy.dp is off. Raises where Opacus is missing, or the model mixes samples."""
+    """None: privacy.dp is off. Raises if Opacus is missing or the model mixes samples."""
     if settings is None or not settings.dp:
         return None
     try:
@@ -55,7 +55,7 @@ def private_training(
 
 
 class DpSgd:
-    """How one learner trains privately."""
+    """The private training of one learner."""
 
     def __init__(self, settings: PrivacySettings, account: DpAccount) -> None:
         from pfl_node.learning.accountant import epsilon
@@ -63,25 +63,25 @@ class DpSgd:
         self._settings = settings
         self._account = account
         self._epsilon = epsilon
-        self._compared = False  # once for each learner: are these the gradients that torch has?
+        self._compared = False  # once per learner: do the gradients match those of torch?
         account.epsilon = epsilon(account.steps, settings.dp_delta)
 
     def may(self, options: Options, samples: int) -> bool:
-        """Is the training within the limit? Then it is spent, on disk, too, before it begins."""
+        """Whether the training is within the limit; if so, record its cost before it begins."""
         account, limit = self._account, self._settings.dp_epsilon
         step, times = self._plan(options, samples)
         after = self._epsilon(account.with_more(step, times), self._settings.dp_delta)
         if limit is not None and after > limit:
             if not account.exhausted:
                 log.warning(
-                    "privacy.dp_epsilon is reached: this node trains no more", spent=account.epsilon, limit=limit
+                    "privacy.dp_epsilon is reached: this node stops training", spent=account.epsilon, limit=limit
                 )
             account.exhausted = True
             return False
         try:
             account.spend(step, times)
         except StoreError as error:
-            log.error("what a training spends was not written, so there was none; trying again", error=str(error))
+            log.error("cannot record the cost of a training, so it was skipped; trying again", error=str(error))
             return False
         account.epsilon = after
         return True
@@ -96,7 +96,7 @@ class DpSgd:
         loss: Loss,
         between: Between,
     ) -> None:
-        """The steps that `may` has allowed."""
+        """The steps that `may` permitted."""
         chance = noise_of("dp", self._account.secret, seed)
         step, times = self._plan(options, samples)
         batches = (torch.from_numpy(np.flatnonzero(chance.random(samples) < step.rate)) for _ in range(times))
@@ -112,7 +112,7 @@ class DpSgd:
     def _noisy(
         self, params: list[nn.Parameter], index: Tensor, expected: float, loss: Loss, chance: np.random.Generator
     ) -> None:
-        """The gradient of a batch: clipped, summed, with noise, over the expected number of samples."""
+        """The gradient of a batch: clipped, summed, with noise, divided by the expected batch size."""
         clip, noise = self._settings.dp_clip, self._settings.dp_noise
         sums = [torch.zeros_like(p) for p in params]
         most = max(1, AT_ONCE // max(1, sum(p.numel() for p in params)))
@@ -127,12 +127,12 @@ class DpSgd:
                 total += (factors @ torch.nan_to_num(single)).view_as(param)
                 param.grad_sample = None  # type: ignore[attr-defined]
         for total, param in zip(sums, params, strict=True):
-            grain = torch.as_tensor(chance.standard_normal(param.shape)).to(param)
+            noise_sample = torch.as_tensor(chance.standard_normal(param.shape)).to(param)
             assert param.grad is not None
-            param.grad.copy_((total + grain * (clip * noise)) / expected)
+            param.grad.copy_((total + noise_sample * (clip * noise)) / expected)
 
     def _compare(self, params: list[nn.Parameter]) -> None:
-        """Opacus has rules of its own for many layers, and one that is wrong would void all promises."""
+        """Opacus has its own gradient rules for many layers; a wrong one would void the guarantee."""
         for param in params:
             ours, theirs = param.grad_sample.mean(0), param.grad  # type: ignore[attr-defined]
             assert theirs is not None
@@ -144,23 +144,23 @@ class DpSgd:
 
 
 def check_buffers(task: str, before: Model, after: Vector) -> None:
-    """What a layer keeps of its samples besides its weights has no noise: it must be as it was."""
+    """Buffers get no noise, so they must not change."""
     for entry, span in before.layout.spans():
         if not entry.trained and not np.array_equal(before.vector[span], after[span], equal_nan=True):
             raise TaskError(
-                f"task {task}: privacy.dp puts no noise on {entry.name}, which changes in a training: "
+                f"task {task}: privacy.dp adds no noise to {entry.name}, which training changes: "
                 "use layers that keep no statistics of samples"
             )
 
 
 @contextmanager
 def _gradients_of_samples(module: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """While it lasts, a backward pass leaves the gradients of single samples at the parameters it yields."""
+    """Within the context, a backward pass stores per-sample gradients in the yielded parameters."""
     from opacus import GradSampleModule
 
     warnings.filterwarnings(
         "ignore", "Full backward hook is firing"
-    )  # as the first layer's inputs have no gradients
+    )  # because the first layer's inputs have no gradients
     hooked = GradSampleModule(module, loss_reduction="mean", strict=True)
     try:
         yield [p for p in module.parameters() if p.requires_grad]
@@ -169,7 +169,7 @@ def _gradients_of_samples(module: nn.Module) -> Iterator[list[nn.Parameter]]:
 
 
 def _undo(hooked: GradSampleModule, module: nn.Module) -> None:
-    """The module belongs to a pool, where others train it without."""
+    """The module belongs to a pool, where others train it without hooks."""
     hooked.remove_hooks()
     for name in ("grad_sample", "_forward_counter", "_current_grad_sample"):
         for param in module.parameters():

@@ -1,4 +1,4 @@
-"""What was measured a moment ago: equal models on the same data, as at all nodes of FedAvg, are measured once."""
+"""A cache of evaluations: equal models on the same data, as with FedAvg, are evaluated once."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pfl_node.learning.data import Samples
 from pfl_node.model import Model
 from pfl_node.types import Eval
 
-KEPT = 8  # figures; nodes measure one after the other, so the last of each cluster are enough
+KEPT = 8  # entries; nodes evaluate one after the other, so the last of each cluster suffice
 
 
 class Measured(NamedTuple):
-    """How good a model is, and which class it takes each sample for (None: its outputs are no class scores)."""
+    """An evaluation, and the predicted class of each sample (None: the outputs are not class scores)."""
 
     figures: Eval
     said: Tensor | None
 
 
 class Key(NamedTuple):
-    """Which model on which data; nodes share the tensors of a test set, so their place in memory names them."""
+    """A model and data; nodes share the tensors of a test set, so their addresses identify them."""
 
     model: bytes
     x: int
@@ -33,7 +33,7 @@ class Key(NamedTuple):
 
 
 class EvalCache:
-    """The last figures. It keeps the data that they are of, so that no other data can lie at the same place."""
+    """Keeps a reference to the data, so that its address is not reused."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept

@@ -1,4 +1,4 @@
-"""Do a model, a loss and the data fit each other? Found out with two samples, before anything is learned."""
+"""Check with two samples whether model, loss and data fit each other."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 def probe(
     task: str, module: nn.Module, loss: Loss, splits: Mapping[str, Samples], *, own_loss: bool
 ) -> int | None:
-    """Says what does not fit; else how many classes the outputs score (None: they do not). Of val and test only
-    those are tried that do not look like train."""
+    """Raises TaskError if they do not fit; else the number of classes (None: the outputs are not class scores).
+    Val and test are tried only if they differ in type from train."""
     like = classes = None
     for split, (x, y) in splits.items():
         kind = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)

@@ -1,22 +1,23 @@
-"""The tasks of the papers: pictures to be told apart, at nodes whose clusters see them turned.
+"""The image classification tasks of the papers, with clusters of nodes that see rotated images.
 
-There is one cluster for each of `angles` (degrees to the left); `sizes` says how many nodes each has (None: as
-equal as possible), and the first nodes are the first cluster. The training images are parted between the clusters
-by their sizes, and within each by `partition`: iid, shards (two per node), dirichlet or quantity (both with
-`alpha`). No image is at two nodes. Without an index, cluster and images are drawn with the node's id (and may
-overlap); with an index but without `nodes` the images are, and the clusters have their places in turn.
+There is one cluster for each of `angles` (degrees, counter-clockwise); `sizes` are their numbers of nodes (None:
+as equal as possible), and the first nodes are the first cluster. The training images are divided among the
+clusters in proportion to their sizes, and within each by `partition`: iid, shards (two per node), dirichlet or
+quantity (both with `alpha`). No two nodes have the same image. Without an index, the node's id decides its cluster
+and images (which may overlap); with an index but without `nodes`, the id decides the images, and the places take
+the clusters in turn.
 
-`samples` are for training and `val` more for validation; None: all, and a tenth of them (val = 0: validation looks
-at 200 of the training images). `tests` are the cluster's part of the test images, so many of it, or all; turned as
-the cluster is. `auxiliary` is the share or the number of training images that is set aside: the same at all nodes,
-without labels, turned by one angle after the other; `auxiliary_samples` are used (None: all). Of several models,
-place i has number i modulo their count; without an index the node's id decides.
+`samples` are for training and `val` more for validation; None: all, and a tenth of them (val = 0: validate on 200
+of the training images). `tests` are the cluster's part of the test images, a number of them, or all, rotated like
+the cluster. `auxiliary` is the share or number of training images that is set aside: the same at all nodes,
+unlabelled, rotated by each angle in turn; `auxiliary_samples` are used (None: all). Of several models, place i
+uses number i modulo their count; without an index the node's id decides.
 
-With `pooled` every node has what so many nodes of a larger swarm would have, put together: one node with pooled =
-100 learns centrally from the data of 100 nodes, two with pooled = 50 from that of 50 each. All other options are
-those of the larger swarm; a node with data of several clusters is tested on that of each and belongs to none.
+With `pooled`, every node has the data of that many nodes of a larger swarm: one node with pooled = 100 learns
+centrally from the data of 100 nodes. All other options are those of the larger swarm; a node with data of several
+clusters is tested on each and belongs to none.
 
-Imports torch only when a task is made.
+Imports torch only when a task is built.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     import torch
 
 SCALED = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
-PEEK = 200  # training images that validation looks at where a node has none for it; all would take long
-TUNED = {("imagenette", "facade_lenet"): {"lr": 3e-4}}  # where a paper trains a network otherwise than elsewhere
+PEEK = 200  # training images used for validation if a node has no validation images
+TUNED = {("imagenette", "facade_lenet"): {"lr": 3e-4}}  # if a paper trains a network differently on a data set
 
 
 def images(
@@ -65,7 +66,7 @@ def images(
     auxiliary_samples: int | None = None,
     pooled: int = 1,
 ) -> Task:
-    """Pictures to be told apart; what the options mean is said above."""
+    """Image classification; the module's docstring explains the options."""
     data = load(dataset, root, size=size, download=download)
     turns = option_types.angles(angles)
     counts = option_types.counts(len(turns), sizes, allocation.places(index, nodes, pooled))
@@ -86,7 +87,7 @@ def images(
 
 
 def preset(dataset: str, **defaults: Any) -> Callable[..., Task]:
-    """`images` with one data set and what its paper did with it."""
+    """`images` with one data set and the options of its paper."""
     return partial(images, dataset=dataset, **defaults)
 
 
@@ -98,7 +99,7 @@ emnist = preset("emnist", model="cnn1", partition="dirichlet", alpha=1.0, val=0,
 
 
 def _network(data: Dataset, model: Any, number: int) -> tuple[models.Network, Mapping[str, Any]]:
-    """One of the models that were named, and how it is trained otherwise here; all must suit the images."""
+    """The model for this place and its training options; all named models must support the images."""
     names = option_types.several("model", model)
     found = [(name, models.network(name, data.size)) for name in names]
     name, network = found[number % len(found)]
@@ -109,12 +110,12 @@ def _tests(wanted: Any) -> Tests:
     if wanted == "part" or wanted == "all":
         return wanted  # type: ignore[no-any-return]
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
-        raise ConfigError(f"task.tests = {wanted!r} is neither 'part' nor 'all' nor a number of images above zero")
+        raise ConfigError(f"task.tests = {wanted!r} is neither 'part' nor 'all' nor a positive number of images")
     return wanted
 
 
 def _used(plan: AllocationPlan, wanted: Any) -> int:
-    """How many of the images that are set aside are samples."""
+    """How many of the images that are set aside are used."""
     if wanted is None:
         return plan.aside
     if option_types.whole("auxiliary_samples", wanted) > plan.aside:
@@ -122,11 +123,8 @@ def _used(plan: AllocationPlan, wanted: Any) -> int:
     return int(wanted)
 
 
-# -- arrays to tensors -------------------------------------------------------------------------------------------
-
-
 def _own(data: Dataset, turns: tuple[float, ...], mine: Sequence[Share], tests: Tests) -> dict[str, Any]:
-    """What of a task differs from node to node, from the share of one place or of several."""
+    """The node-specific parts of a task, from the share of one or several places."""
     train = [_data(data.train, share.train, turns[share.cluster]) for share in mine]
     val = [_data(data.train, share.val, turns[share.cluster]) for share in mine if share.val is not None]
     peek = -(-PEEK // len(mine))
@@ -140,7 +138,7 @@ def _own(data: Dataset, turns: tuple[float, ...], mine: Sequence[Share], tests: 
 
 
 def _joined(parts: Sequence[Data]) -> Data:
-    """One part as it is: nodes of a cluster share their test data."""
+    """A single part is not copied: the nodes of a cluster share their test data."""
     import torch
 
     return parts[0] if len(parts) == 1 else Data(*(torch.cat(arrays) for arrays in zip(*parts, strict=True)))
@@ -149,25 +147,25 @@ def _joined(parts: Sequence[Data]) -> Data:
 def _data(images: Images, which: Indices, angle: float) -> Data:
     import torch
 
-    # in memory the channels come last, as convolutions want them: a learner then takes no copy
+    # channels last in memory, which convolutions prefer: the learner then makes no copy
     x = torch.from_numpy(scaled(turned(images.x[which], angle))).permute(0, 3, 1, 2)
     return Data(x, torch.from_numpy(images.y[which]))
 
 
 def scaled(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """What torchvision's ToTensor and Normalize(0.5, 0.5) make of bytes: -1 to 1."""
+    """As torchvision's ToTensor and Normalize(0.5, 0.5): bytes to -1..1."""
     return SCALED[np.ascontiguousarray(pixels)]
 
 
 @lru_cache(maxsize=8)
 def _test(data: Dataset, clusters: int, cluster: int, angle: float, wanted: Tests) -> Data:
-    """One copy for all nodes of the cluster."""
+    """Cached, so that all nodes of the cluster share one copy."""
     return _data(data.test, allocation.for_testing(data, clusters, cluster, wanted), angle)
 
 
 @lru_cache(maxsize=2)
 def _auxiliary(data: Dataset, plan: AllocationPlan, turns: tuple[float, ...], used: int) -> torch.Tensor | None:
-    """One copy for all nodes of a process."""
+    """Cached, so that all nodes of a process share one copy."""
     if not used:
         return None
     import torch

@@ -1,4 +1,4 @@
-"""From an nn.Module to a Layout: what travels, in which order, and where the head begins."""
+"""The Layout of an nn.Module: which tensors are sent, in which order, and where the head begins."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ EVERYTHING = "*"
 
 
 def layout_of(module: nn.Module, head: Head = None) -> Layout:
-    """Core parameters, core buffers, head parameters, head buffers, each in the module's own order.
+    """Core parameters, core buffers, head parameters, head buffers, each in the order of the module.
 
-    A tied parameter appears once, under its first name. Frozen parameters (requires_grad off) travel with the
-    buffers. Buffers that the module does not keep in its state_dict stay at home.
+    A tied parameter appears once, under its first name. Frozen parameters (requires_grad off) are grouped with the
+    buffers. Non-persistent buffers are not sent.
     """
     prefixes = head_prefixes(module, head)
     parts: dict[tuple[bool, bool], list[Entry]] = {(h, t): [] for h in (False, True) for t in (True, False)}
@@ -35,7 +35,7 @@ def layout_of(module: nn.Module, head: Head = None) -> Layout:
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
-    """Every tensor that travels: its name, itself, and whether it is trained."""
+    """Every tensor that is sent: name, tensor, and whether it is trained."""
     for name, p in module.named_parameters():
         if is_lazy(p):
             raise TaskError(
@@ -51,24 +51,24 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
 
 
 def head_prefixes(module: nn.Module, head: Head) -> tuple[str, ...]:
-    """The given names, checked against the module's; None: the last layer with parameters of its own."""
+    """The given names, checked against the module; None: the last layer with parameters of its own."""
     if head is None:
         return (last_layer(module),)
     asked = (head,) if isinstance(head, str) else tuple(head)
     if not asked:
-        raise TaskError('the head is empty: name a layer, or leave it out for the last one ("*": everything)')
+        raise TaskError('the head is empty: name a layer, or leave it out for the last one ("*": the whole model)')
     if EVERYTHING in asked:
         return ("",)
     tensors = [name for name, _, _ in tensors_of(module)]
     for prefix in asked:
         if not any(covers(prefix, name) for name in tensors):
             known = {".".join(name.split(".")[:n]) for name in tensors for n in range(1, name.count(".") + 2)}
-            raise TaskError(f"the model has no {prefix!r} to be the head: {nearest(prefix, known)}")
+            raise TaskError(f"the model has no {prefix!r} for the head: {nearest(prefix, known)}")
     return asked
 
 
 def last_layer(module: nn.Module) -> str:
-    """The name of the module that holds the last trained parameter; a bare layer's is empty: all of it."""
+    """The name of the module with the last trained parameter; empty for a bare layer."""
     names = [name for name, p in module.named_parameters() if p.requires_grad]
     if not names:
         raise TaskError("the model has no parameters to train")
@@ -83,18 +83,18 @@ def pack(module: nn.Module, layout: Layout) -> Vector:
     """The module's tensors as one vector; integers and booleans become floats."""
     tensors = {name: t for name, t, _ in tensors_of(module)}
     if tensors.keys() != {e.name for e in layout.entries}:
-        raise TaskError("the model's factory makes models of different shapes")
+        raise TaskError("the model's factory builds models of different shapes")
     vector = np.empty(layout.size, dtype=np.float32)
     for entry, span in layout.spans():
         tensor = tensors[entry.name].detach()
         if tuple(tensor.shape) != entry.shape:
-            raise TaskError(f"the model's factory makes models of different shapes: {entry.name!r}")
+            raise TaskError(f"the model's factory builds models of different shapes: {entry.name!r}")
         vector[span] = tensor.cpu().float().numpy().ravel()
     return vector
 
 
 def unpack(model: Model, dtypes: Mapping[str, torch.dtype]) -> dict[str, Array]:
-    """The named tensors in their own shapes; integers and booleans are rounded back to their types."""
+    """The named tensors in their shapes; integers and booleans are restored by rounding."""
     return {e.name: _back(model.vector[s].reshape(e.shape), dtypes[e.name]) for e, s in model.layout.spans()}
 
 
@@ -105,7 +105,6 @@ def _back(values: Array, dtype: torch.dtype) -> Array:
 
 
 def repack(tensors: Mapping[str, Array], layout: Layout) -> Model:
-    """The inverse of `unpack`."""
     names = [e.name for e in layout.entries]
     if unknown := [name for name in tensors if name not in names]:
         raise LayoutMismatch(f"the model has no tensor {unknown[0]!r}; {nearest(unknown[0], names)}")

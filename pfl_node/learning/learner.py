@@ -1,4 +1,4 @@
-"""One node's data and how to learn from it: fresh models, training, scores. Knows no other node and no network."""
+"""One node's data and how to learn from it: fresh models, training, scores."""
 
 from __future__ import annotations
 
@@ -35,16 +35,15 @@ from pfl_node.settings.sections import PrivacySettings
 from pfl_node.types import Eval, Part, Split
 
 NOT_PRIVATE = (
-    "privacy.dp does not cover what this policy tells of its samples besides its model: "
-    "for feded set policy.weights = w0"
+    "privacy.dp does not cover what this policy discloses besides its model: for feded set policy.weights = w0"
 )
 EVAL_BATCH = 512
-EVAL_BATCH_IMAGES = 64  # on a CPU: larger ones leave the cache, 256 took 1.6 times as long
+EVAL_BATCH_IMAGES = 64  # on a CPU, to stay in the cache: 256 took 1.6 times as long
 
 
 class Learner:
-    """Synchronous, and on a CPU a pure function of its arguments: the same seed gives the same bytes. Any thread
-    may use it, one at a time; inside `between` it may be used again."""
+    """Synchronous, and on a CPU deterministic: the same seed gives the same bytes. Any thread may use it, one at a
+    time; `between` may use it recursively."""
 
     layout: Layout
     samples: int  # for training
@@ -59,7 +58,7 @@ class Learner:
         account: DpAccount | None = None,
     ) -> None:
         self._device = pick(device)
-        self.account = account or DpAccount()  # of what privacy.dp spends
+        self.account = account or DpAccount()  # cost of privacy.dp
         self._levels = (
             settings.model_dump(exclude_none=True, exclude={"init"}),
             check_defaults(task.name, task.train_defaults),
@@ -90,7 +89,6 @@ class Learner:
             self._beside = about, Novelty(task.name, own, about, task.autoencoder, batch)
 
     def fresh(self, seed: int, part: Part = "model") -> Model:
-        """A newly initialised model, or a part of it."""
         model = Model(self.layout, layouts.pack(self._build(seed), self.layout)).of(part)
         return model if part == "model" else Model(model.layout, model.vector.copy())
 
@@ -107,8 +105,8 @@ class Learner:
         anchor: Model | None = None,
         between: Between | None = None,
     ) -> Model:
-        """Train on my data, with a new optimiser. `prox` pulls towards `anchor` (None: the model itself). A result
-        that is not finite is given back as it is. `between` is called after every batch."""
+        """Train on my data with a new optimizer. `prox` is the weight of a proximal term towards `anchor` (None:
+        the initial model). The result may not be finite. `between` is called after every batch."""
         self._check(model)
         self._check(anchor or model)
         options = resolve(({"epochs": epochs, "steps": steps, "lr": lr}, *self._levels), prox)
@@ -137,10 +135,10 @@ class Learner:
         seed: int = 0,
         between: Between | None = None,
     ) -> tuple[Eval, ...]:
-        """Loss and accuracy on all samples of a split, or on so many random ones, the same for all models.
+        """Loss and accuracy on all samples of a split, or on a random sample that is the same for all models.
 
-        With `own_sample_each` every model gets its own draw; where that would be all the data it is drawn with
-        replacement, so that equal models can still be told apart. The accuracy is NaN where labels are no classes.
+        With `own_sample_each` every model gets its own sample; if that would be all the data, it is drawn with
+        replacement, so that equal models get different scores. The accuracy is NaN if labels are not classes.
         """
         data, chance, results = self._splits[split], generator(seed), []
         draw = draw_samples(data.n, samples, own_sample_each, chance)
@@ -153,14 +151,14 @@ class Learner:
         return tuple(results)
 
     def each(self, model: Model, split: Split = "train") -> tuple[Figures, Figures]:
-        """The loss and the accuracy (NaN where labels are no classes) of every sample by itself."""
+        """Loss and accuracy (NaN if labels are not classes) of every sample."""
         self._check(model)
         with self._pool.borrow() as space:
             space.load(model)
             return each(space.module, self._splits[split], self._given_loss, batch=self._eval_batch)
 
     def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None:
-        """How many samples of each class (rows) are taken for which (columns); None: labels are no classes."""
+        """Samples by true class (rows) and predicted class (columns); None: labels are not classes."""
         data, classes = self._splits[split], self._classes
         if classes is None or data.y.is_floating_point() or data.y.ndim != 1:
             return None
@@ -173,7 +171,7 @@ class Learner:
 
     @property
     def predictions(self) -> Layout | None:
-        """Of what `predict` gives; None: there are no auxiliary samples, or the outputs are no class scores."""
+        """The layout of `predict`; None: there are no auxiliary samples, or the outputs are not class scores."""
         return self._beside and self._beside[0].layout
 
     def predict(
@@ -185,8 +183,8 @@ class Learner:
         counts: bool = False,
         between: Between | None = None,
     ) -> Model:
-        """The model's class probabilities for the auxiliary samples. With `novelty`, the epochs of an autoencoder,
-        also how strange each sample is to my training data; with `counts` how many of each class that has."""
+        """Class probabilities for the auxiliary samples. `novelty` (epochs of the autoencoder) adds the novelty of
+        each sample, `counts` my samples per class."""
         self._check(model)
         if self._private and (novelty or counts):
             raise ConfigError(NOT_PRIVATE)
@@ -213,12 +211,12 @@ class Learner:
         held: float = 0.2,
         between: Between | None = None,
     ) -> Model:
-        """Train the model with Adam to say what the teacher says about the auxiliary samples. The share `held` of
-        them decides which epoch's model is the answer. A result that is not finite is given back as it is."""
+        """Train the model with Adam to reproduce the teacher's predictions for the auxiliary samples; the share
+        `held` of them selects the best epoch. The result may not be finite."""
         self._check(model)
         about, _ = self._needed()
         if teacher.layout != about.layout:
-            raise LayoutMismatch(f"{teacher!r} is no teacher here: it says nothing about my auxiliary samples")
+            raise LayoutMismatch(f"{teacher!r} does not hold predictions for my auxiliary samples")
         target = torch.tensor(predictions.outputs(teacher), device=self._device)
         recipe = Recipe(loss=loss, temperature=temperature, epochs=epochs, lr=lr, batch=batch, held=held)
         with self._pool.borrow() as space:
@@ -226,14 +224,11 @@ class Learner:
             return Model(self.layout, distill(space, about, target, recipe, seed, between or nothing))
 
     def tensors(self, model: Model) -> dict[str, layouts.Array]:
-        """Named arrays in the module's own shapes and types, for a file."""
+        """Named arrays in the shapes and types of the module, for a file."""
         return layouts.unpack(model, self._dtypes)
 
     def from_tensors(self, tensors: Mapping[str, layouts.Array], part: Part = "model") -> Model:
-        """The inverse of `tensors`."""
         return layouts.repack(tensors, self.layout.of(part))
-
-    # -- inside ------------------------------------------------------------------------------------------------
 
     def _fit(
         self, space: Workspace, options: Options, only: Only, seed: int, anchor: Model, between: Between
@@ -244,7 +239,7 @@ class Learner:
         seed_layers(seed, self._device)
         if self._private:
             space.prepare(only)
-            rows = x.clone(memory_format=torch.contiguous_format)  # Opacus is wrong about other orders of channels
+            rows = x.clone(memory_format=torch.contiguous_format)  # Opacus is wrong for other memory formats
             run = partial(self._private.run, descent, space, options, self.samples, seed)
             run(lambda index: loss(module(rows[index]), y[index]), between)
             return
@@ -254,7 +249,7 @@ class Learner:
     def _measure(
         self, space: Workspace, model: Model, data: Samples, draw: Tensor | None, between: Between
     ) -> Measured:
-        """Test data is shared by the nodes of a process, so a model that several of them have is measured once."""
+        """Nodes of a process share test data, so equal models are evaluated once."""
         memory, shared = self._pool.memory, draw is None and data is self._splits["test"]
         key = memory.key(model, data, self._given_loss) if shared else None
         if key is not None and (known := memory.get(key)) is not None:
@@ -287,8 +282,8 @@ class Learner:
         if self._beside is not None:
             return self._beside
         if self._has_auxiliary:
-            raise TaskError(f"task {self._name}: the policy needs class scores, and the model's outputs are none")
+            raise TaskError(f"task {self._name}: the policy needs class scores, which the model does not output")
         raise TaskError(
-            f"task {self._name}: the policy needs auxiliary samples, and the task gives none: return `auxiliary`, "
+            f"task {self._name}: the policy needs auxiliary samples, which the task lacks: return `auxiliary`, "
             "inputs that are the same at every place (digits: --set task.auxiliary=0.5)"
         )

@@ -1,6 +1,6 @@
-"""SGD and Adam on one flat tensor, in place, as torch.optim computes them.
+"""SGD and Adam on one flat tensor, in place, with the arithmetic of torch.optim.
 
-torch.optim itself is not used: its first step imports torch's compiler, measured 2.7 s of CPU and 160 MB.
+torch.optim is not used: its first step imports torch's compiler, which takes 2.7 s of CPU time and 160 MB.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ class Adam:
 
 
 def optimizer(options: Options, flat: Tensor, grad: Tensor) -> Optimizer:
-    """A new one, without history."""
     if options.optimizer == "adam":
         return Adam(flat, grad, lr=options.lr, weight_decay=options.weight_decay)
     return Sgd(flat, grad, lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay)

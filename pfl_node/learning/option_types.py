@@ -1,4 +1,4 @@
-"""What a user wrote for an option of a task, as the value that is meant; a mistake is one line that names it."""
+"""Parse the options of a task as users write them; an error is one line that names the option."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def positive(name: str, value: Any) -> float:
 
 
 def amount(name: str, value: Any, of: int) -> int:
-    """How many of so many: a share below 1, or their number."""
+    """How many of `of`: a share below 1, or a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < of:
         raise ConfigError(f"task.{name} = {value!r} is neither a share from 0 to below 1 nor a number below {of}")
     if value >= 1 and value != int(value):
@@ -37,7 +37,7 @@ def word(name: str, value: Any, known: Iterable[str]) -> str:
 
 
 def several(name: str, value: Any) -> list[Any]:
-    """A list; `14,6` from a command line too."""
+    """A list; also `14,6` from a command line."""
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
     values = list(value) if isinstance(value, Sequence) else [value]
@@ -57,7 +57,7 @@ def wholes(name: str, value: Any) -> tuple[int, ...]:
 
 
 def angles(value: Any) -> tuple[float, ...]:
-    """In degrees, to the left."""
+    """In degrees, counter-clockwise."""
     found = []
     for given in several("angles", value):
         try:
@@ -68,12 +68,12 @@ def angles(value: Any) -> tuple[float, ...]:
             raise ConfigError(f"task.angles: {given!r} is not an angle from -360 to 360 degrees")
         found.append(angle % 360)
     if len(set(found)) < len(found):
-        raise ConfigError(f"task.angles = {value!r}: two clusters would be turned alike")
+        raise ConfigError(f"task.angles = {value!r}: two clusters would have the same rotation")
     return tuple(found)
 
 
 def counts(clusters: int, sizes: Any, nodes: int | None) -> tuple[int, ...]:
-    """How many nodes each cluster has (None: as equally many as possible); weights where `nodes` is unknown."""
+    """The number of nodes of each cluster (None: as equal as possible); weights if `nodes` is unknown."""
     if sizes is None:
         per, more = divmod(nodes or clusters, clusters)
         return tuple(per + (cluster < more) for cluster in range(clusters))

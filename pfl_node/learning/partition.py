@@ -1,4 +1,4 @@
-"""Who gets which samples: a data set cut into shares for many nodes. Pure; knows numbers of samples and labels."""
+"""Partitions of a data set into shares for many nodes. Pure functions of sample counts and labels."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from pfl_node.errors import ConfigError
 
-EVEN = 1e9  # an alpha that is as good as equal shares; far above it the draw breaks down
+EVEN = 1e9  # practically equal shares; far above, the sampling fails numerically
 
 Indices = npt.NDArray[np.intp]
 Seed = int | tuple[int, ...]
 
 
 def clusters(samples: int, sizes: Sequence[int], seed: Seed) -> list[Indices]:
-    """For each cluster as large a part of all samples as it has nodes; a cluster of none gets none."""
+    """The samples of each cluster, in proportion to its number of nodes."""
     nodes = sum(sizes)
     _check(samples, nodes)
     if min(sizes) < 0:
@@ -27,8 +27,8 @@ def clusters(samples: int, sizes: Sequence[int], seed: Seed) -> list[Indices]:
 
 
 def in_turn(index: int, weights: Sequence[int]) -> int:
-    """The cluster of place `index` where nobody knows how many places there will be: however many, each cluster
-    has about as large a part of them as its weight says."""
+    """The cluster of place `index` if the number of places is unknown: for any number, clusters have shares in
+    proportion to their weights."""
     given = [0] * len(weights)
     for seat in range(index + 1):
         owed = [(seat + 1) * weight - sum(weights) * had for weight, had in zip(weights, given, strict=True)]
@@ -37,7 +37,7 @@ def in_turn(index: int, weights: Sequence[int]) -> int:
 
 
 def iid(labels: npt.NDArray[Any], nodes: int, seed: Seed) -> list[Indices]:
-    """Shares of equal size (one more or less), drawn without a look at the labels."""
+    """Random shares of equal size, up to one sample."""
     _check(len(labels), nodes)
     return np.array_split(np.random.default_rng(seed).permutation(len(labels)), nodes)
 
@@ -49,8 +49,8 @@ def in_order(samples: int, nodes: int) -> list[Indices]:
 
 
 def shards(labels: npt.NDArray[Any], nodes: int, seed: Seed, each: int = 2) -> list[Indices]:
-    """The samples sorted by label and cut into equal shards, `each` of them for a node, drawn at random: of most
-    nodes all samples are of so many classes (McMahan et al. 2017)."""
+    """The samples sorted by label and cut into equal shards; each node gets `each` random shards, so that most
+    nodes have that many classes (McMahan et al. 2017)."""
     _check(len(labels), nodes * each, f"{each} shards for each of {nodes} nodes")
     chance = np.random.default_rng(seed)
     pieces = np.array_split(np.argsort(labels, kind="stable"), nodes * each)
@@ -59,8 +59,8 @@ def shards(labels: npt.NDArray[Any], nodes: int, seed: Seed, each: int = 2) -> l
 
 
 def quantity(labels: npt.NDArray[Any], nodes: int, alpha: float, seed: Seed) -> list[Indices]:
-    """Shares whose sizes are drawn from Dirichlet(alpha), without a look at the labels: the smaller alpha, the
-    more unequal they are (Li et al. 2022). No share is empty."""
+    """Random shares whose sizes follow Dirichlet(alpha): the smaller alpha, the more unequal (Li et al. 2022). No
+    share is empty."""
     _check(len(labels), nodes)
     _check_alpha(alpha)
     chance = np.random.default_rng(seed)
@@ -69,9 +69,9 @@ def quantity(labels: npt.NDArray[Any], nodes: int, alpha: float, seed: Seed) -> 
 
 
 def dirichlet(labels: npt.NDArray[Any], nodes: int, alpha: float, seed: Seed) -> list[Indices]:
-    """Each class is shared out by Dirichlet(alpha): the smaller alpha, the fewer classes a node has most of its
-    samples of (Hsu et al. 2019). Every sample is at exactly one node, each node's in random order. A node that
-    would have none gets one from the node that has most."""
+    """Divide each class by Dirichlet(alpha): the smaller alpha, the fewer classes dominate a node (Hsu et al.
+    2019). Every sample is at exactly one node, in random order. A node without samples gets one from the node with
+    the most."""
     _check(len(labels), nodes)
     _check_alpha(alpha)
     chance = np.random.default_rng(seed)

@@ -1,4 +1,5 @@
-"""Files of images as arrays: CIFAR-10's batches, MNIST's IDX files, folders of pictures. Runs nothing it reads."""
+"""Read image files as arrays: CIFAR-10 batches, IDX files of MNIST, folders of pictures. Executes nothing it
+reads."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PICTURES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".
 
 
 class Missing(Exception):
-    """A file is not there; the text says which and where."""
+    """A file does not exist; the text says which."""
 
 
 def _bytes(path: Path) -> bytes:
@@ -37,24 +38,21 @@ def _bytes(path: Path) -> bytes:
         raise TaskError(f"cannot read {path}: {error}") from error
 
 
-# -- CIFAR-10 ----------------------------------------------------------------------------------------------------
-
-
 def cifar(path: Path) -> tuple[Pixels, Labels]:
-    """One batch. It is a pickle; its opcodes are looked through, and what they would do is not done."""
+    """One batch. The file is a pickle, whose opcodes are scanned and not executed."""
     raw = _bytes(path)
     try:
         pixels, labels = _look_through(raw)
     except (ValueError, IndexError) as error:
-        raise TaskError(f"{path} is no batch of CIFAR-10: {str(error).splitlines()[0]}") from None
+        raise TaskError(f"{path} is not a CIFAR-10 batch: {str(error).splitlines()[0]}") from None
     if not labels or len(pixels) != len(labels) * np.prod(CIFAR):
-        raise TaskError(f"{path} is no batch of CIFAR-10: {len(pixels)} bytes of pixels, {len(labels)} labels")
+        raise TaskError(f"{path} is not a CIFAR-10 batch: {len(pixels)} bytes of pixels, {len(labels)} labels")
     images = np.frombuffer(pixels, np.uint8).reshape(-1, *CIFAR)
     return np.ascontiguousarray(images.transpose(0, 2, 3, 1)), np.array(labels, np.int64)
 
 
 def _look_through(raw: bytes) -> tuple[bytes, list[int]]:
-    """After the text "labels" come the labels, after "data" comes an array, whose bytes are the longest text."""
+    """The labels follow the text "labels"; the pixels are the longest text after "data"."""
     pixels, labels, section = b"", list[int](), ""
     for opcode, value, _ in pickletools.genops(raw):
         if isinstance(value, str | bytes) and not opcode.name.startswith("GLOBAL"):
@@ -68,11 +66,8 @@ def _look_through(raw: bytes) -> tuple[bytes, list[int]]:
     return pixels, labels
 
 
-# -- MNIST and its like ------------------------------------------------------------------------------------------
-
-
 def idx(folders: Sequence[Path], name: str, dimensions: int) -> npt.NDArray[np.uint8]:
-    """The file of that name, packed or not, in the first of the folders that has it."""
+    """The file of that name, gzipped or not, in the first folder that has it."""
     for folder in folders:
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
@@ -83,21 +78,16 @@ def idx(folders: Sequence[Path], name: str, dimensions: int) -> npt.NDArray[np.u
 def _unpacked(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     raw = _bytes(path)
     if raw[:4] != bytes((0, 0, UNSIGNED_BYTES, dimensions)) or len(raw) < 4 + 4 * dimensions:
-        raise TaskError(f"{path} is no IDX file with {dimensions} dimensions of bytes")
+        raise TaskError(f"{path} is not an IDX file of bytes with {dimensions} dimensions")
     shape = [int(n) for n in np.frombuffer(raw, ">u4", dimensions, offset=4)]
     values = np.frombuffer(raw, np.uint8, offset=4 + 4 * dimensions)
     if len(values) != np.prod(shape, dtype=np.int64):
-        raise TaskError(
-            f"{path} is damaged: {len(values)} bytes where {' x '.join(map(str, shape))} are announced"
-        )
+        raise TaskError(f"{path} is damaged: {len(values)} bytes instead of {' x '.join(map(str, shape))}")
     return values.reshape(shape).copy()
 
 
-# -- folders -----------------------------------------------------------------------------------------------------
-
-
 def classes_in(folder: Path) -> list[str]:
-    """A folder for each class, in the order of their names."""
+    """The folders of the classes, sorted by name."""
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not classes:
         raise Missing(f"no folder for a class in {folder}")
@@ -105,7 +95,8 @@ def classes_in(folder: Path) -> list[str]:
 
 
 def folder(where: Path, classes: Sequence[str], size: int) -> tuple[Pixels, Labels]:
-    """All pictures in the folders of the classes: the shorter side made `size`, the middle cut out, in colour."""
+    """All pictures in the folders of the classes, in RGB: the shorter side is scaled to `size`, and the centre is
+    cropped."""
     if unknown := sorted(set(classes_in(where)) - set(classes)):
         raise TaskError(f"{where} has a class {unknown[0]!r} that is not in {where.parent / 'train'}")
     files = [(path, label) for label, name in enumerate(classes) for path in _pictures(where / name)]
@@ -129,8 +120,8 @@ def _picture(path: Path, size: int) -> npt.NDArray[np.uint8]:
     try:
         with Image.open(path) as file:
             picture = file.convert("RGB")
-    except (OSError, ValueError, SyntaxError) as error:  # the last: a broken PNG
-        raise TaskError(f"{path} is no picture that can be read: {str(error).splitlines()[0]}") from None
+    except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: a broken PNG
+        raise TaskError(f"{path} cannot be read as a picture: {str(error).splitlines()[0]}") from None
     scale = size / min(picture.size)
     width, height = (max(size, int(side * scale)) for side in picture.size)
     picture = picture.resize((width, height), Image.Resampling.BILINEAR)

@@ -1,4 +1,4 @@
-"""Images turned by an angle. Pure numpy; knows nothing of nodes."""
+"""Rotate images by an angle. Pure numpy."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy.typing as npt
 
 Pixels = npt.NDArray[np.uint8]  # images x height x width x channels
 
-SOME = 256  # images that are turned at a time: their sums in float32 stay small
+SOME = 256  # images per batch, to bound the memory for float32 sums
 
 
 def turned(images: Pixels, angle: float) -> Pixels:
-    """Square images turned to the left by so many degrees: exactly by multiples of 90, else with bilinear
-    interpolation and black where nothing was."""
+    """Rotate square images counter-clockwise: exactly for multiples of 90 degrees, else with bilinear
+    interpolation and black corners."""
     quarters, rest = divmod(angle % 360, 90)
     if rest == 0:
         return np.rot90(images, int(quarters) % 4, axes=(1, 2))
@@ -33,7 +33,7 @@ def _mixed(images: Pixels, corners: list[tuple[npt.NDArray[np.intp], npt.NDArray
 
 
 def _corners(side: int, angle: float) -> list[tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]]:
-    """The four pixels that each new one is mixed from, and their weights (0 outside the image)."""
+    """The four source pixels of each pixel, and their weights (0 outside the image)."""
     middle = (side - 1) / 2
     y, x = np.mgrid[:side, :side].reshape(2, -1) - middle
     turn = np.deg2rad(angle)

@@ -1,4 +1,4 @@
-"""How a module does on data: over all of it, or sample by sample. Knows no models and no node."""
+"""Evaluate a module on data, in total or by sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Figures = npt.NDArray[np.float64]
 
 
 def mean_loss(given: Loss | None, output: Tensor, y: Tensor) -> Tensor:
-    """Of a batch, as one number; None: cross-entropy."""
+    """The mean loss of a batch; None: cross-entropy."""
     if given is None:
         return cross_entropy(output, y)
     loss = given(output, y)
@@ -38,7 +38,7 @@ def measure(
     classes: bool,
     between: Between,
 ) -> Measured:
-    """The means over the samples drawn (None: all); with `classes` also which class each is taken for."""
+    """Means over the drawn samples (None: all); with `classes` also the predicted classes."""
     n = data.n if draw is None else len(draw)
     total, right, said = 0.0, 0.0, []
     for start in range(0, n, batch):
@@ -55,8 +55,8 @@ def measure(
 
 
 def each(module: nn.Module, data: Samples, loss: Loss | None, *, batch: int) -> tuple[Figures, Figures]:
-    """The loss and the accuracy of every sample by itself; one does not depend on the others, as far as the module
-    keeps them apart. An accuracy is NaN where labels are no classes."""
+    """Loss and accuracy of every sample, computed independently as far as the module allows. Accuracies are NaN if
+    labels are not classes."""
     losses, rights = [], []
     for start in range(0, data.n, batch):
         some = slice(start, start + batch)
@@ -82,7 +82,7 @@ def _rights(output: Tensor, y: Tensor) -> Tensor:
 
 
 def accuracy(output: Tensor, y: Tensor) -> float:
-    """The share of right classes; NaN where the labels are no classes."""
+    """The share of correct predictions; NaN if labels are not classes."""
     if (
         not isinstance(output, Tensor)
         or y.is_floating_point()

@@ -1,5 +1,4 @@
-"""Seeds for torch. Not torch.manual_seed: in a CUDA build it takes 170 us, and keeps a record of every call.
-And numpy's chance where torch's will not do: noise that hides something."""
+"""Seeded generators. torch.manual_seed is not used: in a CUDA build it takes 170 us and records every call."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ def generator(seed: int) -> torch.Generator:
 
 
 def noise_of(*words: object) -> np.random.Generator:
-    """For noise that nobody may guess. All that is in the words counts, where torch's generator knows only 2^32
-    seeds: who sees a model could try them out, one after the other."""
+    """A generator for noise that must not be guessable: it uses all entropy of the words, whereas torch's
+    generator has only 2^32 seeds, which an observer of a model could try."""
     digest = sha256("/".join(map(str, words)).encode()).digest()
     return np.random.default_rng(np.frombuffer(digest, np.uint32))
 
 
 def seed_layers(seed: int, device: torch.device) -> None:
-    """Dropout and its like know only the device's default generator."""
+    """Seed the device's default generator, the only one that layers such as dropout use."""
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed % 2**63)
@@ -33,7 +32,7 @@ def seed_layers(seed: int, device: torch.device) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """For code that makes a module. A training that is going on around us finds its generator as it was."""
+    """Seed torch while a module is built, and restore the generator of a surrounding training."""
     before = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed % 2**63)
     try:

@@ -1,4 +1,4 @@
-"""What to learn at one place: a model, where its head begins, a loss, and the data. Imports no torch."""
+"""What a node learns: a model and its head, a loss, and data. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Data(NamedTuple):
-    """Samples and their labels: tensors or numpy arrays of equal length."""
+    """Samples and labels: tensors or numpy arrays of equal length."""
 
     x: Any
     y: Any
@@ -19,7 +19,7 @@ class Data(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a task is asked for: place `index` of `nodes` (None: unknown), the run's seed, the node's id."""
+    """For which node a task is built: place `index` of `nodes` (None: unknown), the run's seed, the node's id."""
 
     index: int | None
     nodes: int | None
@@ -29,16 +29,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Task:
-    """One place's task. Without `val` a tenth of `train` is taken for it; without `test`, `test` is `val`."""
+    """The task of one node. Without `val`, a tenth of `train` is used; without `test`, `val`."""
 
     name: str
-    model: Callable[[], nn.Module]  # called anew for each fresh model; its randomness is seeded
+    model: Callable[[], nn.Module]  # called for each fresh model, with a seeded generator
     train: Data
     val: Data | None = None
     test: Data | None = None
-    loss: Callable[[Any, Any], Any] | None = None  # of (output, y), the mean over a batch; None: cross-entropy
-    head: str | Sequence[str] | None = None  # name prefixes; None: the last layer with parameters; "*": everything
-    train_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys of TrainSettings, which override them
-    cluster: int | None = None  # the truth, for reports only; a policy never sees it
-    auxiliary: Any | None = None  # inputs without labels, the same at every place; distillation needs them
-    autoencoder: Callable[[], nn.Module] | None = None  # for inputs scaled to [0, 1]; None: a small symmetric MLP
+    loss: Callable[[Any, Any], Any] | None = None  # of (output, y), mean over a batch; None: cross-entropy
+    head: str | Sequence[str] | None = None  # name prefixes; None: the last layer with parameters; "*": all
+    train_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys of TrainSettings, which take precedence
+    cluster: int | None = None  # the true cluster, for reports; hidden from policies
+    auxiliary: Any | None = None  # unlabelled inputs for distillation, the same at every place
+    autoencoder: Callable[[], nn.Module] | None = None  # for inputs in [0, 1]; None: a small symmetric MLP

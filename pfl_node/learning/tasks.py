@@ -1,4 +1,4 @@
-"""Finding a task by its name: a built-in one, `path/to/file.py:function` or `package.module:function`.
+"""Find a task by name: a built-in one, `path/to/file.py:function` or `package.module:function`.
 
 Imports torch only when a task is loaded.
 """
@@ -19,7 +19,7 @@ from pfl_node.settings import TaskSettings
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """A task that comes along."""
+    """A task that is part of the package."""
 
     where: str  # module:function
     description: str
@@ -32,27 +32,25 @@ TASKS: dict[str, BuiltIn] = {
         "pfl_node.learning.digits:digits",
         "1,797 real handwritten digits (8x8), clusters by rotation; nothing to download",
     ),
-    "cifar10": BuiltIn(
-        f"{IMAGES}:cifar10", "60,000 colour photos (32x32) of 10 kinds of things, as FACADE uses them"
-    ),
+    "cifar10": BuiltIn(f"{IMAGES}:cifar10", "60,000 colour photos (32x32) of 10 classes, as used by FACADE"),
     "fashion_mnist": BuiltIn(
-        f"{IMAGES}:fashion_mnist", "70,000 grey clothes (28x28) of 10 kinds, as PENS uses them"
+        f"{IMAGES}:fashion_mnist", "70,000 grey images of clothes (28x28) of 10 classes, as used by PENS"
     ),
-    "mnist": BuiltIn(f"{IMAGES}:mnist", "70,000 handwritten digits (28x28), as FedAvg uses them"),
-    "emnist": BuiltIn(f"{IMAGES}:emnist", "145,600 handwritten letters (28x28), as FedED uses them"),
+    "mnist": BuiltIn(f"{IMAGES}:mnist", "70,000 handwritten digits (28x28), as used by FedAvg"),
+    "emnist": BuiltIn(f"{IMAGES}:emnist", "145,600 handwritten letters (28x28), as used by FedED"),
     "imagenette": BuiltIn(
-        f"{IMAGES}:imagenette", "13,394 photos of 10 easy classes of ImageNet, as FACADE uses them"
+        f"{IMAGES}:imagenette", "13,394 photos of 10 easy classes of ImageNet, as used by FACADE"
     ),
     "images": BuiltIn(
-        f"{IMAGES}:images", "pictures of your own: train/CLASS/IMAGE and test/CLASS/IMAGE under task.root"
+        f"{IMAGES}:images", "your own pictures: train/CLASS/IMAGE and test/CLASS/IMAGE under task.root"
     ),
 }
 
-MAKERS = ("model", "autoencoder")  # of a Task: functions that make a module, or a module to copy
+MAKERS = ("model", "autoencoder")  # fields of a Task: functions that build a module, or a module to copy
 
 
 def load_task(settings: TaskSettings, place: Place) -> Task:
-    """The task of this place, with its data as checked tensors and all three splits."""
+    """The task of this place, with validated tensors for all three splits."""
     if place.index is not None and place.nodes is not None and place.index >= place.nodes:
         raise ConfigError(f"task.index = {place.index}, but task.nodes = {place.nodes}: the last one is nodes - 1")
     function = find(settings.name)
@@ -62,11 +60,11 @@ def load_task(settings: TaskSettings, place: Place) -> Task:
     from pfl_node.learning.seeding import seeded
 
     try:
-        with seeded(place.seed):  # for a function that makes its model on the spot
+        with seeded(place.seed):  # for a function that builds its model directly
             made = function(**wanted)
     except PflError:
         raise
-    except (Exception, SystemExit) as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise TaskError(
             f"task {settings.name} failed{plugin.line_of(error)}: {plugin.in_a_line(error)}"
         ) from error
@@ -74,28 +72,27 @@ def load_task(settings: TaskSettings, place: Place) -> Task:
 
 
 def find(name: str) -> Callable[..., Any]:
-    """The function that a name stands for."""
     check_name(name)
     found = plugin.load("task", TASKS[name].where if name in TASKS else name, TaskError)
     if not callable(found):
-        raise TaskError(f"task {name}: that is no function but of type {type(found).__name__}")
+        raise TaskError(f"task {name}: expected a function, found {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 
 
 def check_name(name: str) -> None:
-    """What can be said against a name without running the user's file, which may import torch."""
+    """Check a name without running the user's file, which may import torch."""
     if name in TASKS:
         return
     if ":" in name:
-        plugin.glance("task", name, TaskError)
+        plugin.check_place("task", name, TaskError)
     elif name.endswith(".py"):
-        raise ConfigError(f"task {name!r}: say which function of the file, {name}:FUNCTION")
+        raise ConfigError(f"task {name!r}: name a function of the file, {name}:FUNCTION")
     else:
-        raise ConfigError(f"there is no task {name!r}; {nearest(name, TASKS)} (or FILE.py:FUNCTION)")
+        raise ConfigError(f"unknown task {name!r}; {nearest(name, TASKS)} (or FILE.py:FUNCTION)")
 
 
 def arguments(function: Callable[..., Any], settings: TaskSettings, place: Place) -> dict[str, Any]:
-    """What of the place the function declares, and the section's other options."""
+    """The properties of the place that the function declares, and the section's other options."""
     declared = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in declared.values())
     about = {f.name: getattr(place, f.name) for f in fields(Place)}
@@ -111,17 +108,17 @@ def arguments(function: Callable[..., Any], settings: TaskSettings, place: Place
 
 
 def as_task(made: Any, name: str) -> Task:
-    """A Task from what a function gave: a Task, a dict, or any object with these attributes."""
+    """A Task from a function's result: a Task, a dict, or an object with these attributes."""
     known = [f.name for f in fields(Task)]
     if isinstance(made, Mapping):
         if unknown := [key for key in made if key not in known]:
-            raise TaskError(f"task {name} gave an unknown {unknown[0]!r}; {nearest(str(unknown[0]), known)}")
+            raise TaskError(f"task {name} returned an unknown {unknown[0]!r}; {nearest(str(unknown[0]), known)}")
         given = dict(made)
     else:
         given = {key: getattr(made, key) for key in known if hasattr(made, key)}
     for key in ("model", "train"):
         if given.get(key) is None:
-            raise TaskError(f"task {name} gave no {key!r}: return a dict or an object with model and train")
+            raise TaskError(f"task {name} returned no {key!r}: return a dict or an object with model and train")
     kept = {"name": made.name if isinstance(made, Task) else name}
     makers = {key: _factory(given[key], key, name) for key in MAKERS if given.get(key) is not None}
     return Task(**given | kept | makers)
@@ -142,7 +139,7 @@ def _factory(maker: Any, what: str, name: str) -> Callable[[], Any]:
 def _made(maker: Callable[[], Any], what: str, name: str) -> Any:
     try:
         return maker()
-    except (Exception, SystemExit) as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise TaskError(
-            f"task {name}: the {what} cannot be made{plugin.line_of(error)}: {plugin.in_a_line(error)}"
+            f"task {name}: the {what} cannot be built{plugin.line_of(error)}: {plugin.in_a_line(error)}"
         ) from error

@@ -1,4 +1,4 @@
-"""How one call to `train` runs: the call's own wishes, the settings, the task, the built-in values."""
+"""The options of one training, from the call, the settings, the task and the defaults."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUILT_IN: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything is decided. Either `steps` or `epochs` says how long."""
+    """Fully resolved. The duration is `steps`, or else `epochs`."""
 
     optimizer: str
     lr: float
@@ -36,14 +36,14 @@ class Options:
 
 
 def resolve(levels: Sequence[Mapping[str, Any]], prox: float = 0.0) -> Options:
-    """The first level that names an option decides it. `steps` and `epochs` are one question; `steps` wins."""
+    """The first level that has an option decides. `steps` and `epochs` are one option; `steps` wins."""
     found = {key: next(lv[key] for lv in levels if lv.get(key) is not None) for key in BUILT_IN}
     long = next(lv for lv in levels if lv.get("steps") is not None or lv.get("epochs") is not None)
     return Options(**found, steps=long.get("steps"), prox=prox)
 
 
 def check_defaults(task: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The task's own training values, by the rules of the settings."""
+    """Validate the task's own training options like the settings."""
     for key in defaults:
         if key not in TrainSettings.model_fields or key == "init":
             known = TrainSettings.model_fields.keys() - {"init"}

@@ -1,6 +1,6 @@
-"""The one thread that owns torch in a process, shared by all its nodes. Knows no torch: the jobs bring it along.
+"""The thread that runs all torch code of a process, shared by its nodes. Does not import torch.
 
-Long jobs run first come, first served. Urgent work runs between the batches of the running job.
+Long jobs run in order of submission. Urgent jobs run between the batches of the running job.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ Between = Callable[[], None]
 
 
 class Stopped(BaseException):
-    """Raised inside a job whose awaiter is gone; not an Exception, so that a job does not catch it."""
+    """Raised inside a job that nobody awaits any more; a BaseException, so that the job does not catch it."""
 
 
 class _Order(Generic[T]):
-    """A piece of work and where its result goes."""
+    """A job and the future of its result."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self.work = work
         self.loop = asyncio.get_running_loop()
         self.result: asyncio.Future[T] = self.loop.create_future()
-        self.unwanted = False  # written by the loop, read by the thread
+        self.unwanted = False  # set by the loop, read by the thread
 
     def run(self) -> None:
         work = self.work
-        del self.work  # it knows us: a circle would keep the job's models until a collection
+        del self.work  # a reference cycle would keep the job's models alive
         if self.unwanted:
             return
         try:
             value = work()
         except Stopped:
             self._answer(lambda: self.result.cancel())
-        except StopIteration as error:  # a future cannot hold this one
-            failure: BaseException = RuntimeError(f"a job let a StopIteration through: {error}")
+        except StopIteration as error:  # not allowed in a future
+            failure: BaseException = RuntimeError(f"a job raised StopIteration: {error}")
             self._answer(lambda: self.result.set_exception(failure))
         except BaseException as error:
             failure = error
@@ -52,23 +52,23 @@ class _Order(Generic[T]):
             if not self.result.done():
                 settle()
 
-        with suppress(RuntimeError):  # the loop is closed, and the awaiter gone with it
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(deliver)
 
 
 class Trainer:
-    """Hand it work with `do` and `soon`. Cancelling the awaiter takes the work back, or stops it after a batch."""
+    """Submit work with `do` and `soon`. Cancelling the awaiter withdraws the job, or stops it after a batch."""
 
     def __init__(self) -> None:
         self._ready = threading.Condition()
         self._urgent: deque[_Order[Any]] = deque()
         self._jobs: deque[_Order[Any]] = deque()
         self._closing = False
-        self._last: _Order[None] | None = None  # run by the thread as it ends
+        self._last: _Order[None] | None = None  # run when the thread ends
         self._thread: threading.Thread | None = None
 
     async def do(self, work: Callable[[Between], T]) -> T:
-        """A long job. It must call what it is given between its batches."""
+        """Run a long job, which must call its argument between batches."""
 
         def job() -> T:
             return work(lambda: self._between(order))
@@ -77,11 +77,11 @@ class Trainer:
         return await self._hand_in(order, self._jobs)
 
     async def soon(self, work: Callable[[], T]) -> T:
-        """Short work that must not wait for a job to end: a peer's evaluation."""
+        """Run a short job without waiting for the end of a long one: the evaluation for a peer."""
         return await self._hand_in(_Order(work), self._urgent)
 
     async def close(self) -> None:
-        """Stop the running job after its batch, take back what waits, and end the thread."""
+        """Stop the running job after its batch, cancel waiting ones, and end the thread."""
         with self._ready:
             self._closing = True
             left = [*self._urgent, *self._jobs]
@@ -119,8 +119,8 @@ class Trainer:
             self._run_urgent()
             if order := self._take(self._jobs):
                 order.run()
-            del order  # or the models of the last job stay in memory until the next one
-        with self._ready:  # `close` may be at the line before it sets this
+            del order  # release the models of the last job
+        with self._ready:  # `close` may not have set this yet
             last = self._last
         if last is not None:
             last.run()
@@ -132,7 +132,7 @@ class Trainer:
             raise Stopped
 
     def _run_urgent(self) -> None:
-        """What waits right now; what comes meanwhile waits for the next batch, so that training goes on."""
+        """Only the jobs that wait now, so that training continues."""
         for _ in range(len(self._urgent)):
             if order := self._take(self._urgent):
                 order.run()

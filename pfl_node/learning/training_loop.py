@@ -1,4 +1,4 @@
-"""A training under way: losses of batches become steps of a workspace's model. Knows no data and no epochs."""
+"""The training loop: one optimizer step of a workspace's model per batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def nothing() -> None:
 
 
 class TrainingRun:
-    """Has an optimiser of its own, which remembers from one `run` to the next."""
+    """Its optimizer keeps its state from one `run` to the next."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TrainingRun:
         self.follow(batches, differentiate, between)
 
     def follow(self, batches: Iterable[Tensor], differentiate: Callable[[Tensor], None], between: Between) -> None:
-        """One step for each batch, whose gradient `differentiate` puts into the workspace."""
+        """One step for each batch; `differentiate` writes the gradient into the workspace."""
         if not self._rules:
             return
         self._space.prepare(self._only, lone_samples=self._lone_samples)

@@ -1,6 +1,6 @@
-"""A module whose tensors are views into one flat float32 tensor, so that a model goes in and out with one copy.
+"""A module whose tensors are views of one flat float32 tensor, so that loading or saving a model is one copy.
 
-Workspaces are shared by all nodes of a process that use the same kind of module (see `pool.py`).
+All nodes of a process with the same kind of module share workspaces (see `workspace_pool.py`).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
 class Trained(NamedTuple):
-    """A parameter that is trained, and its part."""
+    """A trained parameter and its part."""
 
     param: nn.Parameter
     in_head: bool
 
 
 class Slot(NamedTuple):
-    """A buffer of the module and its place in the vector."""
+    """A buffer of the module and its view of the vector."""
 
     owner: nn.Module
     key: str
-    view: Tensor  # into the vector
-    live: Tensor  # what the module uses: the view itself, or an integer tensor beside it
+    view: Tensor  # of the vector
+    live: Tensor  # used by the module: the view, or a separate integer tensor
     in_head: bool
 
 
 class Workspace:
-    """One module to run models in, one job at a time."""
+    """Runs models in one module, one job at a time."""
 
     def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
         self.module = module.to(device, torch.float32)
@@ -50,7 +50,7 @@ class Workspace:
         self.batch_norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
 
     def _adopt(self) -> None:
-        """Make every tensor that travels a view of the flat one."""
+        """Make every tensor that is sent a view of the flat one."""
         params, owners = dict(self.module.named_parameters()), dict(self.module.named_modules())
         for entry, span in self.layout.spans():
             view = self.flat[span].view(entry.shape)
@@ -71,12 +71,12 @@ class Workspace:
                 )
 
     def _buffers_that_stay(self) -> list[tuple[Tensor, Tensor]]:
-        """Those that do not travel, each with its first value: one node must not see what another left there."""
+        """Non-persistent buffers and their initial values: nodes must not see each other's."""
         travels = {e.name for e in self.layout.entries}
         return [(b, b.clone()) for name, b in self.module.named_buffers() if name not in travels]
 
     def load(self, model: Model) -> None:
-        """The module is this model from now on, in evaluation mode."""
+        """Load this model, in evaluation mode."""
         np.copyto(self._home.numpy(), model.vector)
         if self._home is not self.flat:
             self.flat.copy_(self._home)
@@ -89,9 +89,9 @@ class Workspace:
         self.module.eval()
 
     def export(self) -> Vector:
-        """A copy of the model as it is now."""
+        """A copy of the current model."""
         for slot in self._slots:
-            now = slot.owner._buffers[slot.key]  # a module may have put another tensor there
+            now = slot.owner._buffers[slot.key]  # a module may have replaced the tensor
             if now is not None and now is not slot.view:
                 slot.view.copy_(now.detach())
         if self._home is not self.flat:
@@ -99,15 +99,15 @@ class Workspace:
         return self._home.numpy().copy()
 
     def prepare(self, only: Only, *, lone_samples: bool = False) -> list[slice]:
-        """Training mode for a part (None: both); the answer: which stretches of the flat tensors to optimise.
+        """Switch to training mode for a part (None: both); returns the slices of the flat tensors to optimize.
 
-        A module with buffers in the frozen part runs as in evaluation, so its statistics stand still. Batch
-        normalisation does so too when it would see one sample at a time.
+        Modules with buffers in the frozen part stay in evaluation mode, so that their statistics do not change; so
+        does batch normalisation if it would see single samples.
         """
         self.module.train()
         for slot in self._slots:
             if only is not None and slot.in_head != (only == "head"):
-                slot.owner.training = False  # itself, not the modules inside it
+                slot.owner.training = False  # not its submodules
         for norm in self.batch_norms if lone_samples else ():
             norm.eval()
         for param, in_head in self._trained:
@@ -116,7 +116,7 @@ class Workspace:
 
 
 def stretches(layout: Layout, only: Only) -> list[slice]:
-    """Where the trained numbers of a part stand: at most two pieces, as buffers may lie between."""
+    """The slices of the trained numbers of a part: at most two, because buffers may lie between."""
     core = sum(e.size for e in layout.core_entries if e.trained)
     head = sum(e.size for e in layout.head_entries if e.trained)
     start = layout.core_size

@@ -1,4 +1,4 @@
-"""Workspaces to borrow. Nodes whose modules are alike share them: fifty nodes cost one or two copies."""
+"""Shared workspaces: nodes with equal modules borrow from one pool, so that fifty nodes need one or two copies."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PLAIN = (int, float, str, bytes, set, frozenset, FunctionType, BuiltinFunctionTy
 
 
 class WorkspacePool:
-    """The workspaces for one kind of module. A job borrows one; work that comes in between gets another."""
+    """The workspaces for one kind of module. Urgent work during a job gets another workspace."""
 
     def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
-        self.module = module  # as the factory made it, never run
+        self.module = module  # as the factory built it; never run
         self.layout = layout
         self.device = device
         self.memory = EvalCache()
@@ -42,12 +42,12 @@ class WorkspacePool:
             self._free.append(workspace)
 
 
-_pools: dict[tuple[str, torch.device], WeakSet[WorkspacePool]] = {}  # alive as long as a learner uses them
+_pools: dict[tuple[str, torch.device], WeakSet[WorkspacePool]] = {}  # alive while a learner uses them
 _lock = threading.Lock()
 
 
 def pool_for(module: nn.Module, layout: Layout, device: torch.device) -> WorkspacePool:
-    """The process's pool for modules like this one."""
+    """The pool of this process for modules like this one."""
     with _lock:
         pools = _pools.setdefault((layout.digest, device), WeakSet())
         for pool in pools:
@@ -59,7 +59,7 @@ def pool_for(module: nn.Module, layout: Layout, device: torch.device) -> Workspa
 
 
 def alike(a: nn.Module, b: nn.Module) -> bool:
-    """Would the two compute the same, given the same parameters and buffers? When in doubt, no."""
+    """Whether two modules compute the same with equal parameters and buffers; False when in doubt."""
     left, right = dict(a.named_modules()), dict(b.named_modules())
     return (
         list(left) == list(right)
@@ -72,13 +72,13 @@ def alike(a: nn.Module, b: nn.Module) -> bool:
 
 
 def _ties(module: nn.Module) -> dict[str, str]:
-    """For each parameter the first name of the same one."""
+    """For each parameter, the first name of the same (tied) parameter."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(p), name) for name, p in module.named_parameters(remove_duplicate=False)}
 
 
 def _shape_of(module: nn.Module) -> dict[str, Any]:
-    """What a module has besides what a layout says: its attributes and the buffers that stay at home."""
+    """What a module has besides its layout: attributes and non-persistent buffers."""
     apart = {"_parameters", "_modules", "_buffers", "training"}
     home = {name: module._buffers.get(name) for name in sorted(module._non_persistent_buffers_set)}
     return {key: value for key, value in vars(module).items() if key not in apart} | {"_buffers": home}
@@ -87,7 +87,7 @@ def _shape_of(module: nn.Module) -> dict[str, Any]:
 def _same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
-    if a is b or isinstance(a, nn.Parameter | ReferenceType):  # an RNN lists its parameters, by weak reference too
+    if a is b or isinstance(a, nn.Parameter | ReferenceType):  # an RNN has lists of its parameters
         return True
     if isinstance(a, torch.Tensor):
         return a.dtype == b.dtype and torch.equal(a, b)

@@ -1,4 +1,4 @@
-"""One archive with what somebody needs to help with a node. It has no model, no data and no secrets."""
+"""One archive with the information needed to help with a node; without models, data and secrets."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pfl_node.errors import ConfigError, StoreError
 from pfl_node.ops.environment import environment
 from pfl_node.ops.history import tail
 
-Part = tuple[str, str, Any]  # file, what it is, and what is in it: a text, or anything JSON has
+Part = tuple[str, str, Any]  # file name, description, content (text or JSON values)
 LINES = 500  # of a journal
-MOST = 4 << 20  # bytes of a journal that are looked at
+MOST = 4 << 20  # bytes of the journal that are read
 TOLD = ("warning", "died", "refused", "failed", "checkpoint_failed", "suspected")
 
 HINT = """\
@@ -29,7 +29,7 @@ Logs are not in this archive: a node writes them to its stderr and keeps none.
   journalctl --unit UNIT --since -1h
   --log-level debug --log-format json      for a node that is started again
 
-What the node itself remembers of warnings and trouble:
+Warnings and failures that the node remembers:
 
 """
 
@@ -40,11 +40,11 @@ def from_node(
     members: Iterable[Mapping[str, Any]],
     events: Iterable[Mapping[str, Any]],
 ) -> Iterator[Part]:
-    """Of a node that runs; its journal too, where its directory is on this machine."""
+    """Of a running node; includes its journal if its directory is on this machine."""
     told = list(events)
     opened: Mapping[str, Any] = next((e["data"] for e in reversed(told) if e["kind"] == "opened"), {})
-    yield "status.json", "what the node is doing", status
-    yield "peers.json", "everybody it knows", list(members)
+    yield "status.json", "the status of the node", status
+    yield "peers.json", "the members it knows", list(members)
     yield "events.jsonl", f"the last {len(told)} events", _lines(told)
     if "settings" in opened:
         yield "settings.json", "the settings it runs with, secrets hidden", opened["settings"]
@@ -53,13 +53,13 @@ def from_node(
     folder = opened.get("data_dir")
     if isinstance(folder, str) and is_loopback(parse_address(address)[0]) and _journal(Path(folder)).is_file():
         yield _tail(Path(folder))
-    yield "logs.txt", "where the logs are, and what went wrong", HINT + _troubles(told)
+    yield "logs.txt", "where the logs are, and recent failures", HINT + _troubles(told)
 
 
 def from_directory(folder: Path) -> Iterator[Part]:
-    """Of a node that may not run any more: what its directory tells."""
+    """Of a node that may have stopped, from its directory."""
     if not _journal(folder).is_file() and not (folder / "identity.json").is_file():
-        raise ConfigError(f"{folder} is no data directory: it has neither journal.jsonl nor identity.json")
+        raise ConfigError(f"{folder} is not a data directory: it has neither journal.jsonl nor identity.json")
     yield "files.json", "names, sizes and ages of its files", _listing(folder)
     yield _tail(folder)
     started = [row for row in _rows(folder) if row.get("event") == "started" and "settings" in row]
@@ -70,7 +70,7 @@ def from_directory(folder: Path) -> Iterator[Part]:
 
 
 def pack(path: Path, parts: Iterable[Part]) -> Iterator[tuple[str, int, str]]:
-    """Write them; tells of each file its name, its size and what it is. Only this user may read it."""
+    """Write the archive, readable only by this user; yields name, size and description of each file."""
     texts = [(name, about, _text(value)) for name, about, value in parts]
     folder = path.name.removesuffix(".gz").removesuffix(".tar")
     try:

@@ -1,6 +1,7 @@
-"""Groups of nodes that learn with each other more than with the rest, found from who learns with whom. Pure.
+"""Groups of nodes that learn more with each other than with the rest. Pure.
 
-Louvain's method (Blondel et al. 2008): nodes move to the group where modularity grows most, then groups are nodes.
+Louvain's method (Blondel et al. 2008): move nodes to the group where modularity increases most, then treat groups
+as nodes.
 """
 
 from __future__ import annotations
@@ -9,24 +10,24 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-Weights = Mapping[str, Mapping[str, float]]  # how much the first learns from the second
-Graph = dict[int, dict[int, float]]  # the same both ways; an edge to oneself is what lies within
-CLEAR = 0.5  # groups count as clusters when this much of what could be within them is
-ENOUGH = 3.0  # and when nodes have learned with so many others, one for each, on average
+Weights = Mapping[str, Mapping[str, float]]  # how much the first node learns from the second
+Graph = dict[int, dict[int, float]]  # symmetric; a loop is the weight within a group
+CLEAR = 0.5  # smallest separation of groups that count as clusters
+ENOUGH = 3.0  # and smallest mean strength of a node
 TINY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Groups, largest first; how separate they are, from 0 (as by chance) to 1 (nothing goes between them)."""
+    """Groups, largest first, and their separation, from 0 (random) to 1 (no exchange between groups)."""
 
     groups: tuple[tuple[str, ...], ...]
     separation: float
-    strength: float  # of the ties of a node, on average
+    strength: float  # mean sum of a node's weights
 
     @property
     def clear(self) -> tuple[tuple[str, ...], ...]:
-        """The groups that may be called clusters: in the first rounds none, and where all learn with all."""
+        """The groups that may be called clusters; none in the first rounds, or if all nodes learn with all."""
         if self.separation < CLEAR or self.strength < ENOUGH:
             return ()
         several = tuple(group for group in self.groups if len(group) > 1)
@@ -34,7 +35,7 @@ class Clusters:
 
 
 def find_clusters(weights: Weights) -> Clusters:
-    """Every node that is named is in one group. Equal weights give equal groups."""
+    """Every named node is in one group. Equal weights give equal groups."""
     names = sorted({*weights, *(other for row in weights.values() for other in row)})
     place = {name: i for i, name in enumerate(names)}
     graph: Graph = {i: {} for i in range(len(names))}
@@ -66,7 +67,7 @@ def _louvain(graph: Graph) -> list[set[int]]:
 
 
 def _moved(graph: Graph) -> dict[int, int]:
-    """Each node to the neighbouring group where modularity grows most, until none wants to move."""
+    """Move each node to the neighbouring group where modularity increases most, until no node moves."""
     degree = {node: sum(row.values()) for node, row in graph.items()}
     total = sum(degree.values())
     label = {node: node for node in graph}
@@ -102,7 +103,7 @@ def _folded(graph: Graph, label: Mapping[int, int]) -> Graph:
 
 
 def _separation(graph: Graph, groups: list[set[int]]) -> float:
-    """Modularity as a share of the most it could be with groups of these weights."""
+    """Modularity as a share of its maximum for groups of these weights."""
     total = sum(w for row in graph.values() for w in row.values())
     if total <= TINY:
         return 0.0

@@ -1,7 +1,4 @@
-"""What happens in a node, as plain values: the last of every kind are kept, and whoever watches is told.
-
-Knows no network, no clock but the one handed in, and nothing of what the values mean.
-"""
+"""Events of a node as plain values: the last ones of every kind are kept, and watchers are notified."""
 
 from __future__ import annotations
 
@@ -18,44 +15,44 @@ from pfl_node.jsonable import plain
 
 log = structlog.get_logger(__name__)
 
-# Every kind there is. Each keeps its own last ones, so that a thousand models do not hide the one death.
+# All kinds. The last events of each kind are kept separately, so that many models do not displace one death.
 KINDS: dict[str, str] = {
     "opened": "the port is open: version, address, settings without secrets",
-    "started": "the node has joined and begins: round, samples",
-    "round": "a round is done: its figures, and what the policy says of it",
-    "told": "the policy recorded something: `what`, and what it is",
-    "sent": "a model went out to a peer: `call`, `peer`, `bytes`",
-    "received": "a model came from a peer: `call`, `peer`, `bytes`",
+    "started": "the node has joined and its policy begins: round, samples",
+    "round": "a round is done: its figures, and data of the policy",
+    "told": "the policy recorded an event: `what`, and its data",
+    "sent": "a model was sent to a peer: `call`, `peer`, `bytes`",
+    "received": "a model was received from a peer: `call`, `peer`, `bytes`",
     "refused": "a message of a peer was refused: `call`, `peer`, `reason`, `bytes`",
-    "kept_out": "the guard kept a peer's model from being used: `peer`, `reason`",
-    "quarantined": "a peer's messages were bad: its models are refused for a while: `peer`, `reason`, `seconds`",
-    "given_up": "a round went on without models that had not come in time: `round`, `peers`, `seconds`",
+    "kept_out": "the guard refused a peer's model: `peer`, `reason`",
+    "quarantined": "a peer that sent bad messages is quarantined: `peer`, `reason`, `seconds`",
+    "given_up": "a round continued without models that missed the deadline: `round`, `peers`, `seconds`",
     "failed": "a call to a peer failed: `call`, `peer`, `reason`, `text`",
-    "joined": "a member came, or came back",
-    "suspected": "a member does not answer; it may still refute that",
-    "changed": "a member refuted a suspicion, or has another address or name",
-    "died": "a member did not answer for good",
-    "left": "a member said goodbye",
+    "joined": "a member joined or returned",
+    "suspected": "a member does not answer; it may still refute the suspicion",
+    "changed": "a member refuted a suspicion, or changed its address or name",
+    "died": "a member was declared dead",
+    "left": "a member left",
     "checkpoint": "a checkpoint was written: `round`, `seconds`",
     "checkpoint_failed": "a checkpoint was not written: `error`",
-    "warning": "something an operator should look at: `text`",
+    "warning": "a condition that needs attention: `text`",
     "finished": "the run is over: `how`",
-    "lost": "a watcher was too slow: `count` events are missing here",
+    "lost": "a watcher was too slow: `count` events are missing",
 }
 KEPT = 256  # of each kind
-QUEUE = 512  # events that wait for one watcher
+QUEUE = 512  # events queued for one watcher
 WATCHERS = 32
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 
 
 def nobody(kind: str, data: Mapping[str, Any]) -> None:
-    """Who listens when nobody does."""
+    """The default observer: does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """One thing that happened. Numbers grow by one; time is in seconds since 1970."""
+    """One event. Numbers increase by one; time is in seconds since 1970."""
 
     number: int
     time: float
@@ -63,17 +60,16 @@ class NodeEvent:
     data: Mapping[str, Any]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
         own = {"number": self.number, "time": round(self.time, 3), "kind": self.kind}
         return {**own, "data": plain(self.data)}
 
 
 class TooManyWatchers(Exception):
-    """One more would cost the node too much."""
+    """The limit of watchers is reached."""
 
 
 class Hub:
-    """Everything that happens goes through here, on the event loop."""
+    """All events of a node pass through here, on the event loop."""
 
     def __init__(self, kept: int = KEPT, clock: Callable[[], float] = time.time) -> None:
         self.counts: Counter[str] = Counter()  # by kind, since the start
@@ -85,7 +81,7 @@ class Hub:
         self._listeners: list[Callable[[NodeEvent], None]] = []
 
     def tell(self, kind: str, data: Mapping[str, Any]) -> None:
-        """The data belongs to the hub from now on; a kind that is not in the table is a mistake."""
+        """The hub owns `data` from now on; an unknown kind is a bug."""
         self._number += 1
         event = NodeEvent(self._number, self._clock(), kind, data)
         self._kept[kind].append(event)
@@ -96,22 +92,22 @@ class Hub:
             watch.put(event)
 
     def warn(self, text: str, **data: Any) -> None:
-        """On the log and to those who watch."""
+        """Log a warning, and notify watchers."""
         log.warning(text, **data)
         self.tell("warning", {"text": text, **data})
 
     def listen(self, listener: Callable[[NodeEvent], None]) -> None:
-        """Called at once with all that follows; must be quick and must not raise."""
+        """Called synchronously with every later event; must be fast and must not raise."""
         self._listeners.append(listener)
 
     def recent(self, *, after: int = 0, kinds: Collection[str] = (), last: int | None = None) -> list[NodeEvent]:
-        """What is kept, oldest first. No kinds: all of them."""
+        """The kept events, oldest first. No kinds: all."""
         rings = [ring for kind, ring in self._kept.items() if not kinds or kind in kinds]
         found = sorted((e for ring in rings for e in ring if e.number > after), key=lambda e: e.number)
         return found if last is None else found[max(0, len(found) - last) :]
 
     def watch(self, kinds: Collection[str] = (), limit: int = QUEUE) -> Watch:
-        """What happens from now on, for one watcher: `with hub.watch() as watch: async for event in watch`."""
+        """Later events for one watcher: `with hub.watch() as watch: async for event in watch`."""
         return Watch(self, frozenset(kinds), limit)
 
     @property
@@ -119,14 +115,14 @@ class Hub:
         return len(self._watches)
 
     def close(self) -> None:
-        """Whoever watches gets what is still waiting, and then the end."""
+        """Watchers get what is queued, and then the end."""
         self.closed = True
         for watch in self._watches:
             watch.end()
 
     def enter(self, watch: Watch) -> None:
         if len(self._watches) >= WATCHERS:
-            raise TooManyWatchers(f"{WATCHERS} are watching already")
+            raise TooManyWatchers(f"there are {WATCHERS} watchers already")
         self._watches.add(watch)
 
     def leave(self, watch: Watch) -> None:
@@ -134,7 +130,8 @@ class Hub:
 
 
 class Watch:
-    """A bounded queue between the hub and one watcher. One that is slow loses the oldest, and is told how many."""
+    """A bounded queue between the hub and one watcher. A slow watcher loses the oldest events and gets their
+    number."""
 
     def __init__(self, hub: Hub, kinds: frozenset[str], limit: int) -> None:
         self._hub = hub
@@ -163,7 +160,7 @@ class Watch:
         self._closing.set()
 
     def take(self) -> list[NodeEvent]:
-        """What waits, without waiting for more."""
+        """The queued events, without waiting."""
         self._news.clear()
         found = list(self._queue)
         self._queue.clear()
@@ -174,7 +171,7 @@ class Watch:
         return found
 
     async def pause(self, seconds: float) -> None:
-        """So long, or until the node closes; news may pile up meanwhile."""
+        """Wait this long, or until the node closes; events may accumulate meanwhile."""
         try:
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
@@ -182,7 +179,7 @@ class Watch:
             return
 
     async def some(self) -> list[NodeEvent]:
-        """What happened since the last call, at least one; nothing: the node has closed."""
+        """Events since the last call, at least one; none: the node has closed."""
         while not self._queue and not self._hub.closed:
             self._news.clear()
             await self._news.wait()

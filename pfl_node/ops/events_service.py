@@ -1,4 +1,4 @@
-"""WatchEvents and GetHistory: what a node shows of itself to those who look at it. They change nothing in it."""
+"""The calls WatchEvents and GetHistory, which observe a node. Read-only."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.server import SERVICE
 
-Context = Any  # grpc.aio.ServicerContext; its stubs do not know that write takes what the serializer takes
+Context = Any  # grpc.aio.ServicerContext, whose stubs are wrong about write()
 
 
-OF_ONE = 4  # watchers that a caller may be, where TLS says who it is: there must be room for the operator
-OF_ANY = 16  # callers whom nobody knows, together
+OF_ONE = 4  # watchers per caller that TLS authenticates, so that the operator finds a free slot
+OF_ANY = 16  # watchers of all unauthenticated callers together
 
 
 class WatcherSlots:
-    """Who watches how often."""
+    """Limits the watchers of each caller."""
 
     def __init__(self) -> None:
         self._taken: Counter[str] = Counter()
@@ -35,17 +35,17 @@ class WatcherSlots:
     def one(self) -> Iterator[None]:
         caller = CALLER.get() or ""
         if self._taken[caller] >= (most := OF_ONE if caller else OF_ANY):
-            raise TooManyWatchers(f"{most} of you are watching already")
+            raise TooManyWatchers(f"you have {most} watchers already")
         self._taken[caller] += 1
         try:
             yield
         finally:
             self._taken[caller] -= 1
-            self._taken += Counter()  # those who are at zero are forgotten
+            self._taken += Counter()  # drop zeros
 
 
 class Seen(Protocol):
-    """What there is to see (`ops/observer.py`)."""
+    """What can be observed (`ops/observer.py`)."""
 
     @property
     def hub(self) -> Hub: ...
@@ -60,14 +60,14 @@ def attach_events(endpoint: Endpoint, seen: Seen) -> None:
 
 
 def _handlers(seen: Seen) -> dict[str, Any]:
-    seats = WatcherSlots()
+    slots = WatcherSlots()
 
     async def events(message: bytes, context: Context) -> None:
         request = await _parsed(pb.WatchRequest, message, context)
         kinds = frozenset(request.kinds)
         try:
-            # before the look back, so that nothing falls in between
-            with seats.one(), seen.hub.watch(kinds) as watch:
+            # watch before reading the past, so that no event is missed
+            with slots.one(), seen.hub.watch(kinds) as watch:
                 for event in seen.hub.recent(after=request.after, last=request.last or None, kinds=kinds):
                     await context.write(_event(event))
                 while request.follow and (news := await watch.some()):

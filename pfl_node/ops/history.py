@@ -1,4 +1,4 @@
-"""How a node did, round by round, in a bounded number of points: the more rounds there are, the wider apart."""
+"""Figures of a node by round, in a bounded number of points: the more rounds, the farther apart."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 POINTS = 256
 FIGURES = ("val_loss", "val_accuracy", "test_loss", "test_accuracy", "bytes_sent", "bytes_received")
-TAIL = 8 << 20  # bytes of a journal that are read
+TAIL = 8 << 20  # bytes of the journal that are read
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """After a round: what was measured, and what had moved until then. Time is in seconds since 1970."""
+    """Evaluation after a round, and the bytes transferred so far. Time is in seconds since 1970."""
 
     round: int
     time: float
@@ -32,16 +32,16 @@ class History:
 
     def __init__(self, points: int = POINTS) -> None:
         self._limit = points
-        self._step = 1  # a point every so many rounds
+        self._step = 1  # rounds between points
         self._points: list[HistoryPoint] = []
-        self._newest: HistoryPoint | None = None  # it may lie between two points that are kept
+        self._newest: HistoryPoint | None = None  # may lie between two points
 
     def add(self, row: Mapping[str, Any], time: float) -> None:
-        """A round of the journal. One without figures is no point."""
+        """Add a round of the journal, if it has figures."""
         if (point := _point(row, time)) is None:
             return
         self._newest = point
-        if self._points and point.round <= self._points[-1].round:  # a checkpoint brought the node back
+        if self._points and point.round <= self._points[-1].round:  # the node restarted from a checkpoint
             self._points = [p for p in self._points if p.round < point.round]
         if self._points and point.round < self._points[-1].round + self._step:
             return
@@ -51,13 +51,12 @@ class History:
             self._step *= 2
 
     def since(self, round: int = -1) -> list[HistoryPoint]:
-        """The points after this round."""
         found = [p for p in self._points if p.round > round]
         last = self._newest
         return [*found, last] if last and last.round > max(round, self._points[-1].round) else found
 
     def read(self, journal: Path) -> None:
-        """What an earlier life of the node wrote down. A line that is damaged is left out."""
+        """Load what an earlier process of the node wrote, without damaged lines."""
         for line in tail(journal, TAIL):
             row = _row(line)
             if row.get("event") == "round" and isinstance(row.get("time"), int | float):
@@ -65,7 +64,7 @@ class History:
 
 
 def tail(path: Path, limit: int) -> Iterable[bytes]:
-    """The last whole lines of a file, within so many bytes; nothing when it cannot be read."""
+    """The last complete lines of a file, within `limit` bytes; nothing if it cannot be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

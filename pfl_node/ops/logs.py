@@ -1,4 +1,4 @@
-"""Logs: one event per line on stderr, coloured for people or JSON for programs. stdout stays free for results."""
+"""Logging: one event per line on stderr, coloured text for people or JSON for programs. stdout is for results."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ NOISY = (
     "grpc._cython.cygrpc",
     "uvicorn",
     "uvicorn.error",
-)  # what they say below a warning helps nobody
+)  # logged from warnings on
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound: Any) -> None:
-    """Everything that logs in this process, structlog and logging alike, goes to the stream (None: stderr).
+    """Send all logs of this process, of structlog and logging, to the stream (None: stderr).
 
-    `bound` is part of every event, for example worker=3. May be called again: the last call counts.
+    `bound` is part of every event, for example worker=3. The last call wins.
     """
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[settings.level.upper()]
@@ -49,18 +49,18 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound:
 
 
 def for_people(settings: LogSettings, *streams: TextIO) -> bool:
-    """Not for programs: as the settings say, else as one of the streams is a terminal."""
+    """Text for people rather than JSON: as configured, else if one of the streams is a terminal."""
     return settings.format == "console" or (settings.format == "auto" and any(s.isatty() for s in streams))
 
 
 def as_line(event: str, **facts: Any) -> str:
-    """As a line of the log, for what is said whatever the level."""
+    """A line in the format of the log, for output that does not depend on the level."""
     moment = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     return json.dumps({"timestamp": moment, "level": "info", "event": event, **facts}, ensure_ascii=False)
 
 
 def _shared(people: bool, bound: Mapping[str, Any]) -> list[Processor]:
-    """What structlog's and logging's events go through alike."""
+    """Processors for the events of structlog and logging."""
     stamp = structlog.processors.TimeStamper
 
     def bind(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:  # noqa: ARG001
@@ -82,7 +82,7 @@ def _endings(people: bool, stream: TextIO) -> list[Processor]:
             pad_event_to=0,
             pad_level=False,
             sort_keys=False,
-            exception_formatter=structlog.dev.plain_traceback,  # the pretty one shows local variables
+            exception_formatter=structlog.dev.plain_traceback,  # the default shows local variables
         )
         return [ProcessorFormatter.remove_processors_meta, renderer]
     return [
@@ -94,6 +94,6 @@ def _endings(people: bool, stream: TextIO) -> list[Processor]:
 
 
 def _event_first(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:  # noqa: ARG001
-    """The keys that every line has stand at its beginning."""
+    """Put the keys that every line has first."""
     first = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
     return {**first, **event}

@@ -1,4 +1,4 @@
-"""The event loop of a process: uvloop where there is one."""
+"""The event loop of a process: uvloop if it is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end. One loop per process: grpc.aio does not live with several."""
+    """One loop per process: grpc.aio does not support several."""
     try:
         import uvloop
     except ImportError:

@@ -1,6 +1,7 @@
-"""What can be seen of one node: its events, its history, whom it learns with; and the page, if it serves one.
+"""What can be observed of one node: events, history, and with which peers it learns; also its page, if it serves
+one.
 
-Affinities the parts of a node to the hub. What shows them (page, metrics, command line) only reads.
+Connects the parts of a node to the hub. Page, metrics and command line only read.
 """
 
 from __future__ import annotations
@@ -38,31 +39,29 @@ NEWS: dict[type[News], str] = {
     Died: "died",
     Left: "left",
 }
-LOUD = {"joined": "info", "suspected": "info", "died": "warning", "left": "info"}  # on the log
-LOSSES = frozenset({"loss", "mine"})  # what the guard says of a model besides
-REFUSALS_EVERY = 30.0  # seconds between two lines on the log about one reason
+LOUD = {"joined": "info", "suspected": "info", "died": "warning", "left": "info"}  # level in the log
+LOSSES = frozenset({"loss", "mine"})  # figures of the guard that are only for the journal
+REFUSALS_EVERY = 30.0  # seconds between log lines about one reason
 
 
 class NodeObserver:
-    """One for each node."""
-
     def __init__(self, node: DaemonNode) -> None:
         self.hub = Hub()
         self.history = History()
         self.ties = Affinities()
-        self.rounds = 0  # done in this life
-        self.round_seconds = 0.0  # from the end of one to the end of the next
+        self.rounds = 0  # done by this process
+        self.round_seconds = 0.0  # sum, from the end of a round to the end of the next
         self.checkpoint_at: float | None = None  # seconds since 1970
         self.page: Page | None = None
         self._node = node
         self._round_ended: float | None = None
-        self._refusals: dict[str, tuple[float, int]] = {}  # by reason: told when, and how many since
+        self._refusals: dict[str, tuple[float, int]] = {}  # by reason: time of the last line, and refusals since
         self.tell = self.hub.tell
         self.warn = self.hub.warn
         self.hub.listen(self._hear)
 
     async def open(self) -> None:
-        """The node's port is open; the page's opens now."""
+        """Called when the node's port is open; opens the port of the page."""
         node = self._node
         self.history.read(node.home.journal)
         for newest in list(Checkpoints(node.home.checkpoint).files().values())[:1]:
@@ -93,14 +92,14 @@ class NodeObserver:
             await self.page.close()
 
     def begins(self, policy: Policy, learner: LearnerFacts, journal: Journal) -> None:
-        """The node has joined and its policy begins. The journal also keeps what it was run with."""
+        """The node has joined and its policy begins. The journal also records the settings."""
         node = self._node
         facts = {"node": node.id, "round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
         self.tell("started", facts)
         journal.write("started", {**facts, "settings": without_secrets(node.settings)})
 
     def membership(self, event: News) -> None:
-        """The log has what an operator looks for later; the hub has everything."""
+        """The hub gets every event, the log those that an operator looks for later."""
         member = event.member
         if isinstance(event, Clashed):
             self.hub.warn("another node uses this node's id", address=member.address, id=member.id)
@@ -113,13 +112,13 @@ class NodeObserver:
             getattr(log, LOUD[kind])(kind, peer=member.name, id=member.id, address=member.address)
 
     def guarded(self, event: str, data: Mapping[str, Any]) -> None:
-        """What the node's guard did is in the journal, too. Peers may watch the events: the losses of their models
-        on my data, which the gate goes by, are for the journal only."""
+        """Actions of the guard also go to the journal. Peers may watch the events, so the losses of their models
+        on my data are only in the journal."""
         if self._node.recorder:
             self._node.recorder.write(event, data)
         self.tell(event, {name: value for name, value in data.items() if name not in LOSSES})
         if event == "quarantined":
-            log.warning("a peer is in quarantine", **data)
+            log.warning("a peer is quarantined", **data)
 
     def _hear(self, event: NodeEvent) -> None:
         match event.kind:
@@ -143,7 +142,7 @@ class NodeObserver:
         self.ties.round(event.data, {str(peer): n for peer, n in moved.models_received.items()})
 
     def _refused(self, data: Any) -> None:
-        """A line on the log for every reason, but not for every message: peers decide how many there are."""
+        """Log each reason at most once per interval, because peers control the number of refusals."""
         reason, now = str(data["reason"]), time.monotonic()
         told, since = self._refusals.get(reason, (-REFUSALS_EVERY, 0))
         if now - told < REFUSALS_EVERY:

@@ -1,4 +1,4 @@
-"""What another node tells of itself, taken as far as it has the right shape: peers may say anything. Pure."""
+"""The status that another node reports, validated: peers may send anything. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POINTS = 512  # in one answer
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """One node as it says it is."""
+    """One node according to itself."""
 
     doing: str  # starting, joining, training, done, leaving
     round: int
@@ -34,7 +34,7 @@ class PeerStatus:
     bytes_received: int
     models_waiting: int
     waiting_for: list[str]
-    waiting_left: float | None  # seconds that it waits at most
+    waiting_left: float | None  # seconds to its last deadline
     measured: dict[str, dict[str, float]]  # by split: loss, accuracy
     refused: dict[str, int]  # by reason
     failed_calls: dict[str, int]  # by call and reason
@@ -44,7 +44,7 @@ class PeerStatus:
     learned_from: dict[str, int] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """Without the tables by peer that the swarm's matrix has."""
+        """Without the tables by peer that the swarm's matrix contains."""
         return {k: v for k, v in asdict(self).items() if k not in ("learns_with", "learned_from")}
 
 
@@ -79,7 +79,7 @@ def peer_status(status: pb.Status) -> PeerStatus:
 
 
 def points_of(history: pb.History, after: int) -> list[HistoryPoint]:
-    """Only rounds that go forward."""
+    """Only increasing rounds."""
     found: list[HistoryPoint] = []
     for point in list(history.points)[:POINTS]:
         figures = {name: point.figures[name] for name in FIGURES if name in point.figures}

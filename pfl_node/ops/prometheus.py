@@ -1,6 +1,6 @@
-"""A node's figures for Prometheus: one table of what there is, read when somebody scrapes.
+"""The metrics of a node for Prometheus: one table, read at each scrape.
 
-A peer's own series are there while it is a member; the totals keep what it moved.
+Series of a peer exist while it is a member; the totals include former peers.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 STATES = ("starting", "joining", "training", "done", "leaving")
 Labels = tuple[str, ...]
-Samples = Iterable[tuple[Labels, float]]  # the values of the labels, and the figure
+Samples = Iterable[tuple[Labels, float]]  # label values and sample
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One metric: what it is called, how it is labelled, and where it is read."""
+    """One metric: name, labels, help, and how to read it."""
 
     name: str
     kind: Literal["counter", "gauge", "info", "summary"]
     labels: Labels
     help: str
-    read: Callable[[Any], Samples]  # of a DaemonNode; its type is not known yet where the table below is
+    read: Callable[[Any], Samples]  # argument: a Node
 
     @property
     def exported(self) -> str:
-        """With the ending that Prometheus' conventions ask for."""
+        """With the suffix of Prometheus' conventions."""
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
 
 def registry_of(node: DaemonNode) -> CollectorRegistry:
-    """A registry of the node's own: many nodes live in one process."""
+    """A registry per node, because one process may run many nodes."""
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     registry = CollectorRegistry()
@@ -84,9 +84,6 @@ def _family(figure: Figure, node: DaemonNode) -> Any:
             case _:
                 family.add_metric(labels, value)
     return family
-
-
-# -- where they are read ---------------------------------------------------------------------------------------
 
 
 def _one(value: float | None) -> Samples:
@@ -187,71 +184,71 @@ def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[DaemonNode], 
 
 N = "pfl_node_"
 FIGURES = (
-    Figure(N + "build", "info", ("version", "python"), "What runs here.",
+    Figure(N + "build", "info", ("version", "python"), "Versions of pfl-node and Python.",
            lambda _: [((__version__, platform.python_version()), 1.0)]),
-    Figure("pfl_node", "info", ("id", "name", "run", "policy", "task", "address"), "Who this node is.", _identity),
-    Figure(N + "uptime_seconds", "gauge", (), "Since the node was made.",
+    Figure("pfl_node", "info", ("id", "name", "run", "policy", "task", "address"), "Identity.", _identity),
+    Figure(N + "uptime_seconds", "gauge", (), "Time since the node was created.",
            lambda n: _one(time.monotonic() - n.started)),
-    Figure(N + "state", "gauge", ("state",), "1 for the state the node is in, 0 for the others.", _state),
-    Figure(N + "round", "gauge", (), "The round the node is in.",
+    Figure(N + "state", "gauge", ("state",), "1 for the current state, 0 for the others.", _state),
+    Figure(N + "round", "gauge", (), "Current round.",
            lambda n: _one(n.policy.round if n.policy else 0)),
-    Figure(N + "planned_rounds", "gauge", (), "After so many rounds it ends; absent: it has no end.",
+    Figure(N + "planned_rounds", "gauge", (), "Number of rounds after which the node stops; absent: unlimited.",
            lambda n: _one(n.settings.rounds)),
-    Figure(N + "rounds", "counter", (), "Rounds done in this life.", lambda n: _one(n.node_observer.rounds)),
-    Figure(N + "round_duration_seconds", "summary", (), "From the end of one round to the end of the next.",
+    Figure(N + "rounds", "counter", (), "Rounds done by this process.", lambda n: _one(n.node_observer.rounds)),
+    Figure(N + "round_duration_seconds", "summary", (), "From the end of a round to the end of the next.",
            lambda n: _one(n.node_observer.round_seconds)),
-    Figure(N + "loss", "gauge", ("split",), "Of the personal model, when it was last measured; lower is better.",
+    Figure(N + "loss", "gauge", ("split",), "Loss of the personal model at its last evaluation; lower is better.",
            _measured("loss")),
-    Figure(N + "accuracy_ratio", "gauge", ("split",), "Of the personal model, when it was last measured; 0 to 1.",
+    Figure(N + "accuracy_ratio", "gauge", ("split",), "Accuracy of the personal model at its last evaluation.",
            _measured("accuracy")),
-    Figure(N + "learning_seconds", "counter", (), "Spent on training and scoring, waiting for a turn included.",
+    Figure(N + "learning_seconds", "counter", (), "Time of training and scoring, including queueing.",
            lambda n: _one(n.work.seconds)),
-    Figure(N + "worked_models", "counter", ("work",), "Models trained, scored for others or the policy, measured.",
+    Figure(N + "worked_models", "counter", ("work",), "Models trained, scored for peers or the policy, evaluated.",
            _by(lambda n: n.work.models)),
-    Figure(N + "models", "counter", ("direction",), "Models and parts of models that moved: sent, received.",
+    Figure(N + "models", "counter", ("direction",), "Models and parts of models sent and received.",
            _models),
-    Figure(N + "transferred_bytes", "counter", ("direction",), "Bytes of models: sent, received.", _bytes),
+    Figure(N + "transferred_bytes", "counter", ("direction",), "Bytes of models sent and received.", _bytes),
     Figure(N + "peer_models", "counter", ("peer", "direction"), "Models by peer, while it is a member.",
            _peer_models),
     Figure(N + "peer_transferred_bytes", "counter", ("peer", "direction"),
            "Bytes of models by peer, while it is a member.", _peer_bytes),
     Figure(N + "peer_present", "gauge", ("peer", "name", "state"),
-           "1 for every other node of the run that is there.", _peer_names),
-    Figure(N + "peer_round", "gauge", ("peer",), "The round another node is in, as it tells.", _peer_rounds),
-    Figure(N + "waiting_models", "gauge", ("where",), "Models that wait for the policy: inbox, shelves.",
+           "1 for every other present node of the run.", _peer_names),
+    Figure(N + "peer_round", "gauge", ("peer",), "Round of another node, as it reports.", _peer_rounds),
+    Figure(N + "waiting_models", "gauge", ("where",), "Models that wait for the policy: inbox, shelves (rounds).",
            _waiting),
-    Figure(N + "awaited_peers", "gauge", (), "Peers whose models a round is waiting for.",
+    Figure(N + "awaited_peers", "gauge", (), "Peers whose models the current round awaits.",
            lambda n: _one(len(n.driver.waits.peers) if n.driver else 0)),
-    Figure(N + "deadline_seconds", "gauge", (), "How long these may still take; absent: nobody is waited for.",
+    Figure(N + "deadline_seconds", "gauge", (), "Time until the last deadline of these peers; absent: none.",
            lambda n: _one(n.driver.waits.left(time.monotonic()) if n.driver else None)),
-    Figure(N + "given_up_models", "counter", (), "Models that a round went on without, as they came too late.",
+    Figure(N + "given_up_models", "counter", (), "Models that missed the deadline of their round.",
            lambda n: _one(n.recorder.given_up if n.recorder else 0)),
-    Figure(N + "answered_calls", "counter", ("call", "outcome"), "Calls of peers: ok, or why they were refused.",
+    Figure(N + "answered_calls", "counter", ("call", "outcome"), "Calls of peers: ok, or the reason of refusal.",
            _served),
     Figure(N + "refused_messages", "counter", ("reason",), "Messages of peers that were refused.",
            _by(lambda n: n.host.refused)),
-    Figure(N + "kept_out_models", "counter", ("reason",), "Models of peers that the guard kept from being used.",
+    Figure(N + "kept_out_models", "counter", ("reason",), "Models of peers that the guard refused.",
            _by(lambda n: n.guard.refused)),
-    Figure(N + "quarantined_peers", "gauge", (), "Peers whose models are refused for a while.",
+    Figure(N + "quarantined_peers", "gauge", (), "Peers that are quarantined.",
            lambda n: _one(len(n.guard.quarantined(time.monotonic())))),
-    Figure(N + "dp_epsilon", "gauge", (), "Spent by training with DP-SGD so far; absent: that is off.",
+    Figure(N + "dp_epsilon", "gauge", (), "Epsilon spent by DP-SGD; absent: off.",
            lambda n: _one(n.privacy.account.epsilon if n.settings.privacy.dp else None)),
-    Figure(N + "oracle_epsilon", "gauge", ("peer",), "Of all answers about models of a peer, while a member.",
+    Figure(N + "oracle_epsilon", "gauge", ("peer",), "Epsilon of all answers to a peer, while it is a member.",
            _oracle),
-    Figure(N + "waiting_bytes", "gauge", (), "Bytes of models that wait or are on their way.",
+    Figure(N + "waiting_bytes", "gauge", (), "Bytes of models that wait or are being received.",
            lambda n: _one(n.mailbox.size)),
     Figure(N + "failed_calls", "counter", ("call", "reason"), "Calls to peers that failed.", _failed),
-    Figure(N + "members", "gauge", ("state",), "Nodes this one knows, itself included, of all runs.", _members),
+    Figure(N + "members", "gauge", ("state",), "Known nodes of all runs, including this one.", _members),
     Figure(N + "membership_actions", "counter", ("action",), "Packets, calls and changes of the membership.",
            _by(lambda n: n.membership.counters)),
     Figure(N + "membership_health", "gauge", (),
-           "0 is well; higher: this process is slow and judges others later.",
+           "SWIM health score: 0 is healthy; if higher, this process is slow.",
            lambda n: _one(n.membership.health)),
     Figure(N + "checkpoints", "counter", ("outcome",), "Checkpoints written and failed.", _checkpoints),
-    Figure(N + "checkpoint_age_seconds", "gauge", (), "Since the last one was written; absent: there is none.",
+    Figure(N + "checkpoint_age_seconds", "gauge", (), "Time since the last checkpoint; absent: none.",
            _checkpoint_age),
     Figure(N + "certificate_expiry_timestamp_seconds", "gauge", (),
-           "When this node's certificate expires, since 1970; absent: there is no TLS.", _expiry),
-    Figure(N + "events", "counter", ("kind",), "Events, by kind.", _by(lambda n: n.node_observer.hub.counts)),
-    Figure(N + "watchers", "gauge", (), "Current watchers.", lambda n: _one(n.node_observer.hub.watchers)),
+           "Expiry of this node's certificate; absent: no TLS.", _expiry),
+    Figure(N + "events", "counter", ("kind",), "Events by kind.", _by(lambda n: n.node_observer.hub.counts)),
+    Figure(N + "watchers", "gauge", (), "Watchers of the events.", lambda n: _one(n.node_observer.hub.watchers)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A node's answer to "how are you": the fields of the proto, and the rest as JSON."""
+"""The status of a node: the fields of the protocol buffer, and details as JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def status_of(node: DaemonNode) -> Status:
 
 
 def facts_of(status: Status) -> dict[str, Any]:
-    """One flat table of what a status says, for JSON; what is not known is left out."""
+    """A status as one flat table of JSON values."""
     names = ("id", "name", "role", "run", "address", "state", "round", "policy", "task", "uptime")
     facts = {name: getattr(status, name) for name in names}
     facts["rounds"] = status.rounds if status.HasField("rounds") else None
@@ -49,7 +49,7 @@ def facts_of(status: Status) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What went over the wire so far, whoever called."""
+    """Data transferred so far, in calls of both sides."""
 
     sent: int  # bytes
     received: int
@@ -70,7 +70,7 @@ class Moved:
 
 
 def details_of(node: DaemonNode) -> dict[str, Any]:
-    """Plain values only, as JSON has them."""
+    """JSON values only."""
     moved = Moved.of(node)
     details: dict[str, Any] = {
         "peers": len(node.peers()),

@@ -1,6 +1,6 @@
-"""The swarm as one node sees it: asks the others how they are, but only when somebody wants to know.
+"""The swarm as one node sees it: queries the other nodes, but only while somebody watches.
 
-Peers are believed as far as what they say has the right shape. Ten watchers cost as much as one.
+Answers of peers are validated. Ten watchers cost as much as one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ from pfl_node.types import PeerId
 if TYPE_CHECKING:
     from pfl_node.daemon.assemble import DaemonNode
 
-ASKED = 256  # nodes at most
+ASKED = 256  # nodes queried at most
 AT_ONCE = 8
-PATIENCE = 4.0  # seconds for one answer
-LONGEST = 6.0  # seconds for all of them
-SHOWN = 512  # members, those who are gone included
+PATIENCE = 4.0  # seconds per answer
+LONGEST = 6.0  # seconds for all answers
+SHOWN = 512  # members, including those that are gone
 
 
 class SwarmView:
-    """`look` and `history` may be called as often as one likes."""
-
     def __init__(self, node: DaemonNode, *, clock: Any = time.monotonic) -> None:
         self._node = node
         self._clock = clock
@@ -38,14 +36,14 @@ class SwarmView:
         self._looked: float | None = None
         self._looking = asyncio.Lock()
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._sights: dict[str, PeerStatus] = {}
+        self._statuses: dict[str, PeerStatus] = {}
         self._heard: dict[str, float] = {}
         self._errors: dict[str, str] = {}
         self._points: dict[str, list[HistoryPoint]] = {}
         self._view: dict[str, Any] = {}
 
     async def look(self) -> dict[str, Any]:
-        """The swarm as plain values, not older than the settings say."""
+        """The swarm as JSON values, at most as old as the settings allow."""
         async with self._looking:
             now = self._clock()
             if self._looked is None or now - self._looked >= self._every * 0.9:
@@ -55,12 +53,10 @@ class SwarmView:
         return self._view
 
     async def history(self) -> dict[str, Any]:
-        """The curves of all nodes that were heard of."""
+        """The curves of all nodes that answered."""
         await self.look()
         mine = {str(self._node.id): self._node.node_observer.history.since()}
         return {"nodes": {id: [p.plain() for p in points] for id, points in {**self._points, **mine}.items()}}
-
-    # -- asking --------------------------------------------------------------------------------------------
 
     async def _ask_all(self) -> None:
         self._forget(except_for={m.id for m in self._members()})
@@ -83,31 +79,29 @@ class SwarmView:
                 return
         self._errors.pop(peer, None)
         self._heard[peer] = self._clock()
-        sight = peer_status(status)
-        if known and sight.round < known[-1].round:  # it went back to its checkpoint
+        status_seen = peer_status(status)
+        if known and status_seen.round < known[-1].round:  # it restarted from a checkpoint
             known.clear()
         known.extend(points_of(history, after))
-        self._sights[peer] = sight
+        self._statuses[peer] = status_seen
 
     def _forget(self, except_for: set[str]) -> None:
-        for table in (self._sights, self._heard, self._errors, self._points):
+        for table in (self._statuses, self._heard, self._errors, self._points):
             for peer in [p for p in table if p not in except_for]:
                 del table[peer]
 
-    # -- telling -------------------------------------------------------------------------------------------
-
     def _members(self) -> list[Member]:
-        """Those of my run and the bootstraps, whoever is present first."""
+        """Nodes of this run and bootstraps, present ones first."""
         run = self._node.settings.run
         known = [m for m in self._node.membership.members() if m.role != "node" or m.run == run]
         return sorted(known, key=lambda m: (not m.state.present, m.name, m.id))[:SHOWN]
 
     def _compose(self) -> dict[str, Any]:
         node, members = self._node, self._members()
-        sights = {**self._sights, str(node.id): peer_status(status_of(node))}
+        statuses = {**self._statuses, str(node.id): peer_status(status_of(node))}
         ids = {m.id for m in members if m.role == "node"}
-        lately = _among(ids, {id: s.learns_with for id, s in sights.items()})
-        heads = {id: s.head for id, s in sights.items() if s.head is not None and id in ids}
+        lately = _among(ids, {id: s.learns_with for id, s in statuses.items()})
+        heads = {id: s.head for id, s in statuses.items() if s.head is not None and id in ids}
         present = {m.id for m in members if m.state.present and m.role == "node"}
         found = find_clusters({id: row for id, row in lately.items() if id in present})
         return {
@@ -115,25 +109,25 @@ class SwarmView:
             "me": node.id,
             "run": node.settings.run,
             "every": self._every,
-            "nodes": [self._told(m, sights.get(m.id)) for m in members],
+            "nodes": [self._row(m, statuses.get(m.id)) for m in members],
             "ties": {
                 "lately": lately,
-                "total": _among(ids, {id: s.learned_from for id, s in sights.items()}),
+                "total": _among(ids, {id: s.learned_from for id, s in statuses.items()}),
             },
             "clusters": _grouped(heads) or _by_ties(found),
         }
 
-    def _told(self, member: Member, sight: PeerStatus | None) -> dict[str, Any]:
+    def _row(self, member: Member, status_seen: PeerStatus | None) -> dict[str, Any]:
         mine = member.id == self._node.id
         heard = self._heard.get(member.id)
         return {
-            **(sight.plain() if sight else {}),
+            **(status_seen.plain() if status_seen else {}),
             "id": member.id,
             "name": member.name,
             "address": self._node.address if mine else member.address,
             "role": member.role,
             "state": str(member.state),
-            "round": max(member.round, sight.round) if sight else member.round,
+            "round": max(member.round, status_seen.round) if status_seen else member.round,
             "me": mine,
             "heard": 0.0 if mine else None if heard is None else round(self._clock() - heard, 1),
             "error": self._errors.get(member.id),
@@ -141,12 +135,12 @@ class SwarmView:
 
 
 def in_turn(others: Mapping[PeerId, str], heard: Mapping[str, float]) -> list[tuple[PeerId, str]]:
-    """Those not heard of for longest come first: a busy machine may leave no time for all."""
+    """Least recently heard first: a busy machine may leave no time for all."""
     return sorted(others.items(), key=lambda one: heard.get(one[0], float("-inf")))
 
 
 def _among(ids: set[str], rows: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """What they say of each other; of strangers nothing is believed."""
+    """What nodes report about each other; entries about unknown ids are dropped."""
     return {
         id: {peer: w for peer, w in row.items() if peer in ids and peer != id}
         for id, row in rows.items()
@@ -159,7 +153,7 @@ def _by_ties(found: Clusters) -> dict[str, Any]:
 
 
 def _grouped(heads: Mapping[str, int]) -> dict[str, Any] | None:
-    """Who chose the same head learns together, whoever the models come from."""
+    """Nodes that chose the same head learn together."""
     numbers = sorted(set(heads.values()))
     if not numbers:
         return None

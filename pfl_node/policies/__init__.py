@@ -1,4 +1,4 @@
-"""The algorithms a node can follow, by name. A new one is a file and a line in POLICIES."""
+"""The algorithms by name. A new one is a file and a line in POLICIES."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def knobs_of(name: str) -> set[str]:
 
 
 def load_policy(name: str) -> type[Policy]:
-    """A policy of the table, of a file (`path/file.py:Class`) or of a module (`package.module:Class`)."""
+    """A policy of the table, a file (`path/file.py:Class`) or a module (`package.module:Class`)."""
     if name in POLICIES:
         return POLICIES[name]
     if ":" not in name:
@@ -84,9 +84,9 @@ def load_policy(name: str) -> type[Policy]:
 
 
 def configure(cls: type[Policy], options: Mapping[str, Any]) -> PolicyConfig:
-    """The knobs of a policy, checked; a mistake is one line that says which and what is allowed."""
+    """Validate the knobs of a policy; an error is one line that names the knob and its range."""
     for name, field in cls.Config.model_fields.items():
-        if isinstance(options.get(name), bool) and field.annotation in NUMBERS:  # true would count as 1
+        if isinstance(options.get(name), bool) and field.annotation in NUMBERS:  # pydantic would accept true as 1
             raise ConfigError(f"policy.{name} = {options[name]!r}: it is a number ({field.description})")
     try:
         return cls.Config.model_validate(dict(options))

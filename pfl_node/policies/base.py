@@ -1,6 +1,6 @@
-"""What every policy has. A policy is one algorithm seen from one node: plain coroutines that await steps.
+"""The base class of policies. A policy is one algorithm as seen by one node: coroutines that await steps.
 
-It touches no network, no clock, no torch, no disk; chance comes from its own `rng`, time from `Sleep`.
+It does no I/O and reads no clock; random numbers come from its own `rng`, time from `Sleep`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pfl_node.types import Eval, Offer, Part, PeerId
 
 
 class PolicyConfig(BaseModel):
-    """The knobs of a policy; unknown ones are refused."""
+    """The knobs of a policy; unknown ones are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -27,24 +27,23 @@ class PolicyConfig(BaseModel):
 class Policy(ABC):
     """Entry points: `main`, and for push protocols `on_model`.
 
-    `main` runs beside the handlers; the handlers (`on_model`, `on_quiet`) run one after the other. A switch
-    between the two happens only at an `await`, so plain attributes need no lock. The run ends when `main`
-    returns.
+    `main` runs concurrently with the handlers; the handlers (`on_model`, `on_quiet`) run one at a time. Control
+    switches only at an `await`, so plain attributes need no lock. The run ends when `main` returns.
     """
 
     class Config(PolicyConfig):
         pass
 
     cfg: Any  # an instance of the class's own Config
-    claim: float | None = None  # `aggregate.claim`, for those who put together what peers say without `Average`
-    discreet: bool = False  # `privacy` is on: how others' models do on my data must not travel with my own
-    keeps: ClassVar[tuple[str, ...]] = ()  # attributes that survive a restart, besides model, round and rng
-    solitary: ClassVar[bool] = False  # needs no peers and does not wait for them
-    takes: ClassVar[tuple[Part, ...]] = ("model",)  # what peers may push to it; anything else is refused
-    serves: ClassVar[tuple[Part, ...]] = ("model", "core", "head", "predictions")  # what peers may fetch of mine
-    oracular: ClassVar[bool] = False  # it is told its true cluster, so only a lab can run it
-    lockstep: ClassVar[bool] = False  # rounds are the swarm's, not my own: a late node starts at the current one
-    late: ClassVar[bool] = False  # its Gather also brings what came too late for an earlier round
+    claim: float | None = None  # `aggregate.claim`, for policies that aggregate without `Average`
+    discreet: bool = False  # `privacy` is on: do not send scores of other models on my data
+    keeps: ClassVar[tuple[str, ...]] = ()  # attributes that are checkpointed, besides model, round and rng
+    solitary: ClassVar[bool] = False  # needs no peers
+    takes: ClassVar[tuple[Part, ...]] = ("model",)  # parts that peers may push
+    serves: ClassVar[tuple[Part, ...]] = ("model", "core", "head", "predictions")  # parts that peers may fetch
+    oracular: ClassVar[bool] = False  # gets its true cluster, so only a lab can run it
+    lockstep: ClassVar[bool] = False  # all nodes share the rounds: a late node starts at the current one
+    late: ClassVar[bool] = False  # its Gather also returns models that arrived too late for an earlier round
 
     def __init__(
         self,
@@ -61,22 +60,23 @@ class Policy(ABC):
         self.me = me
         self.cfg = cfg
         self.model = model  # my personal model
-        self.rounds = rounds  # None: until somebody stops the node
-        self.seed = seed  # the run's: the same on every node
+        self.rounds = rounds  # None: until the node is stopped
+        self.seed = seed  # of the run: the same on every node
         self.rng = rng  # my own
-        self.samples = samples  # that I train on
-        self.truth = truth  # my true cluster; None unless the policy is oracular and a lab runs it
-        self.round = 0  # the round I am in; a restarted or late node begins above zero
+        self.samples = samples  # training samples
+        self.truth = truth  # my true cluster; None unless the policy is oracular
+        self.round = 0  # current round; a restarted or late node begins above zero
 
     @abstractmethod
     async def main(self) -> None:
         """The algorithm."""
 
     async def on_model(self, offer: Offer) -> None:
-        """A model was pushed without a round. Not overridden: it waits in the inbox for a Receive."""
+        """Called with a model that was pushed without a round. If not overridden, models wait in the inbox for
+        Receive."""
 
     async def on_quiet(self) -> None:
-        """Nothing was pushed for `quiet_after` seconds; go on with less than you waited for."""
+        """Called after `quiet_after` seconds without a pushed model; continue with fewer models."""
 
     @property
     def quiet_after(self) -> float | None:
@@ -85,22 +85,22 @@ class Policy(ABC):
 
     @property
     def more(self) -> bool:
-        """Are there rounds left?"""
+        """Whether rounds are left."""
         return self.rounds is None or self.round < self.rounds
 
     def remaining(self) -> Iterator[int]:
-        """The rounds left, keeping `self.round` up to date."""
+        """The remaining rounds; keeps `self.round` up to date."""
         while self.more:
             yield self.round
             self.round += 1
 
     def snapshot(self) -> dict[str, Any]:
-        """What a checkpoint holds; taken at a Report, when the state is whole."""
+        """The content of a checkpoint; taken at a Report, when the state is consistent."""
         kept = {name: _copied(getattr(self, name)) for name in self.keeps}
         return {"model": self.model, "round": self.round, "rng": self.rng.getstate(), "kept": kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a snapshot; called before `main`. The round it was taken in is done."""
+        """Continue after the round of a snapshot; called before `main`."""
         self.model = state["model"]
         self.round = state["round"] + 1
         self.rng.setstate(state["rng"])
@@ -110,12 +110,12 @@ class Policy(ABC):
 
     @classmethod
     def pushes(cls) -> bool:
-        """Does the inbox go to `on_model`?"""
+        """Whether pushed models go to `on_model`."""
         return cls.on_model is not Policy.on_model
 
 
 def _copied(value: Any) -> Any:
-    """Containers are copied, so that a snapshot does not change afterwards; models are immutable."""
+    """Copy containers, so that a snapshot does not change later; models are immutable."""
     if isinstance(value, dict):
         same = copy(value)
         for key, item in value.items():
@@ -129,5 +129,5 @@ def _copied(value: Any) -> Any:
 
 
 def by_loss(scores: Sequence[Eval]) -> list[int]:
-    """The indices of the scores, lowest loss first; a loss that is not a number comes last."""
+    """The indices of the scores, lowest loss first, NaN last."""
     return sorted(range(len(scores)), key=lambda i: (isnan(scores[i].loss), scores[i].loss))

@@ -1,4 +1,4 @@
-"""`deprl`: a core that all share, a head that nobody else ever sees. The letters are the paper's, figure 1."""
+"""`deprl`: a shared core and a private head. Letters refer to the paper's figure 1."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Deprl(El):
         self.model = await Train(self.model, only="core", steps=self.cfg.core_steps or None)  # c
 
     async def mix(self, t: int, near: Near) -> None:
-        # paper: a fixed graph and its weights; here: el's graph and the plain mean, as in Trinca 2024, because the
-        # two can then be compared
+        # paper: a fixed graph and its weights; here: el's graph and the plain mean, as in Trinca 2024, so that
+        # the two can be compared
         offers = await self.exchange(t, near, self.model.core)
         core = await Average(self.model.core, [o.model for o in offers])  # d
         self.model = core + self.model.head

@@ -1,5 +1,4 @@
-"""`dpsgd`: everybody averages with the same neighbours in every round. The numbers are lines of the paper's
-Algorithm 1."""
+"""`dpsgd`: average with the same neighbours in every round. Line numbers refer to the paper's Algorithm 1."""
 
 from __future__ import annotations
 
@@ -44,11 +43,11 @@ class Dpsgd(Lockstep):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.met = {self.me}  # one that dies keeps its place in the sorted list
+        self.met = {self.me}  # a dead node keeps its position in the sorted list
         self.graph: Graph = {}
 
     async def near(self, t: int) -> Near:
-        # paper: nobody comes or goes; here: the drawn graphs close around who is gone, a file's has a hole there
+        # paper: static membership; here: generated graphs close around a missing node, a graph file does not
         alive = {self.me, *await Peers()}
         self.met |= alive
         self.graph = self.cfg.graph_of(alive, self.met, self.seed)
@@ -59,14 +58,14 @@ class Dpsgd(Lockstep):
 
     async def mix(self, t: int, near: Near) -> None:
         # paper: average (4), then a gradient step (5); here: training, then the average, as in Trinca 2024, 2.2,
-        # because one exchange then serves as many steps as one likes
+        # so that one exchange serves any number of steps
         offers = await self.exchange(t, near, self.model)
-        mine = max(len(self.graph.get(self.me, ())), len(near.of), len(offers))  # some late, of old neighbours
+        mine = max(len(self.graph.get(self.me, ())), len(near.of), len(offers))  # some are late, of old neighbours
         w = [metropolis_hastings(mine, len(self.graph.get(o.sender, ()))) for o in offers]
         self.model = await Average(self.model, [o.model for o in offers], weights=w, own=1 - sum(w))  # 4
 
 
 def metropolis_hastings(d_i: int, d_j: int) -> float:
-    """The weight of an edge between nodes of these degrees. What a node's edges leave, and what did not come over
-    them, is its own: so the weights of each node sum to 1, and over both ends of an edge they are equal."""
+    """The weight of an edge between nodes of these degrees. A node keeps the remaining weight, including that of
+    models that did not arrive, so the weights of each node sum to 1 and are symmetric."""
     return 1 / (1 + max(d_i, d_j))

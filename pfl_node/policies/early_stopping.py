@@ -1,5 +1,4 @@
-"""Early stopping for the gossip and pull family: a node's own validation data say when it has learnt enough. Knows
-nothing of how models travel."""
+"""Early stopping for the gossip and pull policies, based on a node's own validation data."""
 
 from __future__ import annotations
 
@@ -27,16 +26,16 @@ class Patient(Policy):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.recent: list[float] = []  # the validation accuracies of the window
-        self.best: tuple[float, int, Model] | None = None  # the highest average, its round, the model of then
-        self.last: int | None = None  # the round I stopped in
+        self.recent: list[float] = []  # validation accuracies of the window
+        self.best: tuple[float, int, Model] | None = None  # the highest average, its round and model
+        self.last: int | None = None  # the round in which I stopped
 
     async def judge(self) -> None:
-        """After a round's training, before its Report: is it enough? Then back to the best model."""
+        """After a round's training, before its Report: decide whether to stop; if so, restore the best model."""
         if self.cfg.patience is None or not self.judging:
             return
         (score,) = await Score([self.model], split="val")
-        # paper: accuracy; here: the loss where labels are no classes, because there is no accuracy then
+        # paper: accuracy; here: the loss if labels are not classes, because there is no accuracy
         good = -score.loss if isnan(score.accuracy) else score.accuracy
         if isnan(good):
             return
@@ -50,7 +49,7 @@ class Patient(Policy):
 
     @property
     def judging(self) -> bool:
-        """Do the rounds count by now?"""
+        """Whether the current rounds count."""
         return True
 
     @property
@@ -59,5 +58,5 @@ class Patient(Policy):
 
     @property
     def more(self) -> bool:
-        """The round in which it stops is still to be reported."""
+        """The round in which the node stops is still reported."""
         return super().more if self.last is None else self.round <= self.last

@@ -1,4 +1,4 @@
-"""A graph from a user's file, an edge `a b` a line. Knows how it is written, not who takes part."""
+"""A graph from a user's file, with one edge `a b` per line."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pfl_node.errors import ConfigError
 from pfl_node.policies.topology import Graph
 from pfl_node.types import PeerId
 
-PLACE = re.compile(r"[0-9]{1,6}")  # an id is longer, or has letters
+PLACE = re.compile(r"[0-9]{1,6}")  # ids are longer or contain letters
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Who is beside whom. All nodes are named by their ids, or all by their places in the sorted list of ids."""
+    """The neighbours of each node. All nodes are named by id, or all by position in the sorted list of ids."""
 
     near: dict[str, tuple[str, ...]]
     places: bool
 
     def graph(self, everybody: Sequence[PeerId]) -> Graph:
-        """In ids. An id need not be there; a place that the list does not have is left out."""
+        """The graph in ids. Ids need not exist; positions beyond the list are dropped."""
         names = {str(i): p for i, p in enumerate(sorted(everybody))}
         if not self.places:
             names = {name: PeerId(name) for name in self.near}
@@ -30,7 +30,6 @@ class Edges:
 
 
 def read_edges(path: str) -> Edges:
-    """Raises ConfigError with the file and the line."""
     try:
         text = Path(path).read_text("utf-8-sig")
     except (OSError, ValueError) as error:
@@ -40,20 +39,20 @@ def read_edges(path: str) -> Edges:
 
 
 def parse_edges(text: str, name: str) -> Edges:
-    """Empty lines are skipped, and what follows a #. An edge counts once, however often it is named."""
+    """Empty lines and comments after # are skipped. Duplicate edges count once."""
     near: dict[str, set[str]] = {}
-    kinds: dict[bool, int] = {}  # are they places, and where that was first seen
+    kinds: dict[bool, int] = {}  # positions or ids, and the line where each was first seen
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         where = f"graph file {name!r}, line {number}"
         if len(words) != 2:
-            raise ConfigError(f"{where}: {' '.join(words)!r} is no edge; write two nodes, such as 0 1")
+            raise ConfigError(f"{where}: {' '.join(words)!r} is not an edge; write two nodes, such as 0 1")
         for word in words:
             kinds.setdefault(bool(PLACE.fullmatch(word)), number)
         if len(kinds) == 2:
-            hint = f"line {kinds[True]} has a place, line {kinds[False]} an id; name all nodes in one way"
+            hint = f"line {kinds[True]} has a position, line {kinds[False]} an id; use one kind for all nodes"
             raise ConfigError(f"{where}: {hint}")
         a, b = (str(int(word)) if kinds.keys() == {True} else word for word in words)
         if a == b:
@@ -61,5 +60,5 @@ def parse_edges(text: str, name: str) -> Edges:
         near.setdefault(a, set()).add(b)
         near.setdefault(b, set()).add(a)
     if not near:
-        raise ConfigError(f"graph file {name!r} has no edge; write one a line, such as 0 1")
+        raise ConfigError(f"graph file {name!r} has no edges; write one per line, such as 0 1")
     return Edges({a: tuple(sorted(bs)) for a, bs in sorted(near.items())}, places=True in kinds)

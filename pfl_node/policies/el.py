@@ -1,4 +1,4 @@
-"""`el`: epidemic learning. Everybody averages with the neighbours of a graph that is new every round."""
+"""`el`: epidemic learning. Nodes average with their neighbours in a graph that is new in every round."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class El(Lockstep):
         )
 
     async def near(self, t: int) -> Near:
-        # paper: an oracle hands out the graph; here: each node draws it from the run's seed, as none is special
-        # paper: nobody knows who picked it; here: all do, because nobody should wait for what will not come
+        # paper: an oracle distributes the graph; here: each node derives it from the run's seed
+        # paper: nodes do not know who chose them; here: they do, to avoid waiting for models that will not come
         peers, drawn = await Peers(), {"degree": self.cfg.degree, "seed": self.seed, "round": t}
         if self.cfg.graph == "own":
             return Near(recipients(self.me, peers, **drawn), senders(self.me, peers, **drawn))
@@ -31,6 +31,6 @@ class El(Lockstep):
 
     @property
     def others(self) -> bool:
-        """Where each picks for itself, one that knows of other nodes than I do may pick me too. In the shared
-        graph it is no neighbour, and only neighbours are in the mean: nobody else can push a model into it."""
+        """If each node chooses for itself, a node with another view of the membership may choose me too. In the
+        shared graph only neighbours are averaged, so that no other node can push a model into the mean."""
         return bool(self.cfg.graph == "own")

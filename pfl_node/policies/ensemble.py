@@ -1,6 +1,6 @@
-"""One teacher from the predictions of many: the weighting schemes of Eriksson 2022, section 3.1. Pure; numpy only.
+"""Aggregate the predictions of many clients into one teacher: the weighting schemes of Eriksson 2022, section 3.1.
 
-Predictions that are no probabilities are left out before anything else: a bad peer must not spoil the teacher.
+Predictions that are not probabilities are excluded first. Pure; numpy only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pfl_node.predictions import counts, novelty, outputs, pack
 How = Literal["w0", "w1", "w2"]
 Array = npt.NDArray[np.float64]
 
-SLACK = 0.05  # how far from one a row may sum: a rough encoding on the wire takes its toll
+SLACK = 0.05  # tolerance of a row's sum, for lossy encodings
 
 
 def teacher(
@@ -30,9 +30,9 @@ def teacher(
     claim: float | None = None,
     most: float = 1.0,
 ) -> Model | None:
-    """The weighted sum of what was said, every row summing to one. `samples`: how many each one says it trains on;
-    with a `claim` nobody's count, in all or of the classes, for more than so many times their median. With w2
-    nobody decides about more than the share `most` of the samples. None: nothing that was said can be used."""
+    """The weighted sum of the predictions; every row sums to one. `samples` are the clients' reported numbers of
+    training samples; `claim` bounds each count, in total or per class, to this multiple of the median. With w2, no
+    client decides more than the share `most` of the samples. None: no prediction is usable."""
     if len({s.layout.digest for s in said}) > 1:
         raise LayoutMismatch("predictions about different samples cannot be put together")
     sound = [(s, n) for s, n in zip(said, samples, strict=True) if is_sound(s)]
@@ -48,21 +48,21 @@ def teacher(
         case "w2":
             weights = by_novelty(said, w0, beta, most)
     rows = mixed(said, weights)
-    empty = rows.sum(1) <= 0  # w1: all that was said is of classes that its sayer has not seen
+    empty = rows.sum(1) <= 0  # w1: all predicted classes are unknown to their clients
     if empty.any():
         rows[empty] = mixed(said, w0)[empty]
     return pack(said[0].layout, rows / rows.sum(1, keepdims=True))
 
 
 def is_sound(said: Model) -> bool:
-    """Finite, nothing negative, and the rows are probabilities."""
+    """Finite and non-negative, with rows that are probabilities."""
     if not said.is_finite() or said.vector.min(initial=0.0) < 0:
         return False
     return bool(np.all(np.abs(outputs(said).sum(1, dtype=np.float64) - 1) <= SLACK))
 
 
 def believed(samples: Sequence[float], claim: float | None) -> Sequence[float]:
-    """Of these numbers that clients say of themselves. Those who say nothing do not count in the median."""
+    """Bound the reported numbers. Clients that report nothing do not count in the median."""
     told = [n for n in samples if n > 0]
     if claim is None or not told:
         return samples
@@ -71,39 +71,39 @@ def believed(samples: Sequence[float], claim: float | None) -> Sequence[float]:
 
 
 def by_size(samples: Sequence[float]) -> Array:
-    """w0, equation 3.1: N_k / N for the whole of what client k says."""
+    """w0, equation 3.1: N_k / N for all predictions of client k."""
     sizes = np.array(samples, np.float64).reshape(-1, 1, 1)
     return sizes / sizes.sum() if sizes.sum() > 0 else np.full_like(sizes, 1 / len(sizes))
 
 
 def by_class(said: Sequence[Model], w0: Array, claim: float | None = None) -> Array:
-    """w1, equation 3.2: N_k^c / sum_k N_k^c for what client k says of class c."""
+    """w1, equation 3.2: N_k^c / sum_k N_k^c for the predictions of client k for class c."""
     own = np.stack([counts(s) for s in said]).astype(np.float64)[:, None, :]
     totals = own.sum((1, 2))
     shares = np.array(believed(totals.tolist(), claim)) / np.where(totals > 0, totals, 1.0)
     own *= shares[:, None, None]
     everybody = own.sum(0)
-    # paper: 0 / 0 for a class that nobody has; here: as w0 has it, because then everybody knows as little
+    # paper: 0 / 0 for a class that no client has; here: as w0, because all clients know equally little
     return np.where(everybody > 0, own / np.where(everybody > 0, everybody, 1.0), w0)
 
 
 def by_novelty(said: Sequence[Model], w0: Array, beta: float, most: float = 1.0) -> Array:
-    """w2, equation 3.4: novelty_k(x)^-beta for what client k says of sample x, summing to one over the clients."""
+    """w2, equation 3.4: novelty_k(x)^-beta for the prediction of client k for sample x, normalised over the
+    clients."""
     strange = np.stack([novelty(s) for s in said]).astype(np.float64)[:, :, None]
     told = np.asarray(strange.any(1, keepdims=True))
     if not told.any():
         return w0
-    # in logs, because errors of 1e-10 and 1e10 to the sixth power are no numbers any more
+    # in logs, because the sixth powers of 1e-10 and 1e10 exceed the range of floats
     logs = np.where(told, -beta * np.log(np.maximum(strange, np.finfo(np.float32).tiny)), -np.inf)
     return not_above(most, logs, told[:, 0, 0])
 
 
 def not_above(most: float, logs: Array, free: npt.NDArray[np.bool_]) -> Array:
-    """The powers of these, summing to one over the clients that are `free`, but over all samples nobody has more
-    than the share `most`, or twice an equal one if that is more. Novelties are what clients say of themselves, and
-    one to whom no sample is strange would be the only teacher (of honest clients of digits, 5 to 50, none had more
-    than 0.36). What one has too much of goes to the others, as they would share it without that one: an expert
-    stays the first on its own samples."""
+    """The softmax of `logs` over the clients that are `free`, but with a mean weight of each client of at most
+    `most`, or twice an equal share if that is more. Clients report their own novelties, and one to which no sample
+    is novel would be the only teacher (of honest clients of digits, 5 to 50, none exceeded 0.36). The excess is
+    distributed among the others in proportion, so that an expert keeps the largest weight on its own samples."""
     free, held, weights = free.copy(), np.zeros_like(logs), powers(logs, free)
     most = max(most, 2 / free.sum())
     while (over := free & (weights.mean((1, 2)) > most * (1 + 1e-9))).any():
@@ -120,7 +120,7 @@ def powers(logs: Array, free: npt.NDArray[np.bool_]) -> Array:
 
 
 def mixed(said: Sequence[Model], weights: Array) -> Array:
-    """One client after the other, because all predictions of all of them may be large."""
+    """One client at a time, because all predictions together may be large."""
     rows = np.zeros(outputs(said[0]).shape, np.float64)
     for one, weight in zip(said, weights, strict=True):
         rows += weight * outputs(one)

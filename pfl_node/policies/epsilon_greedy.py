@@ -1,4 +1,4 @@
-"""`epsilon_greedy`: greedy, but some of the best make way for random ones. The numbers are lines of the thesis'
+"""`epsilon_greedy`: greedy, with some selected peers replaced by random ones. Line numbers refer to the thesis'
 Algorithm 3."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class EpsilonGreedy(Greedy):
         decay: float = Field(1.0, gt=0, le=1, description="lambda: by this it shrinks every round")
 
     async def select(self) -> Sequence[PeerId]:
-        # paper: all that were sampled; here: those who answered, because the silent have no model for me either
+        # paper: all sampled peers; here: those that answered, because the others serve no model either
         selected, sampled = await self.greedily()  # 9-15
         t = self.round + 1  # 3: counts from 1
         n_swap = sum(self.rng.random() < self.cfg.decay**t * self.cfg.eps for _ in selected)  # 16

@@ -1,4 +1,4 @@
-"""`facade`: one core, k heads, each node trains the head that suits its data. The numbers are Algorithm 1's."""
+"""`facade`: one core and k heads; each node trains the head that fits its data. Numbers: lines of Algorithm 1."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Facade(El):
         await Report(t, self.model, {"head": self.j}, tag=self.j)
 
     async def have_heads(self, t: int) -> None:
-        """After a warm-up all are equal, without one each is fresh; who is late takes its peers' or their mean."""
+        """After a warm-up all heads are equal, without one each is fresh; a late node takes its peers' heads or
+        their mean."""
         if len(self.heads) == self.cfg.k:
             return
         self.heads, self.j = [], 0
@@ -62,7 +63,7 @@ class Facade(El):
             self.heads.append(await Average(start, theirs, own=0.0) if theirs else start)
 
     async def choose(self, samples: int | None, each: bool) -> int:
-        order = self.rng.sample(range(self.cfg.k), self.cfg.k)  # equal heads must part: by lot
+        order = self.rng.sample(range(self.cfg.k), self.cfg.k)  # random order, so that equal heads diverge
         scores = await Score([self.whole(j) for j in order], samples=samples, own_sample_each=each)
         return order[by_loss(scores)[0]]
 

@@ -1,4 +1,4 @@
-"""`fedprox`: federated averaging whose clients do not go far from the common model."""
+"""`fedprox`: federated averaging with a proximal term that keeps clients near the common model."""
 
 from __future__ import annotations
 

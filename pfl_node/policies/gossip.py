@@ -1,4 +1,4 @@
-"""`gossip`: push to a random peer, average what came. The numbers are lines of the paper's Algorithm 1."""
+"""`gossip`: push to a random peer, average received models. Line numbers refer to the paper's Algorithm 1."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Gossip(Patient):
             await self.update()
 
     async def on_quiet(self) -> None:
-        # paper: waits for n_peers models; here: until nothing comes any more, because the others may be gone
+        # paper: waits for n_peers models; here: until no more arrive, because the others may be gone
         await self.update()
 
     async def update(self) -> None:
@@ -65,14 +65,14 @@ class Gossip(Patient):
         await Report(self.round, self.model, {"from": [o.sender for o in chosen]})
         self.round += 1
 
-    async def audience(self) -> Sequence[PeerId]:  # who may get my model
+    async def audience(self) -> Sequence[PeerId]:  # possible recipients of my model
         return await Peers()
 
-    async def select(self, saved: Sequence[Offer]) -> Sequence[Offer]:  # which of what came is merged
+    async def select(self, saved: Sequence[Offer]) -> Sequence[Offer]:  # which received models are merged
         return saved
 
     @property
-    def wanted(self) -> int:  # how many models make a round
+    def wanted(self) -> int:  # models per round
         return int(self.cfg.n_peers)
 
     @property

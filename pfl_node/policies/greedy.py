@@ -1,4 +1,4 @@
-"""`greedy`: average with the peers on whose data my model does best. The numbers are lines of the thesis'
+"""`greedy`: average with the peers on whose data my model performs best. Line numbers refer to the thesis'
 Algorithm 2."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Greedy(RandomPull):
     """Greedy (Karlsson & Onoszko 2021, Algorithm 2)."""
 
     class Config(RandomPull.Config, Rating):
-        # paper: table 3.2 prints 20 of "-" for Greedy; here: 4 of 20, because chapter 5 says so of all its kind
+        # paper: table 3.2 prints 20 of "-" for Greedy; here: 4 of 20, as chapter 5 says for this family
         m_sample: int = Field(20, ge=1, description="random peers that are rated in a round")
         m_selected: int = Field(4, ge=1, description="the best of those, whose models are averaged with mine")
 
@@ -30,15 +30,15 @@ class Greedy(RandomPull):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.told: dict[PeerId, Eval | None] = {}  # what was said of my model; forgotten when it changes
-        self.here: dict[PeerId, Offer] = {}  # models that were fetched to be rated
+        self.told: dict[PeerId, Eval | None] = {}  # scores of my model; cleared when it changes
+        self.here: dict[PeerId, Offer] = {}  # models fetched for rating
 
     async def select(self) -> Sequence[PeerId]:
         selected, _ = await self.greedily()  # 4
         return selected
 
     async def greedily(self) -> tuple[list[PeerId], list[PeerId]]:  # 8
-        """Those selected and those sampled who answered."""
+        """The selected peers, and all sampled peers that answered."""
         sampled = self.sample(await self.population(), self.cfg.m_sample)  # 9
         await self.rate([p for p in sampled if p not in self.told])  # 10-14
         self.here = {p: self.here[p] for p in sampled if p in self.here}

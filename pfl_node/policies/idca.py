@@ -1,4 +1,5 @@
-"""`idca`: k whole models, each node trains the one that suits its data. `facade` before it had a core."""
+"""`idca`: k whole models; each node trains the one that fits its data. The predecessor of `facade`, without a
+core."""
 
 from __future__ import annotations
 
@@ -18,4 +19,4 @@ class Idca(Facade):
         return self.heads[i]
 
     async def merge_core(self, offers: Sequence[Offer]) -> None:
-        """The core is empty."""
+        """There is no core."""

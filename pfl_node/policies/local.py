@@ -1,4 +1,4 @@
-"""`local`: every node on its own. The baseline "Local" of Onoszko et al. 2021 (PENS), section 5.3."""
+"""`local`: no communication. The baseline "Local" of Onoszko et al. 2021 (PENS), section 5.3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train, exchange, average, in rounds that all nodes share: what `el`, `dpsgd` and their kin have in common."""
+"""Train, exchange and average in rounds that all nodes share: the base of `el`, `dpsgd` and others."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pfl_node.types import Offer, PeerId
 
 
 class Near(NamedTuple):
-    """My place in a round's graph."""
+    """My neighbours in the graph of a round."""
 
-    to: Sequence[PeerId]  # whom I send to
-    of: Sequence[PeerId]  # who sends to me
+    to: Sequence[PeerId]  # recipients of my model
+    of: Sequence[PeerId]  # senders of models to me
 
 
 class Lockstep(Policy):
-    """Each round: train, send to some, average with what came from some."""
+    """Each round: train, send to some peers, average with the models of some peers."""
 
     class Config(PolicyConfig):
         all_reduce: bool = Field(False, description="after the last round, one exchange with everybody")
@@ -52,7 +52,7 @@ class Lockstep(Policy):
 
     @abstractmethod
     async def near(self, t: int) -> Near:
-        """The graph of the round, as far as it touches me."""
+        """My part of the round's graph."""
 
     async def exchange(self, t: int, near: Near, model: Model, tag: int = 0) -> Sequence[Offer]:
         await Send(near.to, model, round=t, tag=tag)
@@ -64,10 +64,10 @@ class Lockstep(Policy):
 
     @property
     def others(self) -> bool:
-        """Do models count too that came from peers who were not to send to me?"""
+        """Whether models of peers that were not expected to send are used too."""
         return False
 
     @property
     def all_reduces(self) -> bool:
-        """It is a round of its own, number T, so that a node restarted after it does not do it again."""
+        """The all-reduce is a round of its own, number T, so that a restarted node does not repeat it."""
         return bool(self.cfg.all_reduce) and self.round == self.rounds

@@ -1,5 +1,4 @@
-"""Finding neighbours by counting who is selected more often than chance would have it. Knows nothing of how models
-travel, nor how they are rated."""
+"""Find neighbours by counting which peers are selected more often than by chance."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from pfl_node.types import PeerId
 
 
 class FindsNeighbours(Patient):
-    """What both forms of PENS share (Karlsson & Onoszko 2021, Onoszko et al. 2021): step 1, which counts."""
+    """Step 1 of both forms of PENS (Karlsson & Onoszko 2021, Onoszko et al. 2021)."""
 
     keeps: ClassVar[tuple[str, ...]] = ("selections", "seen", "picked", "expected", "neighbours", "strangers")
 
@@ -22,10 +21,10 @@ class FindsNeighbours(Patient):
         self.selections = 0
         self.seen, self.picked, self.expected = Counter[PeerId](), Counter[PeerId](), dict[PeerId, float]()
         self.neighbours: list[PeerId] | None = None  # None: step 1
-        self.strangers: list[PeerId] = []  # were there when I chose, and were not chosen
+        self.strangers: list[PeerId] = []  # peers that were present and not chosen
 
     def count(self, sampled: Sequence[PeerId], selected: Sequence[PeerId]) -> None:
-        """A selection. Without anybody to select from it is none."""
+        """Count a selection, unless there was nobody to select from."""
         if not sampled:
             return
         self.selections += 1
@@ -36,14 +35,14 @@ class FindsNeighbours(Patient):
 
     async def choose_neighbours(self, at_least: int) -> None:
         chosen = more_than_expected(self.picked, self.expected)
-        # paper: an empty list; here: the most often selected, because nobody should end up alone
+        # paper: an empty list; here: the most often selected, so that no node ends up alone
         self.neighbours = chosen or sorted(self.picked, key=lambda p: (-self.picked[p], p))[:at_least]
         self.strangers = [p for p in await Peers() if p not in self.neighbours]
         counts = {"picked": self.picked, "seen": self.seen, "expected": self.expected}
         await Record("neighbours", {"ids": self.neighbours, **counts})
 
     def abandoned(self, peers: Sequence[PeerId]) -> bool:
-        """All my neighbours are gone, others are there."""
+        """All my neighbours are gone, but other peers are present."""
         return bool(peers and self.neighbours) and not set(peers) & set(self.neighbours or ())
 
     @property
@@ -53,5 +52,5 @@ class FindsNeighbours(Patient):
 
 
 def more_than_expected(picked: Mapping[PeerId, int], expected: Mapping[PeerId, float]) -> list[PeerId]:
-    """Whom I selected more often than under a uniform choice, which is seen * m / n_sampled times."""
+    """Peers that I selected more often than under a uniform choice, which is seen * m / n_sampled times."""
     return sorted(p for p in picked if picked[p] > expected[p] + 1e-9)

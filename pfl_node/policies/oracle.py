@@ -1,4 +1,4 @@
-"""`oracle`: random among the peers of my own cluster, which a lab tells. The upper bound of table 3.6."""
+"""`oracle`: random among the peers of the true cluster, which a lab provides. The upper bound of table 3.6."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Oracle(RandomPull):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.tag = self.truth or 0  # a task without clusters has one
-        self.clusters: dict[PeerId, int] = {}  # what the others said of themselves
+        self.tag = self.truth or 0  # a task without clusters has a single one
+        self.clusters: dict[PeerId, int] = {}  # as reported by the peers
 
     async def population(self) -> Sequence[PeerId]:
         peers = await Peers()

@@ -1,4 +1,4 @@
-"""`pens`: find the peers whose data are like mine. The numbers are lines of the paper's Algorithm 2."""
+"""`pens`: find the peers whose data resemble mine. Line numbers refer to the paper's Algorithm 2."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Pens(FindsNeighbours, Gossip):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.alone = False  # all my neighbours are gone, others are there
+        self.alone = False  # all my neighbours are gone, but other peers are present
 
     async def select(self, saved: Sequence[Offer]) -> Sequence[Offer]:
         if self.neighbours is not None and not self.alone:  # step 2: Algorithm 1 among the neighbours
             return [o for o in saved if o.sender in self.neighbours]
-        # paper: each on arrival; here: all when n_sampled are there, because one sample must serve for all of them
+        # paper: each on arrival; here: all when n_sampled have arrived, so that one sample serves for all
         rated = await rate(self.cfg, self.model, saved)  # 10
         best = best_first(rated, self.cfg.metric)[: self.cfg.m]  # 13
         if self.neighbours is None:
@@ -51,8 +51,8 @@ class Pens(FindsNeighbours, Gossip):
     async def audience(self) -> Sequence[PeerId]:  # 4
         peers = await Peers()
         self.alone = self.abandoned(peers)
-        return [p for p in peers if self.alone or p not in self.strangers]  # newcomers too: they must find theirs
+        return [p for p in peers if self.alone or p not in self.strangers]  # and new nodes, to be found
 
     @property
-    def wanted(self) -> int:  # 12; in step 2 a stranger's model counts, or a node nobody chose would wait for ever
+    def wanted(self) -> int:  # 12; in step 2 models of strangers count, or an unchosen node would wait forever
         return int(self.cfg.n_sampled if self.neighbours is None or self.alone else self.cfg.n_peers)

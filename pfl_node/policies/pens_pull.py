@@ -1,5 +1,5 @@
-"""`pens_pull`: PENS in its first form, in which peers tell how my model does on their data. The numbers are lines
-of the thesis' Algorithm 4."""
+"""`pens_pull`: PENS in its first form, in which peers score my model on their data. Line numbers refer to the
+thesis' Algorithm 4."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PensPull(FindsNeighbours, Greedy):
         n_peers: int = Field(20, ge=1, description="step 2: neighbours whose models are averaged with mine")
 
     keeps = (*Greedy.keeps, *FindsNeighbours.keeps)
-    silent = False  # nobody told me anything in the last search, though some did before
+    silent = False  # no peer answered in the last search, although some did before
 
     async def select(self) -> Sequence[PeerId]:
         if self.neighbours is None:
@@ -37,21 +37,21 @@ class PensPull(FindsNeighbours, Greedy):
         return self.sample([p for p in peers if p in self.neighbours], self.cfg.n_peers)  # 16
 
     async def search(self) -> Sequence[PeerId]:
-        # paper: each sampling asks anew; here: a peer once a round, because its answer would be the same
+        # paper: each sampling asks again; here: a peer once per round, because its answer would be the same
         before = self.selections
         for _ in range(self.cfg.n_samplings):  # 7
             selected, sampled = await self.greedily()  # 8
             self.count(sampled, selected)  # 9-10
         self.silent = 0 < before == self.selections and bool(await Peers())
-        return selected  # 11: of the samplings the last, as section 3.3.2 has one averaging a round
+        return selected  # 11: the last sampling, because section 3.3.2 averages once per round
 
     async def train(self) -> Model:
         if self.neighbours is not None:
             return await super().train()
         model = await Train(self.model, epochs=self.cfg.selection_epochs)  # 5, 12
-        # paper: T = |history| / |distinct sampled| for all; here: what is expected of each peer (see `count`),
-        # because peers come and go and are not sampled equally often
-        # here: also when nobody tells any more, because peers may have a budget (`privacy.oracle`)
+        # paper: T = |history| / |distinct sampled| for all; here: the expectation for each peer (see `count`),
+        # because peers join and leave and are not sampled equally often
+        # here: also when no peer answers any more, because peers may have a budget (`privacy.oracle`)
         if self.silent or self.selections >= self.cfg.selection_rounds * self.cfg.n_samplings:
             await self.choose_neighbours(at_least=self.cfg.m_selected)  # 13
         return model

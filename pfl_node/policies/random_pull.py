@@ -1,4 +1,4 @@
-"""`random`: pull the models of random peers, average, train. The numbers are lines of the thesis' Algorithm 1."""
+"""`random`: pull the models of random peers, average, train. Line numbers refer to the thesis' Algorithm 1."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class RandomPull(Patient):
         m_selected: int = Field(20, ge=1, description="peers whose models are averaged with mine in a round")
 
     takes: ClassVar[tuple[Part, ...]] = ()
-    tag = 0  # what I say with my model
+    tag = 0  # metadata of my model
 
-    # paper: all clients do a round, then the next; here: each at its own pace, because nobody has to wait for a
-    # peer in order to fetch the model that it has
+    # paper: synchronous rounds; here: each node at its own pace, because fetching the current model of a peer
+    # requires no waiting
     async def main(self) -> None:
         if self.round == 0:
             self.model = await self.train()  # 2
-        await Publish(self.model, self.round, tag=self.tag)  # so that others find it before my first round is done
+        await Publish(self.model, self.round, tag=self.tag)  # peers may fetch it during my first round
         for t in self.remaining():  # 3
             selected = await self.select()  # 4
             offers = await self.average(selected)  # 5
             self.model = await self.train()  # 6
             await self.judge()
             await Report(t, self.model, {"from": [o.sender for o in offers]}, tag=self.tag)
-        await Linger()  # section 3.4: it still evaluates the models of others and sends its own
+        await Linger()  # section 3.4: it still evaluates the models of others and serves its own
 
     async def select(self) -> Sequence[PeerId]:
         return self.sample(await self.population(), self.cfg.m_selected)
@@ -48,12 +48,12 @@ class RandomPull(Patient):
         return await Train(self.model)
 
     async def population(self) -> Sequence[PeerId]:
-        """The clients to select from."""
+        """The peers to select from."""
         return await Peers()
 
     async def fetch(self, selected: Sequence[PeerId]) -> Sequence[Offer]:
         return await Fetch(selected)
 
     def sample(self, peers: Sequence[PeerId], m: int) -> list[PeerId]:
-        """m of them at random, all if there are fewer."""
+        """m random peers, or all if there are fewer."""
         return self.rng.sample(peers, min(m, len(peers)))

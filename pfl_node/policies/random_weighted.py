@@ -1,4 +1,4 @@
-"""`random_weighted`: random peers, weighted by how well my model does on their data. The numbers are lines of the
+"""`random_weighted`: random peers, weighted by the accuracy of my model on their data. Line numbers refer to the
 thesis' Algorithm 5."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class RandomWeighted(RandomPull):
 
     async def average(self, selected: Sequence[PeerId]) -> Sequence[Offer]:  # 7
         told = await Ask(selected, self.model)  # 9-12
-        # a model without a weight need not travel: its peer was silent, or said 0 or what is not a number
+        # models without a weight are not fetched: the peer did not answer, or answered 0 or NaN
         a = {p: told[p].accuracy for p in selected if p in told and told[p].accuracy > 0}
         offers = await self.fetch(list(a))  # 13
         (score,) = await Score([self.model], split="val")  # 14

@@ -1,4 +1,4 @@
-"""How peers are rated: by loss or accuracy, of their models on my data or of mine on theirs. Knows no policy."""
+"""Rate peers by loss or accuracy, of their models on my data or of mine on theirs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCORED = "on whose training data: mine (their models) or theirs (my model, they 
 
 
 class Rating(PolicyConfig):
-    """The knobs of whoever rates peers. The papers differ: the thesis has these, the paper loss and mine."""
+    """The knobs of policies that rate peers. These defaults are the thesis'; the paper uses loss and mine."""
 
     metric: Metric = Field("accuracy", description=METRIC)
     scored: Scored = Field("theirs", description=SCORED)
@@ -30,11 +30,11 @@ class Rating(PolicyConfig):
 
 
 async def rate(cfg: Rating, model: Model, offers: Sequence[Offer]) -> list[tuple[Offer, Eval]]:
-    """Models that are here. A peer that does not tell is left out."""
+    """Rate received models. A peer that does not answer is left out."""
     if not offers:
         return []
     if cfg.scored == "mine":
-        # all at once, because a random sample is then the same for all of them
+        # all at once, so that a random sample is the same for all
         scores = await Score([o.model for o in offers], samples=cfg.score_samples)
         return list(zip(offers, scores, strict=True))
     told = await Ask(list(dict.fromkeys(o.sender for o in offers)), model)
@@ -44,7 +44,7 @@ async def rate(cfg: Rating, model: Model, offers: Sequence[Offer]) -> list[tuple
 async def rate_peers(
     cfg: Rating, model: Model, peers: Sequence[PeerId]
 ) -> tuple[dict[PeerId, Eval], dict[PeerId, Offer]]:
-    """Peers whose models are not here; those that had to be fetched come along."""
+    """Rate peers; also returns the models that were fetched for that."""
     if cfg.scored == "theirs":
         return await Ask(peers, model), {}
     offers = await Fetch(peers)
@@ -53,7 +53,7 @@ async def rate_peers(
 
 
 def best_first(rated: Iterable[tuple[T, Eval]], metric: Metric) -> list[T]:
-    """What is not a number comes last; equals stay in the order they came."""
+    """NaN comes last; ties keep their order."""
 
     def key(pair: tuple[T, Eval]) -> tuple[bool, float]:
         value = pair[1].loss if metric == "loss" else -pair[1].accuracy

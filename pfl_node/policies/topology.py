@@ -1,7 +1,8 @@
-"""Who sends to whom, as pure functions of (seed, round, members): every node computes it alone.
+"""Communication graphs and client sampling as pure functions of (seed, round, members), computed by every node
+alone.
 
-What is drawn hangs on the ids, not on their number: one member more or less changes little, so that nodes whose
-views differ for a moment still agree on nearly everything.
+Random choices depend on ids, not on positions: a member more or less changes little, so that nodes with slightly
+different views still agree on almost all edges.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ def neighbours(me: PeerId, peers: Iterable[PeerId], *, degree: int, seed: int, r
 
 
 def recipients(me: PeerId, peers: Iterable[PeerId], *, degree: int, seed: int, round: int) -> tuple[PeerId, ...]:
-    """The peers that I choose by lot for this round; everybody knows them."""
+    """The peers that I choose at random for this round; all nodes can compute them."""
     return choices(_members(me, peers), degree, seed, round)[0][me]
 
 
 def senders(me: PeerId, peers: Iterable[PeerId], *, degree: int, seed: int, round: int) -> tuple[PeerId, ...]:
-    """Those who choose me as a recipient."""
+    """The peers that choose me as a recipient."""
     return choices(_members(me, peers), degree, seed, round)[1][me]
 
 
@@ -42,19 +43,16 @@ def _members(me: PeerId, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
     return tuple(sorted({me, *peers}))
 
 
-# -- the graph of a round --------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=64)
 def regular(members: tuple[PeerId, ...], degree: int, seed: int, round: int) -> Graph:
-    """A connected random graph in which everybody has `degree` neighbours.
+    """A connected random graph in which every node has `degree` neighbours.
 
-    All stand on a ring in the order of their lots, and know the degree / 2 nearest on either side; with an odd
-    degree there are pairs besides. One of an odd number of members then has a neighbour less; with too few members
-    everybody knows everybody.
+    All nodes are on a ring in random order and connected to the degree / 2 nearest on either side, plus random
+    pairs if the degree is odd. With an odd number of members, one node then has a neighbour less; with too few
+    members, the graph is complete.
 
-    When a member goes, no edge changes but its own: each of its neighbours gets one of the others in its place.
-    With an odd degree the pairs of some dozen members change too, however large the swarm is.
+    If a member leaves, only its own edges change: each of its neighbours gets one of the others instead. With an
+    odd degree, the pairs of some dozen members change too, independent of the size of the swarm.
     """
     _check(degree)
     n, half = len(members), degree // 2
@@ -69,11 +67,12 @@ def regular(members: tuple[PeerId, ...], degree: int, seed: int, round: int) -> 
 def _pairs(
     ring: Sequence[tuple[int, PeerId]], far: int, low: int = 0, bits: int = BITS
 ) -> tuple[list[Edge], PeerId | None]:
-    """Everybody with one other at least `far` places away, and who is left over when the number is odd.
+    """Pair each node with one at least `far` positions away; also returns the node that is left over if the number
+    is odd.
 
-    The ring is halved, by lot and not by number, while both halves can be paired in themselves; so one member more
-    or less changes the pairs of its own part, and of those left over in the parts around it. The one left over is
-    in the middle of its part: far enough from everybody in the others.
+    The ring is halved by hash value, not by count, while both halves can be paired separately; so a member more or
+    less only changes the pairs of its own part and the left-over nodes around it. The left-over node is in the
+    middle of its part, far enough from all nodes of other parts.
     """
     cut = bisect_left(ring, (low + (1 << bits >> 1),))
     if bits and min(cut, len(ring) - cut) >= 2 * far:
@@ -85,18 +84,15 @@ def _pairs(
     return pairs, ring[half][1] if len(ring) % 2 else None
 
 
-# -- a graph that stays ----------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=64)
 def rings(members: tuple[PeerId, ...], degree: int, seed: int) -> Graph:
     """A connected random regular graph for all rounds.
 
-    `regular` is a ring with short chords: new every round it mixes as well as any, but one that stays must have
-    far neighbours. So this one is made of rings in different orders, and of random pairs when the degree is odd.
-    An edge that is there already is crossed with a later one of its ring.
+    `regular` is a ring with short chords. It mixes well if it is new in every round, but a permanent graph needs
+    distant neighbours. This one consists of rings in different orders, plus random pairs if the degree is odd; a
+    duplicate edge is crossed with a later one of its ring.
 
-    When a member goes, only edges beside it in one of the rings change, and crossed ones.
+    If a member leaves, only edges next to it in one of the rings change, and crossed ones.
     """
     _check(degree)
     if len(members) <= degree + 1:
@@ -112,7 +108,7 @@ def rings(members: tuple[PeerId, ...], degree: int, seed: int) -> Graph:
 
 
 def _lay(edges: set[Edge], more: list[Edge]) -> bool:
-    """Add edges that give everybody as many new neighbours as they would; False: it cannot be done."""
+    """Add edges that give every node as many new neighbours as they would; False: impossible."""
 
     def free(a: PeerId, b: PeerId) -> bool:
         return a != b and _edge(a, b) not in edges and _edge(a, b) not in own
@@ -134,14 +130,11 @@ def _lay(edges: set[Edge], more: list[Edge]) -> bool:
     return True
 
 
-# -- everybody chooses ------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=64)
 def choices(members: tuple[PeerId, ...], degree: int, seed: int, round: int) -> tuple[Graph, Graph]:
-    """Everybody's recipients, `degree` of the others by lot, and everybody's senders.
+    """The recipients of every node, `degree` random others, and the senders of every node.
 
-    When a member goes, only those who had chosen it choose anew, and each of them one other.
+    If a member leaves, only the nodes that had chosen it choose one other.
     """
     _check(degree)
     if len(members) <= degree + 1:
@@ -151,7 +144,7 @@ def choices(members: tuple[PeerId, ...], degree: int, seed: int, round: int) -> 
     theirs = np.array([_lot("of", seed, round, m) for m in members], np.uint64)
     for i, m in enumerate(members):
         lots = _mixed(theirs + np.uint64(_lot("to", seed, round, m)))
-        lots[i] = ~np.uint64(0)  # nobody chooses itself
+        lots[i] = ~np.uint64(0)  # no node chooses itself
         lowest = np.argpartition(lots, degree)[:degree].tolist()
         to[m] = tuple(members[j] for j in sorted(lowest))
         for other in to[m]:
@@ -160,20 +153,17 @@ def choices(members: tuple[PeerId, ...], degree: int, seed: int, round: int) -> 
 
 
 def _mixed(numbers: Lots) -> Lots:
-    """splitmix64's last step: numbers that differ at all become unlike in every bit."""
+    """The finaliser of splitmix64: different numbers become unrelated in every bit."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
 
 
-# -- who takes part in a round ---------------------------------------------------------------------------------
-
-
 def sample(members: Iterable[PeerId], *, fraction: float, seed: int, round: int) -> tuple[PeerId, ...]:
-    """That fraction of the members, at least one of them, sorted by id.
+    """A `fraction` of the members, at least one, sorted by id.
 
-    Everybody draws a lot with the own id and the lowest are in. So a member that comes or goes changes little:
-    nodes that do not know of it yet agree with the others on nearly everybody.
+    The members with the lowest hash values are selected. A member more or less changes little: nodes that do not
+    know of it yet agree with the others on almost all selected members.
     """
     return _lowest(tuple(sorted(set(members))), fraction, seed, round)
 
@@ -184,15 +174,12 @@ def _lowest(members: tuple[PeerId, ...], fraction: float, seed: int, turn: int) 
     return tuple(sorted(sorted(members, key=lambda m: seed_from(seed, "sample", turn, m))[:wanted]))
 
 
-# -- what they are made of -------------------------------------------------------------------------------------
-
-
 def _ring(members: Iterable[PeerId], *purpose: object) -> list[tuple[int, PeerId]]:
     return sorted((_lot(*purpose, m), m) for m in members)
 
 
 def _lot(*parts: object) -> int:
-    """A number that depends on all the parts and is the same on every machine."""
+    """A hash value that is the same on every machine."""
     return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=BITS // 8).digest())
 
 

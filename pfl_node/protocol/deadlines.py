@@ -1,8 +1,8 @@
-"""How long a round waits for whom: as long as each peer usually needs, and some more. Pure; time is handed in.
+"""How long a round waits for each peer: as long as the peer usually needs, plus a margin. Pure; time is passed in.
 
-TCP's rule for its timer (RFC 6298), with the median for the mean and the median deviation for the variance. What a
-peer needs is measured from the beginning of my round until its model is here, so it does not depend on how long I
-train myself.
+This is TCP's retransmission timer (RFC 6298) with median and median deviation instead of mean and variance. The
+time that a peer needs is measured from the start of my round to the arrival of its model, so it does not depend on
+how long my own training takes.
 """
 
 from __future__ import annotations
@@ -10,42 +10,31 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 from math import ceil, inf
-from typing import Protocol
 
+from pfl_node.settings import RoundSettings
 from pfl_node.types import PeerId
 
-WINDOW = 9  # rounds of a peer that count
-CROWD = 64  # models of all peers that count
-ENOUGH = 4  # of them, before it is known what it needs
-REGULAR = 0.25  # of what it needs: nobody is believed to be more regular than that
-SILENT = 2  # rounds without a word, after which a peer is not waited for until something of it comes
-PEERS = 4096  # that are remembered; those silent for longest are forgotten first
-ROUNDS = 64  # that are over, of which late models still tell what they needed
+WINDOW = 9  # rounds of a peer that are remembered
+RECENT = 64  # arrival times of all peers that are remembered
+ENOUGH = 4  # rounds of a peer before its times are used
+REGULAR = 0.25  # smallest assumed deviation, as a share of the median
+SILENT = 2  # silent rounds after which a peer is not awaited until it sends something
+PEERS = 4096  # peers that are remembered; the least recently heard are dropped first
+ROUNDS = 64  # closed rounds whose late models are still measured
 FUZZ = 1e-9
 
 
-class Waiting(Protocol):
-    """The part of the `round` section that matters here."""
-
-    @property
-    def patience(self) -> float: ...
-    @property
-    def least(self) -> float: ...
-    @property
-    def spread(self) -> float: ...
-
-
 class PeerTiming:
-    """What one peer needed in its last rounds."""
+    """The time that one peer needed in its last rounds."""
 
     __slots__ = ("_needed", "silent")
 
     def __init__(self) -> None:
         self._needed: deque[tuple[int, float]] = deque(maxlen=WINDOW)  # round, seconds
-        self.silent = 0  # rounds in a row in which it was waited for in vain and nothing else came of it
+        self.silent = 0  # consecutive rounds in which nothing arrived
 
     def took(self, round: int, seconds: float) -> None:
-        """Its model of the round is here, in time or late. What was known of that round at least is forgotten."""
+        """Its model of the round arrived, in time or late; replaces a lower bound recorded for the round."""
         for place, (known, _) in enumerate(self._needed):
             if known == round:
                 del self._needed[place]
@@ -53,7 +42,7 @@ class PeerTiming:
         self._needed.append((round, seconds))
 
     def took_longer(self, round: int, seconds: float) -> None:
-        """It was given up after so long. Less than what it usually needs tells nothing."""
+        """The round gave up on it after `seconds`. Less than its usual time says nothing."""
         self.silent += 1
         if not self._needed or seconds >= self.usual:
             self._needed.append((round, seconds))
@@ -67,67 +56,68 @@ class PeerTiming:
         return median(seconds for _, seconds in self._needed)
 
     def deadline(self, spread: float) -> float:
-        """Where it needed more than usual at last, that counts: so a deadline that was too short grows at once."""
+        """If it took longer than usual in the last round, that counts, so that a deadline that was too short grows
+        immediately."""
         return enough([seconds for _, seconds in self._needed], spread, last=self._needed[-1][1])
 
 
 class Deadline:
-    """The waiting of one round: from when on, and until when for whom. Always between its bounds."""
+    """Until when one round waits for each peer, within its bounds."""
 
-    __slots__ = ("_began", "_common", "_knows", "_now", "least", "most")
+    __slots__ = ("_began", "_common", "_deadlines", "_now", "least", "most")
 
-    def __init__(self, knows: Deadlines, *, began: float, now: float, least: float, most: float) -> None:
+    def __init__(self, deadlines: Deadlines, *, began: float, now: float, least: float, most: float) -> None:
         self.most = most  # seconds
         self.least = min(least, most)
-        self._knows = knows
+        self._deadlines = deadlines
         self._began = began
         self._now = now
-        self._common: float | None = None  # what peers need; worked out when it is asked for
+        self._common: float | None = None  # usual time of all peers; computed on demand
 
     @property
     def soonest(self) -> float:
-        """Before this moment nobody is given up."""
+        """No peer is given up before this time."""
         return self._now + self.least
 
     def until(self, peer: PeerId) -> float:
-        """One of whom little is known is waited for as long as possible; one that usually needs longer than that
-        is not worth it."""
-        habit = self._knows.habits.get(peer)
-        if habit is None or not habit.known:
+        """A peer without a history gets the maximum; one that usually takes longer than the maximum gets the
+        minimum."""
+        timing = self._deadlines.timings.get(peer)
+        if timing is None or not timing.known:
             return self._now + self.most
         passed = self._now - self._began
-        if habit.usual - passed > self.most:
+        if timing.usual - passed > self.most:
             return self._now + self.least
         if self._common is None:
-            self._common = enough(self._knows.crowd, self._knows.settings.spread)
-        needed = max(self._common, habit.deadline(self._knows.settings.spread))
+            self._common = enough(self._deadlines.recent, self._deadlines.settings.spread)
+        needed = max(self._common, timing.deadline(self._deadlines.settings.spread))
         return self._now + min(max(needed - passed, self.least), self.most)
 
     def last(self, peers: Iterable[PeerId]) -> float:
-        """When the waiting for these is over, whoever comes."""
+        """The latest deadline of these peers."""
         return max(map(self.until, peers), default=self._now)
 
 
 class Deadlines:
-    """What a node knows of its peers' habits."""
+    """The timing of all peers of a node."""
 
-    def __init__(self, settings: Waiting, now: float) -> None:
+    def __init__(self, settings: RoundSettings, now: float) -> None:
         self.settings = settings
-        self.habits: dict[PeerId, PeerTiming] = {}
-        self.crowd: deque[float] = deque(maxlen=CROWD)  # what peers needed, whoever they are
-        self._began = now  # my round
-        self._started: dict[int, float] = {}  # rounds whose waiting has begun or is over
-        self._over = -1  # the last round whose waiting is over
-        self._arrivals: dict[tuple[PeerId, int], float] = {}  # of rounds that are not over
-        self._spent = 0.0  # seconds of my round that pushes waited in vain
+        self.timings: dict[PeerId, PeerTiming] = {}
+        self.recent: deque[float] = deque(maxlen=RECENT)  # seconds, of any peers
+        self._began = now  # start of my round
+        self._started: dict[int, float] = {}  # start of each round that has begun to wait
+        self._over = -1  # the last closed round
+        self._arrivals: dict[tuple[PeerId, int], float] = {}  # of open rounds
+        self._spent = 0.0  # seconds of my round in which pushes timed out
 
     def spent(self, seconds: float) -> None:
-        """The pushes of my round waited so long for peers that took nothing, while models could come."""
+        """The pushes of my round waited this long for unresponsive peers; models could arrive meanwhile."""
         self._spent += seconds
 
     def enter(self, round: int, now: float, most: float | None = None) -> Deadline:
-        """The waiting of a round begins, or began when pushes waited in vain. `most`: the policy's own bound. It
-        knows that its peers may need long, so they get at least what peers get of whom nothing is known."""
+        """A round begins to wait, retroactively if its pushes timed out. `most` is the policy's own limit: its
+        peers may need long, so they get at least the time of peers without a history."""
         self._started[round] = self._began
         while len(self._started) > ROUNDS:
             del self._started[next(iter(self._started))]
@@ -137,100 +127,100 @@ class Deadlines:
         return Deadline(self, began=self._began, now=now - self._spent, least=least, most=most)
 
     def worth(self, peer: PeerId) -> bool:
-        """Is it to be waited for at all?"""
-        habit = self.habits.get(peer)
-        return habit is None or habit.silent < SILENT
+        """Whether to wait for the peer at all."""
+        timing = self.timings.get(peer)
+        return timing is None or timing.silent < SILENT
 
     def came(self, peer: PeerId, round: int, now: float) -> None:
-        """A model of the peer for this round is here. Is the round over, it still tells what the peer needed."""
-        if habit := self.habits.get(peer):
-            habit.silent = 0
+        """A model of the peer for this round arrived. A late one still shows how long the peer needed."""
+        if timing := self.timings.get(peer):
+            timing.silent = 0
         if round > self._over:
             self._arrivals.setdefault((peer, round), now)
         elif round in self._started:
             self._took(peer, round, now - self._started[round])
 
     def over(self, round: int, asked: Iterable[PeerId], given_up: Collection[PeerId], now: float) -> None:
-        """The waiting of a round is over, and my next round begins."""
+        """The round stops waiting, and my next round begins."""
         for peer in asked:
             if (arrived := self._arrivals.get((peer, round))) is not None:
                 self._took(peer, round, max(0.0, arrived - self._began))
             elif peer in given_up:
-                self._habit(peer).took_longer(round, now - self._began)
+                self._timing_of(peer).took_longer(round, now - self._began)
         self._over = max(self._over, round)
         for early in [key for key in self._arrivals if key[1] <= round]:
             del self._arrivals[early]
         self._began, self._spent = now, 0.0
 
     def _took(self, peer: PeerId, round: int, seconds: float) -> None:
-        self._habit(peer).took(round, seconds)
-        self.crowd.append(seconds)
+        self._timing_of(peer).took(round, seconds)
+        self.recent.append(seconds)
 
-    def _habit(self, peer: PeerId) -> PeerTiming:
-        habit = self.habits[peer] = self.habits.pop(peer, PeerTiming())
-        if len(self.habits) > PEERS:
-            del self.habits[next(iter(self.habits))]
-        return habit
+    def _timing_of(self, peer: PeerId) -> PeerTiming:
+        timing = self.timings[peer] = self.timings.pop(peer, PeerTiming())
+        if len(self.timings) > PEERS:
+            del self.timings[next(iter(self.timings))]
+        return timing
 
 
 class SendDeadlines:
-    """How long a round lets its pushes hold it up: as long as peers usually need to take a model, and some more. A
-    call has a deadline of its own, which knows the model's size and the link; it holds, too."""
+    """How long the pushes of a round may delay it: as long as peers usually need to accept a model, plus a margin.
+    In addition, each call has its own deadline, which depends on the model's size and the link."""
 
-    def __init__(self, settings: Waiting) -> None:
+    def __init__(self, settings: RoundSettings) -> None:
         self._settings = settings
-        self._habits: dict[PeerId, PeerTiming] = {}
+        self._timings: dict[PeerId, PeerTiming] = {}
 
     def seconds(self, peers: Iterable[PeerId]) -> float:
-        """Until the last of these should have answered; infinite: nobody knows."""
+        """Until the last of these peers should have answered; infinite: unknown."""
         return max(map(self._seconds, peers), default=0.0)
 
     def answered(self, peer: PeerId, number: int, seconds: float) -> None:
-        """The push of this number was taken, in time or later."""
-        habit = self._habit(peer)
-        habit.silent = 0
-        habit.took(number, seconds)
+        """The push with this number was accepted, in time or late."""
+        timing = self._timing_of(peer)
+        timing.silent = 0
+        timing.took(number, seconds)
 
     def refused(self, peer: PeerId) -> None:
-        """It is there, and how long it needs to take a model is not known from that."""
-        if habit := self._habits.get(peer):
-            habit.silent = 0
+        """The peer is alive; a refusal does not show how long it needs to accept a model."""
+        if timing := self._timings.get(peer):
+            timing.silent = 0
 
     def usual(self, peer: PeerId) -> float:
-        """Seconds after which a push to it is hardly taken any more; 0: nobody knows."""
-        habit = self._habits.get(peer)
-        return self._deadline(habit) if habit is not None and habit.known else 0.0
+        """Seconds after which a push to the peer is unlikely to be accepted; 0: unknown."""
+        timing = self._timings.get(peer)
+        return self._deadline(timing) if timing is not None and timing.known else 0.0
 
     def given_up(self, peer: PeerId, number: int, seconds: float) -> None:
-        """The round went on, and the push beside it."""
-        if habit := self._habits.get(peer):
-            habit.took_longer(number, seconds)
+        """The round continued without waiting for the push."""
+        if timing := self._timings.get(peer):
+            timing.took_longer(number, seconds)
 
     def failed(self, peer: PeerId, number: int, seconds: float) -> None:
-        """The push was not taken. Of one that never took any, nothing else is known than how long that lasted."""
-        habit = self._habits.get(peer)
-        if seconds >= self._settings.least and (habit is None or not habit.known):
-            self._habit(peer).took_longer(number, seconds)
+        """The push was not accepted. For a peer that never accepted one, this duration is all that is known."""
+        timing = self._timings.get(peer)
+        if seconds >= self._settings.least and (timing is None or not timing.known):
+            self._timing_of(peer).took_longer(number, seconds)
 
-    def _habit(self, peer: PeerId) -> PeerTiming:
-        habit = self._habits[peer] = self._habits.pop(peer, PeerTiming())
-        if len(self._habits) > PEERS:
-            del self._habits[next(iter(self._habits))]
-        return habit
+    def _timing_of(self, peer: PeerId) -> PeerTiming:
+        timing = self._timings[peer] = self._timings.pop(peer, PeerTiming())
+        if len(self._timings) > PEERS:
+            del self._timings[next(iter(self._timings))]
+        return timing
 
     def _seconds(self, peer: PeerId) -> float:
-        """One that did not answer lately holds nobody up until it does."""
-        habit = self._habits.get(peer)
-        if habit is not None and habit.silent >= SILENT:
+        """A peer that did not answer recently does not delay the round."""
+        timing = self._timings.get(peer)
+        if timing is not None and timing.silent >= SILENT:
             return 0.0
-        return inf if habit is None or not habit.known else self._deadline(habit)
+        return inf if timing is None or not timing.known else self._deadline(timing)
 
-    def _deadline(self, habit: PeerTiming) -> float:
-        return max(self._settings.least, habit.deadline(self._settings.spread))
+    def _deadline(self, timing: PeerTiming) -> float:
+        return max(self._settings.least, timing.deadline(self._settings.spread))
 
 
 def enough(needed: Collection[float], spread: float, last: float = 0.0) -> float:
-    """The median, or `last` where that is more, and so many median deviations; 0: nothing is known."""
+    """The median, or `last` if that is larger, plus `spread` median deviations; 0: no data."""
     if not needed:
         return 0.0
     usual = median(needed)
@@ -240,11 +230,11 @@ def enough(needed: Collection[float], spread: float, last: float = 0.0) -> float
 
 
 def median(values: Iterable[float]) -> float:
-    """Of at least one; of an even number the upper one, which waits longer."""
+    """Of at least one value; of an even number the upper one, which waits longer."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 
 
 def suffices(here: int, missing: int, quorum: float) -> bool:
-    """Are enough here, of all that came or can still come?"""
+    """Whether a quorum has arrived, of those that arrived or still can."""
     return here >= ceil(quorum * (here + missing) - FUZZ)

@@ -1,4 +1,5 @@
-"""How often a peer may call within a minute, and how much work it may ask for. Pure; time is handed in."""
+"""Limits on calls and work per peer within a minute, and counters with a bounded number of peers. Pure; time is
+passed in."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ K = TypeVar("K")
 
 MINUTE = 60.0
 NAMES = 2048
-CALLERS = 4096  # who are remembered; without TLS there can be very many names within a minute
+CALLERS = 4096  # callers that are remembered; without TLS one caller can use many names
 
 
 class SlidingWindow:
-    """When each peer did something within the window, and how much that was."""
+    """The times and amounts of each peer's actions within the window."""
 
     def __init__(self, window: float) -> None:
         self.window = window
@@ -40,7 +41,7 @@ class SlidingWindow:
         return len(self._of)
 
     def _sweep(self, now: float) -> None:
-        """Once in a window those who are silent are forgotten, or invented names would pile up."""
+        """Once per window, drop idle peers, so that invented names do not accumulate."""
         self._sweep_at = now + self.window
         for peer in [p for p, done in self._of.items() if not done or done[-1][0] <= now - self.window]:
             del self._of[peer]
@@ -62,7 +63,7 @@ class RateLimit:
 
 
 class EffortLimit:
-    """At most so many seconds of work for one peer in any window; the work that goes beyond is the last."""
+    """At most `most` seconds of work for one peer in any window; the job that exceeds the limit is completed."""
 
     def __init__(self, most: float, window: float = MINUTE) -> None:
         self.most = most
@@ -71,15 +72,16 @@ class EffortLimit:
     def check(self, peer: PeerId, now: float) -> None:
         took = sum(seconds for _, seconds in self.work.of(peer, now))
         if took >= self.most:
-            raise Refused(Reason.FLOOD, f"{took:.1f} s of the last {self.work.window:g} went to your models", peer)
+            raise Refused(Reason.FLOOD, f"your models took {took:.1f} s of the last {self.work.window:g} s", peer)
 
     def done(self, peer: PeerId, seconds: float, now: float) -> None:
         self.work.add(peer, seconds, now)
 
 
 class BoundedCounter(Counter[K]):
-    """A Counter of at most so many keys. The one that was counted longest ago makes room, and its count goes to
-    `rest`, where there is one: the total stays right."""
+    """A Counter with at most `names` keys, because without TLS a caller may use a new name for every call. The
+    least recently counted key is dropped, and its count is added to `rest`, if given, so that the total stays
+    correct."""
 
     def __init__(self, rest: K | None = None, *, names: int = NAMES) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""Where settings come from: TOML file < environment < flags < --set. A mistake is one line that says where it is.
+"""Read settings: TOML file < environment < flags < --set; write them as TOML. An error is one line that names its
+source.
 
-Also the way back to TOML, and the rules that need more than the tree. Imports no torch and no grpc.
+Imports neither torch nor grpc.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from pfl_node.settings.toml import toml, toml_key
 
 PREFIX = "PFL_"
 OURS_BUT_NOT_SETTINGS = frozenset({"PFL_CONFIG", "PFL_DATA", "PFL_DEBUG", "PFL_FAILPOINTS"})
-# Kubernetes puts the addresses of every service into the environment of every pod, whatever the service's name.
+# Kubernetes adds the addresses of every service to the environment of every pod.
 SERVICE_LINK = re.compile(r"^PFL_\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value and the words that say where it was given: "in exp.toml"."""
+    """A value and a description of its source, such as "in exp.toml"."""
 
     value: Any
     where: str
@@ -58,9 +59,6 @@ def load_settings(
     for layer in (file, environment, flags, last):
         _lay_over(merged, layer)
     return _build(merged)
-
-
-# -- layers ----------------------------------------------------------------------------------------------------
 
 
 def _file(path: Path | None) -> Layer:
@@ -94,7 +92,7 @@ def _environment(environ: Mapping[str, str]) -> Layer:
             continue
         where = f"in environment variable {variable}"
         key = _known(_key_of(variable), where)
-        if text:  # an empty variable is one that is not set
+        if text:  # an empty variable counts as unset
             layer[key] = Given(_value(key, text), where)
     return layer
 
@@ -122,7 +120,6 @@ def _flags(overrides: Mapping[str, Any]) -> Layer:
 
 
 def flag(key: str) -> str:
-    """How the flag for this key is spelled."""
     short = key.removesuffix(".name").removesuffix(".listen").removesuffix(".on").removeprefix("tls.")
     return "--" + short.replace(".", "-").replace("_", "-")
 
@@ -157,10 +154,10 @@ def _known(key: str, where: str) -> str:
 
 
 def _value(key: str, text: str) -> Any:
-    """A text of the environment or of --set, read as TOML; kept as it is where a text is wanted."""
+    """Parse a text of the environment or of --set as TOML; keep it as it is if the setting is a text."""
     value = _toml_value(text)
     wants = allowed(key) if key in keys() else ""
-    if wants.startswith(LIST) and not isinstance(value, list | dict):  # `nan` is a word there, and 3 is [3]
+    if wants.startswith(LIST) and not isinstance(value, list | dict):  # `nan` is an item there, and 3 becomes [3]
         words = value if isinstance(value, str) else text
         return [part.strip() for part in words.split(",") if part.strip()]
     if isinstance(value, date | datetime | time) or (wants == TEXT and not isinstance(value, str)):
@@ -177,7 +174,7 @@ def _toml_value(text: str) -> Any:
 
 
 def _lay_over(merged: Layer, layer: Layer) -> None:
-    """The upper layer wins; naming another policy or task forgets the knobs that were meant for the former one."""
+    """The upper layer wins; another policy or task drops the knobs that were meant for the previous one."""
     for section in NAMED:
         name = f"{section}.name"
         default = sections()[section].model_fields["name"].default
@@ -192,7 +189,7 @@ def _build(merged: Layer) -> Settings:
     for key, given in merged.items():
         if given.value == "" and key in keys():
             raise ConfigError(f"{key!r} {given.where} is empty: must be {allowed(key)}")
-        if isinstance(given.value, bool) and key in keys() and FLAG not in allowed(key):  # true would count as 1
+        if isinstance(given.value, bool) and key in keys() and FLAG not in allowed(key):  # not 1
             raise ConfigError(_bad(key, given))
         section, _, leaf = key.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[leaf] = given.value
@@ -209,12 +206,8 @@ def _bad(key: str, given: Given) -> str:
     return f"bad value {value} for {key!r} {given.where}: must be {allowed(key)}"
 
 
-# -- and back to text ------------------------------------------------------------------------------------------
-
-
 def dump(settings: Settings) -> str:
-    """The settings as TOML that `load_settings` reads back; what is not set and what is secret stand there as
-    comments."""
+    """The settings as TOML that `load_settings` reads back; unset and secret values are comments."""
     lines = [_line("", name, value) for name, value in settings if name not in sections()]
     for section in sections():
         lines += ["", f"[{section}]"]
@@ -226,5 +219,5 @@ def _line(prefix: str, name: str, value: Any) -> str:
     if value is None:
         return f"# {name} = {allowed(prefix + name)}" if prefix + name in keys() else f"# {name} ="
     if (seen := shown(name, value)) != value:
-        return f"# {toml_key(name)} = {toml(seen)}  # a secret: say it in the environment or in a file"
+        return f"# {toml_key(name)} = {toml(seen)}  # a secret: set it in the environment or in a file"
     return f"{toml_key(name)} = {toml(value)}"

@@ -1,4 +1,4 @@
-"""Settings as they may be shown to others: what looks like a secret is `***`."""
+"""Hide secrets when settings are displayed: their values become `***`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ HIDDEN = "***"
 
 
 def without_secrets(settings: Settings) -> dict[str, Any]:
-    """The whole tree as JSON has it, a task's own options included."""
+    """The whole tree as JSON values, including the options of policy and task."""
     return dict(_hide(plain(settings.model_dump(mode="json"))))
 
 
 def is_secret(key: str) -> bool:
-    """By its name, with or without its section."""
     return SECRET.search(key.rpartition(".")[2]) is not None
 
 
 def shown(key: str, value: Any) -> Any:
-    """The value of a key as anybody may see it."""
     if value is not None and is_secret(key):
         return HIDDEN
     match value:

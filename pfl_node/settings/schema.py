@@ -1,4 +1,4 @@
-"""The tree of settings seen as dotted keys: which there are, and in words what each may be. Reads no values."""
+"""The tree of settings as dotted keys, with descriptions of the allowed values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from pfl_node.settings import Settings
 
-NAMED = frozenset({"policy", "task"})  # `policy = "pens"` is short for `policy.name = "pens"`; open for knobs
+NAMED = frozenset({"policy", "task"})  # `policy = "pens"` is short for `policy.name = "pens"`; accept knobs
 TEXT, LIST, FLAG = "a text", "a list of ", "true or false"
 KINDS = {"integer": "a whole number", "number": "a number", "boolean": FLAG}
 LIMITS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
@@ -25,28 +25,27 @@ def sections() -> dict[str, type[BaseModel]]:
 
 @cache
 def keys() -> dict[str, tuple[type[BaseModel], str]]:
-    """Every key, with the class and the field it stands for."""
+    """Every key with its class and field."""
     plain = {name: (Settings, name) for name in Settings.model_fields if name not in sections()}
     nested = {f"{section}.{name}": (cls, name) for section, cls in sections().items() for name in cls.model_fields}
     return plain | nested
 
 
 def is_known(key: str) -> bool:
-    """Is it a key, or a knob of the policy or the task?"""
+    """Whether it is a key, or a knob of the policy or the task."""
     section, _, knob = key.partition(".")
     return key in keys() or (section in NAMED and knob != "" and "." not in knob)
 
 
 @cache
 def allowed(key: str) -> str:
-    """What a value of this key may be, in words."""
+    """The allowed values of a key, in words."""
     cls, name = keys()[key]
     schema = cls.model_json_schema()["properties"][name]
     return in_words(schema)
 
 
 def in_words(schema: Mapping[str, Any]) -> str:
-    """A JSON schema of one value, in words."""
     kinds = [s for s in schema.get("anyOf", ()) if s.get("type") != "null"]
     if len(kinds) > 1:
         return " or ".join(map(in_words, kinds))

@@ -1,7 +1,5 @@
-"""One tree of settings for everything that runs: the daemon, a swarm, the simulator. Pure data with its rules.
-
-Where a value comes from (file, environment, flags) is `settings/load.py`'s business.
-"""
+"""The settings of everything that runs: daemon, swarm and simulator. Data and its validation only; `load.py` reads
+the values."""
 
 from __future__ import annotations
 
@@ -11,17 +9,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 Kind = Literal["sign_flip", "scaled", "noise", "alie", "nan", "free_rider", "replay", "label_flip", "lying_scores"]
-A_DAY = 86_400  # seconds; a deadline of more than gRPC can count would be none, or over at once
+A_DAY = 86_400  # seconds; gRPC cannot represent arbitrarily long deadlines
 
 
 class Section(BaseModel):
-    """A frozen part of the tree; an unknown key is an error."""
+    """A frozen part of the tree; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class PolicySettings(BaseModel):
-    """Which algorithm; every other key of the section is a knob of that policy."""
+    """The algorithm; every other key of the section is a knob of that policy."""
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
@@ -34,17 +32,17 @@ class PolicySettings(BaseModel):
 
 
 class TaskSettings(BaseModel):
-    """What to learn; every other key of the section is handed to the task's function."""
+    """What to learn; every other key of the section is an argument of the task's function."""
 
     model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
     name: str = "digits"
     """A name of `pfl-node tasks`, `file.py:function` or `package.module:function`."""
     index: NonNegativeInt | Literal["slot"] | None = None
-    """Which place this is, of `nodes`; slot: N-1 where the data directory's name ends in -N; None: the task
-    decides from the node's id."""
+    """The node's place among `nodes`; slot: N-1 if the data directory's name ends in -N; None: the task decides by
+    the node's id."""
     nodes: PositiveInt | None = None
-    """How many places there are; None: unknown."""
+    """The number of places; None: unknown."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -52,161 +50,169 @@ class TaskSettings(BaseModel):
 
 
 class TrainSettings(Section):
-    """How a node trains. None: as the task says, else 1 epoch of SGD, lr 0.05, batch 8."""
+    """How a node trains. None: as the task says, else 1 epoch of SGD with learning rate 0.05 and batch size 8."""
 
     optimizer: Literal["sgd", "adam"] | None = None
-    """What turns gradients into steps."""
+    """The optimizer."""
     lr: PositiveFloat | None = None
-    """The learning rate."""
+    """Learning rate."""
     momentum: NonNegativeFloat | None = None
-    """Of SGD."""
+    """Momentum of SGD."""
     weight_decay: NonNegativeFloat | None = None
-    """The L2 penalty."""
+    """L2 penalty."""
     batch: PositiveInt | None = None
     """Samples per step."""
     epochs: PositiveFloat | None = None
-    """Passes over the data per round (a fraction is allowed)."""
+    """Passes over the data per round; may be a fraction."""
     steps: PositiveInt | None = None
-    """Batches per round; given, it wins over epochs."""
+    """Batches per round; overrides epochs."""
     init: Literal["common", "independent"] = "independent"
-    """Do all nodes of a run start from the same random model?"""
+    """Whether all nodes of a run start from the same random model."""
 
 
 class AggregateSettings(Section):
-    """How models are put together, whatever the policy."""
+    """How models are aggregated, for all policies."""
 
     rule: Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping"] = "mean"
-    """mean, or one that withstands some bad models. Where a policy weights models, mean and clipping do so."""
+    """The mean, or a rule that tolerates some bad models. If a policy weights models, mean and clipping use the
+    weights."""
     byzantine: NonNegativeInt = 1
-    """trimmed_mean, krum, multi_krum, clipping: bad models to withstand, as far as there are enough models."""
+    """trimmed_mean, krum, multi_krum, clipping: number of bad models to tolerate, if there are enough models."""
     clip: PositiveFloat | None = None
-    """clipping: how far from mine a model may be (L2 norm); None: as far as all but the furthest 2 * byzantine."""
+    """clipping: largest L2 distance of a model from mine; None: the largest except for the farthest 2 * byzantine
+    models."""
     claim: float | None = Field(default=10.0, ge=1)
-    """mean, clipping, feded: where weights are what peers say of themselves (their samples), none counts for more
-    than so many times their median; None: as they say."""
+    """mean, clipping, feded: if peers report their own weights (their numbers of samples), limit each to this
+    multiple of the median; None: no limit."""
 
 
 class GuardSettings(Section):
-    """Against bad peers, whatever the policy. All but the quarantine is off, and that needs TLS."""
+    """Protection against bad peers, for all policies. Everything is off except the quarantine, which needs TLS."""
 
     outliers: PositiveFloat | None = None
-    """Refuse a model whose norm, or distance from mine, is so many MADs (and half) above the median of what other
-    peers sent last, or that is turned against mine; 6 is careful. None: off."""
+    """Refuse a model whose norm, or distance from mine, exceeds the median of the other peers' last models by this
+    many MADs (and by half), or that points in the direction opposite to mine; 6 is cautious. None: off."""
     least: PositiveInt = 4
-    """Other peers whose last models must be known before one is called an outlier."""
+    """Number of other peers with a known last model that are required to call a model an outlier."""
     gate: PositiveFloat | None = None
-    """Do not merge a model whose validation loss is above mine by more than this share of what I have learnt: the
-    loss of an untrained model less mine; 0.5 is a start. None: off. Costs a scoring for each model."""
+    """Do not merge a model whose validation loss exceeds mine by more than this share of what I have learned (the
+    loss of an untrained model minus mine); 0.5 is a start. None: off. Scores every model."""
     samples: PositiveInt | None = 128
-    """The gate: own validation samples to score a model on; None: all."""
+    """Validation samples that the gate scores a model on; None: all."""
     blame: NonNegativeFloat = 0.0
-    """What a model that the gate refused counts against its sender. Above 0 only where all honest nodes have the
-    like data: a model that does badly on other data is no offence."""
+    """Penalty for the sender of a model that the gate refused. Use a value above 0 only if all honest nodes have
+    similar data: a model that performs badly on other data is no offence."""
     limit: PositiveFloat = 2.5
-    """What must count against a peer for a quarantine. A NaN is 1, a model turned against mine 0.2 to 1, one
-    several times as large as others 0.5 to 1, a flood 0.005; one that is only far from mine 0."""
+    """Penalty at which a peer is quarantined. A NaN counts 1, a model that points away from mine 0.2 to 1, one
+    several times as large as others 0.5 to 1, a flood 0.005; a model that is only far from mine 0."""
     half_life: PositiveFloat = 300.0
-    """Seconds after which what counts against a peer is half."""
+    """Seconds in which a penalty decays to one half."""
     quarantine: NonNegativeFloat = 60.0
-    """Seconds for which its models are refused then; each time twice as long, up to 16 times. 0: never."""
+    """Seconds for which a quarantined peer's models are refused; doubled each time, up to 16 times. 0: never."""
     names: bool = False
-    """Without TLS: believe the names in messages. Else nobody gets into quarantine: anybody could use a name."""
+    """Without TLS: trust the names in messages. Otherwise nobody is quarantined, because anyone could use any
+    name."""
 
 
 class PrivacySettings(Section):
-    """What others can find out about my samples. All of it is off; what it promises is in docs/privacy.md."""
+    """Limits on what other nodes can learn about this node's samples. All are off by default; docs/privacy.md
+    states the guarantees."""
 
     oracle: bool = False
-    """Answer EvaluateModel with noise and by a budget. An exact answer tells whether a sample is mine."""
+    """Answer EvaluateModel with noise and a budget. Exact answers reveal whether a sample is in the training
+    data."""
     oracle_epsilon: PositiveFloat = 0.1
-    """Of one answer. The noise is Laplace's, of scale 1 / (epsilon * samples) times what is told."""
+    """Epsilon of one answer. The Laplace noise has the scale 1 / (epsilon * samples), relative to the largest
+    value."""
     oracle_budget: PositiveFloat = 0.2
-    """Epsilon of all answers to one peer; then it is refused. With 0.2 no attack by one peer has an AUC above
-    0.55."""
+    """Epsilon of all answers to one peer, which is refused afterwards. With 0.2, no attack by one peer has an AUC
+    above 0.55."""
     oracle_total: PositiveFloat | None = None
-    """Epsilon of all answers to all peers together; None: no limit. Without TLS the only limit that holds."""
+    """Epsilon of all answers to all peers together; None: no limit. Without TLS the only effective limit."""
     oracle_clip: PositiveFloat = 3.0
-    """What the loss of a sample counts at the most; a little above the logarithm of the number of classes."""
+    """Upper bound of a sample's loss; choose it slightly above the logarithm of the number of classes."""
     oracle_tells: Literal["both", "loss", "accuracy"] = "both"
-    """Which figures; both share the epsilon, so each has twice the noise. loss: the accuracy is not a number then;
-    accuracy: the loss is the share of errors then."""
+    """Which figures to answer; both share the epsilon, so each has twice the noise. loss: the accuracy is NaN;
+    accuracy: the loss is the error rate."""
     dp: bool = False
     """Train with DP-SGD; needs `pip install 'pfl-node[dp]'`."""
     dp_noise: PositiveFloat = 1.0
     """Standard deviation of the noise, in units of dp_clip."""
     dp_clip: PositiveFloat = 1.0
-    """The largest norm of one sample's gradient."""
+    """Largest norm of one sample's gradient."""
     dp_delta: float = Field(default=1e-5, gt=0, lt=1)
-    """At which the epsilon is told; well below 1 / samples."""
+    """Delta for which the epsilon is reported; well below 1 / samples."""
     dp_epsilon: PositiveFloat | None = None
-    """Train no more when the next training would spend more than this in all; None: no limit."""
+    """Stop training before the total epsilon would exceed this; None: no limit."""
 
 
 class EvalSettings(Section):
-    """How often the personal model is measured on the validation and test data."""
+    """How often the personal model is evaluated on the validation and test data."""
 
     every: PositiveInt = 1
     """Rounds."""
     on: tuple[Literal["val", "test"], ...] = ("val", "test")
-    """Which data; leave out what nobody looks at, as measuring takes time."""
+    """Which data; leave out data that is not needed, because evaluation takes time."""
 
 
 class RoundSettings(Section):
-    """What a round may take. How long it waits for a peer adapts to what that peer needed in the last rounds."""
+    """How long a round waits. Deadlines adapt to the time that each peer needed in its last rounds."""
 
     patience: PositiveFloat = 10.0
-    """Seconds that a Gather or Receive waits for models at most, and for peers of whom little is known."""
+    """Longest time in seconds that a Gather or Receive waits for models, and the deadline for peers without a
+    history."""
     least: PositiveFloat = 2.0
-    """Seconds that a Gather waits at least, unless `patience` is less; as long as `patience`: nothing adapts."""
+    """Shortest time in seconds that a Gather waits, at most `patience`; equal to `patience`: deadlines do not
+    adapt."""
     spread: PositiveFloat = 4.0
-    """k: a peer may need its median and k times its median deviation, which counts as a quarter of the median at
-    least."""
+    """k: the deadline of a peer is its median plus k times its median deviation, which is at least a quarter of
+    the median."""
     quorum: float = Field(default=1.0, gt=0, le=1)
-    """The share of the peers waited for that is enough; then the others are not waited for any longer."""
+    """Share of the awaited peers that suffices; the round then does not wait for the others."""
     staleness: NonNegativeInt = 1
-    """Rounds that a model may be late and still be used, by policies that average with neighbours (`el`, `dpsgd`,
-    `deprl`, `facade`, `idca`); 0: what comes late is refused."""
+    """Number of rounds by which a model may be late and still be used, for policies that average with neighbours
+    (`el`, `dpsgd`, `deprl`, `facade`, `idca`); 0: late models are refused."""
     linger: PositiveFloat = 600.0
-    """Seconds that a node whose rounds are done stays for others that get no further."""
+    """Seconds that a node whose rounds are done keeps serving peers that make no progress."""
 
 
 class StartSettings(Section):
     """When the first round begins."""
 
     peers: NonNegativeInt = 1
-    """Wait for so many other nodes…"""
+    """Wait for this many other nodes…"""
     calm: NonNegativeFloat = 0.0
-    """…and until nobody new has come for so many seconds, unless the others have begun…"""
+    """…and until no new node has joined for this many seconds, unless the others have begun…"""
     wait: NonNegativeFloat = 10.0
-    """…but no longer than so many seconds."""
+    """…but at most this many seconds."""
 
 
 class WireSettings(Section):
-    """How models travel."""
+    """How models are transferred."""
 
     encoding: Literal["fp32", "fp16", "int8"] = "fp32"
-    """What a number becomes on the wire. Predictions never go as int8, but as fp16 then."""
+    """Encoding of numbers. With int8, predictions are sent as fp16."""
     zstd: NonNegativeInt = Field(default=0, le=19)
-    """Compression level; 0: off."""
+    """zstd compression level; 0: off."""
     chunk: int = Field(default=1 << 20, ge=1 << 12, le=1 << 20)
-    """Bytes of payload in a message of a stream."""
+    """Payload bytes per message of a stream."""
     connect_timeout: float = Field(default=5.0, gt=0, le=A_DAY)
-    """Seconds to reach a peer."""
+    """Seconds to connect to a peer."""
     min_bandwidth: float = Field(default=1e6, ge=1)
-    """Bytes per second that a link is believed to manage before it was measured: sets the deadlines."""
+    """Assumed bandwidth of a link in bytes per second until it is measured; determines deadlines."""
     base_timeout: float = Field(default=10.0, gt=0, le=A_DAY)
-    """Seconds that every call may take besides the bytes it moves."""
+    """Seconds that every call may take in addition to the transfer of its bytes."""
     concurrency: PositiveInt = 8
-    """Models sent at the same time; also models fetched and scores asked for at the same time."""
+    """Models sent at the same time; also the number of concurrent fetches and evaluation requests."""
     slowest: PositiveFloat = 16e3
-    """Bytes per second; a stream of a caller that needs longer than at this pace is ended."""
+    """Bytes per second; the stream of a slower caller is aborted."""
 
 
 class ServeSettings(Section):
-    """What this node does for others."""
+    """What this node serves to others."""
 
     evaluate: bool = True
-    """EvaluateModel: score their model on my training data."""
+    """EvaluateModel: score a peer's model on this node's training data."""
     head: bool = True
     """GetHead."""
     model: bool = True
@@ -214,113 +220,115 @@ class ServeSettings(Section):
     predictions: bool = True
     """GetPredictions."""
     per_peer: PositiveInt = 2
-    """Models of one peer that may wait in the inbox; also its evaluations under way."""
+    """Models of one peer in the inbox; also its concurrent evaluations."""
     inbox: PositiveInt = 64
-    """Models that may wait in the inbox in all."""
+    """Models in the inbox in total."""
     models_per_minute: PositiveInt = 6000
-    """SendModel calls of one peer; a newer model for the same round takes the place of the one before."""
+    """SendModel calls of one peer; a newer model for the same round replaces the previous one."""
     scores_per_minute: PositiveInt = 600
     """EvaluateModel calls of one peer."""
     scoring: PositiveFloat = 30.0
-    """Seconds of a minute that EvaluateModel calls of one peer may take of the training."""
+    """Seconds per minute that EvaluateModel calls of one peer may take from training."""
     fetches_per_minute: PositiveInt = 6000
     """GetHead, GetModel and GetPredictions calls of one peer."""
     waiting: PositiveInt = 1 << 30
-    """Bytes of models that may wait in all, half of it for coming rounds, and as many of those that are scored; a
-    single one may be larger."""
+    """Bytes of waiting models in total, half of it for future rounds; as many again for models being scored. A
+    single model may be larger."""
     waiting_per_peer: PositiveInt = 1 << 28
-    """Bytes of models of one peer that may wait; a single one may be larger."""
+    """Bytes of waiting models of one peer; a single model may be larger."""
 
 
 class MembershipSettings(Section):
-    """SWIM with memberlist's LAN values; all in seconds."""
+    """SWIM with memberlist's LAN values; times are in seconds."""
 
     transport: Literal["auto", "udp", "grpc"] = "auto"
-    """How probes travel. auto: udp, with TLS grpc, which proves who sent them; grpc where UDP is blocked, too."""
+    """How probes are sent. auto: UDP, with TLS gRPC, which authenticates the sender. Use grpc if UDP is
+    blocked."""
     probe_interval: PositiveFloat = 1.0
-    """Between two probes of a node."""
+    """Interval between probes."""
     probe_timeout: PositiveFloat = 0.5
-    """Without an answer for so long, others are asked to probe."""
+    """Time without an answer after which other nodes are asked to probe."""
     indirect: NonNegativeInt = 3
-    """Peers asked to probe a silent one."""
+    """Number of peers asked to probe an unresponsive node."""
     suspicion: PositiveFloat = 4.0
-    """Multiplier: suspicion lasts suspicion * log10(n) * probe_interval, at least."""
+    """Multiplier: a suspicion lasts at least suspicion * log10(n) * probe_interval."""
     gossip_interval: PositiveFloat = 0.2
-    """Between two packets of news."""
+    """Interval between gossip packets."""
     gossip_fanout: PositiveInt = 3
-    """Peers that such a packet goes to."""
+    """Recipients of each gossip packet."""
     sync_interval: PositiveFloat = 5.0
-    """Full exchange with one peer, and a new try for dead ones."""
+    """Interval of the full exchange with one peer, and of attempts to reach dead ones."""
     pause: PositiveFloat = 5.0
-    """After a pause of its own longer than this a node judges nobody for a while."""
+    """After a pause of the own process longer than this, the node suspends its judgement of others."""
 
 
 class StoreSettings(Section):
-    """What a node writes."""
+    """What a node writes to disk."""
 
     checkpoint_every: PositiveInt = 10
     """Rounds."""
 
 
 class HttpSettings(Section):
-    """The page, its JSON and `/metrics`. None of it is there without `listen`."""
+    """The web page, its JSON API and `/metrics`; off without `listen`."""
 
     listen: str | None = None
-    """HOST:PORT; port 0: any free one. In a swarm node i takes port + i."""
+    """HOST:PORT; port 0: any free one. In a swarm, node i uses port + i."""
     token: str | None = None
-    """What a visitor must show, at least 16 characters; needed where the address is not loopback."""
+    """Token that visitors must present, at least 16 characters; required unless the address is loopback."""
     every: PositiveFloat = 3.0
-    """Seconds between two looks at the other nodes, while somebody watches."""
+    """Seconds between queries of the other nodes, while somebody watches."""
 
 
 class TlsSettings(Section):
-    """Who is who, and that nobody listens in. What is not named here is in the data directory."""
+    """Authentication and encryption. By default the files are in the data directory."""
 
     on: bool | None = None
     """None: on, unless every address is loopback or `insecure` is set."""
     ca: Path | None = None
-    """Certificate of the swarm's CA; None: ca.pem, and where there is none the ids of the allow-list count."""
+    """Certificate of the swarm's CA; None: ca.pem; without that file the ids of the allow-list are trusted."""
     cert: Path | None = None
     """This node's certificate; None: cert.pem."""
     key: Path | None = None
     """This node's key; None: key.pem."""
     allow: Path | None = None
-    """List of the only ids to talk to; None: allow. Without the file, with a CA: everybody it vouches for."""
+    """List of the only trusted ids; None: allow. Without the file, every certificate of the CA is trusted."""
     revoked: Path | None = None
-    """List of ids not to talk to; None: revoked."""
+    """List of revoked ids; None: revoked."""
     reload: PositiveFloat = 1.0
-    """Seconds between two looks at these files: changes need no restart."""
+    """Seconds between checks of these files; changes need no restart."""
 
 
 class LogSettings(Section):
-    """What a node says on stderr."""
+    """Log output on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is said."""
+    """Lowest level that is logged."""
     format: Literal["auto", "console", "json"] = "auto"
-    """auto: console on a terminal, else one JSON object per line."""
+    """auto: console on a terminal, otherwise one JSON object per line."""
 
 
 class AttackSettings(Section):
-    """Some nodes of a simulation or a swarm are malicious, to see what the others bear. A daemon refuses it."""
+    """Make some nodes of a simulation or a swarm malicious, to measure how the others cope. A daemon rejects this
+    section."""
 
     kind: tuple[Kind, ...] = ()
-    """What they do, one or several of: sign_flip, scaled, noise, alie, nan (they send bad models), free_rider
-    (what came to them, untrained), replay (their model of `lag` rounds ago), label_flip (trained on wrong labels),
-    lying_scores (every model they are asked about is perfect; with feded, no sample is strange to them)."""
+    """One or several of: sign_flip, scaled, noise, alie, nan (send bad models), free_rider (send received models
+    untrained), replay (send the model of `lag` rounds ago), label_flip (train on wrong labels), lying_scores (rate
+    every model as perfect; with feded, report no novelty)."""
     share: float = Field(default=0.2, ge=0, le=1)
-    """Of the nodes, spread over all places by the seed."""
+    """Share of malicious nodes, spread over all places by the seed."""
     nodes: tuple[NonNegativeInt, ...] = ()
-    """Which places, instead."""
+    """Places of the malicious nodes, instead of a share."""
     strength: PositiveFloat | None = None
-    """sign_flip and scaled: the factor (None: 1 and 10); noise: times the spread of the model (None: 1); alie: z
-    (None: as its paper computes it from the numbers of nodes and of bad ones)."""
+    """sign_flip and scaled: the factor (None: 1 and 10); noise: multiple of the model's standard deviation (None:
+    1); alie: z (None: computed as in the paper from the numbers of nodes and of malicious ones)."""
     collude: bool = False
-    """alie, in a simulation: the bad nodes tell each other all they know."""
+    """alie, in a simulation: the malicious nodes share all their knowledge."""
     lag: PositiveInt = 10
     """replay: rounds."""
     start: NonNegativeInt = 0
-    """The first bad round."""
+    """First malicious round."""
 
 
 class Settings(Section):
@@ -329,23 +337,24 @@ class Settings(Section):
     listen: str = "127.0.0.1:0"
     """HOST:PORT to bind; port 0: any free one."""
     advertise: str | None = None
-    """HOST:PORT that others dial; None: the bound one, for 0.0.0.0 this machine's on the way to a seed."""
+    """HOST:PORT that others connect to; None: the bound address, or for 0.0.0.0 this machine's address on the
+    route to a seed."""
     peer_seed: tuple[str, ...] = ()
     """HOST:PORT of any member, a bootstrap or a node."""
     name: str | None = None
-    """A word for humans; None: made from the id."""
+    """Name for humans; None: derived from the id."""
     run: str = "default"
-    """Nodes of different runs share the membership but no models."""
+    """Nodes of different runs share the membership but exchange no models."""
     data_dir: Path | None = None
-    """Where the node keeps its identity, checkpoint, journal and model; None: the first free ./pfl-data/node-N."""
+    """Directory for identity, checkpoints, journal and model; None: the first free ./pfl-data/node-N."""
     rounds: PositiveInt | None = None
-    """None: until a signal comes."""
+    """None: until a signal."""
     seed: NonNegativeInt = 0
-    """Decides everything that is left to chance; the same on all nodes of a run."""
+    """Determines all random decisions; the same on all nodes of a run."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """auto, cpu, cuda or cuda:N."""
     insecure: bool = False
-    """Plain connections on an address that is not loopback."""
+    """Allow unencrypted connections on addresses that are not loopback."""
 
     policy: PolicySettings = PolicySettings()
     task: TaskSettings = TaskSettings()

@@ -1,4 +1,4 @@
-"""Plain values as TOML, which the standard library reads but does not write."""
+"""Write values as TOML, which the standard library only reads."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a node writes to its own disk: identity, checkpoint, journal, model. No pickle, ever."""
+"""A node's files: identity, checkpoints, journal, model, privacy ledger. Nothing is pickled."""

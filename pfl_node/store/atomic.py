@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, whatever happens in between."""
+"""Atomic file replacement: after a crash, a file has either its old or its new content."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pfl_node.errors import StoreError
 from pfl_node.failpoints import failpoint
 
 Piece = bytes | memoryview
-NOT_FOR_DIRECTORIES = frozenset({errno.EINVAL, errno.EBADF})  # what fsync says of them on some file systems
+NOT_FOR_DIRECTORIES = frozenset({errno.EINVAL, errno.EBADF})  # fsync of a directory on some file systems
 
 
 def write_atomic(path: Path, *pieces: Piece, what: str = "file") -> None:
-    """Temp, fsync, rename, fsync of the directory. `what` is the first word of its fail points."""
+    """Write a temporary file, fsync, rename, fsync the directory. `what` is the prefix of the fail points."""
     temp = temporary(path)
     with writing(path, leftover=temp):
         failpoint(f"{what}.create")
@@ -32,12 +32,11 @@ def write_atomic(path: Path, *pieces: Piece, what: str = "file") -> None:
 
 
 def temporary(path: Path) -> Path:
-    """Where a file is until it is whole."""
     return path.with_name(f".{path.name}.tmp")
 
 
 def sync_directory(path: Path) -> None:
-    """Where there is no such thing, nothing can be done about it."""
+    """Does nothing on file systems that cannot sync directories."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -50,7 +49,7 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path, *, leftover: Path | None = None) -> Iterator[None]:
-    """What the disk does not take is a StoreError, and what was begun is removed."""
+    """Convert an OSError to a StoreError, and remove the leftover."""
     try:
         yield
     except OSError as error:
@@ -60,11 +59,10 @@ def writing(path: Path, *, leftover: Path | None = None) -> Iterator[None]:
 
 
 def remove(path: Path) -> None:
-    """What an error left behind."""
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        return  # a directory that cannot be written to; the error that led here is the one to tell
+        return  # report the original error instead
 
 
 def _write(file: FileIO, pieces: tuple[Piece, ...], what: str) -> None:
@@ -78,6 +76,6 @@ def _write(file: FileIO, pieces: tuple[Piece, ...], what: str) -> None:
 
 
 def _all(file: FileIO, view: memoryview) -> None:
-    """An unbuffered write may take less than it is given."""
+    """An unbuffered write may be partial."""
     while view:
         view = view[file.write(view) :]

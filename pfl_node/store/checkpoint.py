@@ -1,7 +1,7 @@
-"""One checkpoint and the personal model on disk, as safetensors. Knows no torch, no policy and no generations.
+"""One checkpoint, and the personal model, as safetensors files. Does not import torch.
 
-It holds the policy's state as JSON and vectors, and a checksum over the whole file, in which the checksum itself
-counts as zeros: a changed or missing byte is noticed, wherever it is.
+A checkpoint holds the policy's state as JSON and vectors, and a checksum over the whole file (computed with zeros
+in its own place) that detects any changed or missing byte.
 """
 
 from __future__ import annotations
@@ -29,19 +29,17 @@ from pfl_node.store.policy_state import freeze, thaw
 FORMAT = "pfl-node checkpoint 2"
 WITHOUT_CHECKSUM = "pfl-node checkpoint 1"  # still read
 BLANK = "0" * 32
-SEAL = re.compile(
-    rb'"checksum":"([0-9a-f]{32})"'
-)  # of text inside the JSON the quotes are escaped, so it is no seal
+SEAL = re.compile(rb'"checksum":"([0-9a-f]{32})"')  # quotes inside the JSON are escaped, so they do not match
 BLOCK = 1 << 20
-# Errors that say nothing about the file, and what to do then.
-NOT_ITS_FAULT = dict.fromkeys((errno.EACCES, errno.EPERM), "see who owns it") | dict.fromkeys(
-    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT), "mend that and start again"
+# Errors that are not the file's fault, and their remedies.
+NOT_ITS_FAULT = dict.fromkeys((errno.EACCES, errno.EPERM), "check its permissions") | dict.fromkeys(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT), "fix that and start again"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was read: the policy's snapshot, and what the file says about itself."""
+    """The policy's snapshot and the file's metadata."""
 
     path: Path
     state: dict[str, Any]
@@ -51,7 +49,7 @@ class Checkpoint:
 def save_checkpoint(
     path: Path, state: Mapping[str, Any], layout: Layout, *, told: Mapping[str, str] | None = None, **facts: str
 ) -> None:
-    """Write a policy's snapshot; the file is whole or the old one stays. What is `told` is not compared later."""
+    """Replace the file atomically. The metadata in `told` is not compared when loading."""
     frozen, vectors = freeze(dict(state))
     own = {"format": FORMAT, "layout": layout.digest, "state": json.dumps(frozen), "checksum": BLANK}
     data = save(vectors, metadata={**(told or {}), **facts, **own})
@@ -64,13 +62,13 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, layout: Layout, **facts: str) -> dict[str, Any] | None:
-    """The snapshot, or None if there is none. A file for another model, run or policy is an error that says so."""
+    """The snapshot; None if there is no file. Raises Unusable for another model, run or policy."""
     found = read_checkpoint(path, layout, **facts)
     return found.state if found else None
 
 
 def read_checkpoint(path: Path, layout: Layout, **facts: str) -> Checkpoint | None:
-    """None if there is none; raises Unusable, or StoreError when nobody can know whether it is."""
+    """None if there is no file. Raises Unusable, or StoreError if the file could not be examined."""
     try:
         failpoint("checkpoint.read")
         sealed = _verified(path)
@@ -97,13 +95,13 @@ def save_model(path: Path, tensors: Mapping[str, npt.NDArray[Any]], **facts: str
 
 
 def _verified(path: Path) -> bool:
-    """Does the checksum hold? False: there is none. The file is read a block at a time."""
+    """Whether the checksum is correct; False: there is none. Reads the file in blocks."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= size - 8:
-            raise Unusable(path, f"damaged: its {size} bytes are cut off, or no checkpoint at all", damaged=True)
+            raise Unusable(path, f"damaged: its {size} bytes are truncated or not a checkpoint", damaged=True)
         file.seek(0)
         head = file.read(8 + length)
         seals = SEAL.findall(head)

@@ -1,7 +1,8 @@
-"""The checkpoints of a node: the newest and the one before, `checkpoint-000007.safetensors` beside number 6.
+"""The checkpoints of a node: the newest and its predecessor, for example `checkpoint-000007.safetensors` and
+number 6.
 
-A new one has a name of its own, so that nothing is overwritten: two whole ones are there while a third is written.
-One that cannot be used is put aside and never removed; when none can, that is an error and no new beginning.
+Nothing is overwritten: two complete checkpoints exist while a third is written. An unusable one is renamed, never
+removed. If none is usable, that is an error, not a fresh start.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ KEPT = 2
 
 
 class Checkpoints:
-    """Those beside `checkpoint.safetensors`, which is itself number 0: once it was the only one."""
+    """The numbered files beside `checkpoint.safetensors`, which older versions wrote and which is number 0."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._name = re.compile(rf"{re.escape(path.stem)}-(\d+){re.escape(path.suffix)}")
 
     def files(self) -> dict[int, Path]:
-        """By number, the newest first."""
+        """By number, newest first."""
         found = {0: self.path} if self.path.exists() else {}
         for path in self.path.parent.glob(f"{self.path.stem}-*{self.path.suffix}"):
             if match := self._name.fullmatch(path.name):
@@ -42,19 +43,19 @@ class Checkpoints:
     def save(
         self, state: Mapping[str, Any], layout: Layout, *, told: Mapping[str, str] | None = None, **facts: str
     ) -> Path:
-        """Write the next one. Raises StoreError, and those that were there stay."""
+        """Write the next one. Raises StoreError and keeps the existing ones."""
         number = max(self.files(), default=0) + 1
         path = self.path.with_name(f"{self.path.stem}-{number:06}{self.path.suffix}")
         try:
             save_checkpoint(path, state, layout, told=told, **facts)
         except StoreError:
-            remove(path)  # it may have got its name before the error, and more of them would pile up
+            remove(path)  # it may have been renamed before the error
             raise
         self._prune()
         return path
 
     def load(self, layout: Layout, **facts: str) -> Checkpoint | None:
-        """The newest that can be used, or None if there never was one."""
+        """The newest usable one; None if there never was one."""
         refused: list[Unusable] = []
         for path in self.files().values():
             try:
@@ -71,26 +72,26 @@ class Checkpoints:
         return None
 
     def _prune(self) -> None:
-        """What is too old, and what a crash left half written. A failure costs room on the disk, nothing else."""
+        """Remove old checkpoints and leftovers of a crash. A failure only costs disk space."""
         leftovers = self.path.parent.glob(f".{self.path.stem}*{self.path.suffix}.tmp")
         try:
             for path in [*list(self.files().values())[KEPT:], *leftovers]:
                 failpoint("checkpoint.prune")
                 path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("an old checkpoint was not removed", error=f"{error.strerror or error}")
+            log.warning("cannot remove an old checkpoint", error=f"{error.strerror or error}")
 
     def _put_aside(self, error: Unusable, used: Checkpoint) -> None:
-        """Out of the way of those to come, and there to be looked at."""
+        """Rename an unusable checkpoint, so that it can be examined."""
         aside = _free(error.path, "damaged" if error.damaged else "foreign")
         try:
             failpoint("checkpoint.aside")
             error.path.rename(aside)
         except OSError as problem:
             aside = error.path
-            log.warning("a checkpoint could not be put aside", file=str(error.path), error=str(problem))
+            log.warning("cannot rename an unusable checkpoint", file=str(error.path), error=str(problem))
         log.warning(
-            f"checkpoint {error.path.name} cannot be used, going on from the one before",
+            f"checkpoint {error.path.name} is unusable, continuing from an older one",
             why=error.why,
             used=used.path.name,
             round=used.state.get("round"),
@@ -102,13 +103,12 @@ class Checkpoints:
             return refused[0]
         each = ", ".join(f"{error.path.name} is {error.why}" for error in refused)
         return StoreError(
-            f"no checkpoint in {self.path.parent} can be used: {each}; "
-            "restore one from a backup, or move them away to start anew at round 0"
+            f"no checkpoint in {self.path.parent} is usable: {each}; "
+            "restore one from a backup, or move them away to start again at round 0"
         )
 
 
 def _free(path: Path, word: str) -> Path:
-    """A name that nobody has."""
     n, candidate = 1, path.with_name(f"{path.name}.{word}")
     while candidate.exists():
         n += 1

@@ -1,4 +1,4 @@
-"""A node's directory: who it is, and that nobody else is using it. Knows nothing of models."""
+"""A node's data directory: its identity, and a lock against a second user."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ JOURNAL = "journal.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the node is, over restarts and changes of address; the incarnation grows with every start."""
+    """The id survives restarts and changes of address; the incarnation grows with every start."""
 
     id: PeerId
     incarnation: int
 
 
 class DataDir:
-    """An open data directory. Holds a lock until it is closed."""
+    """An open data directory, locked until it is closed."""
 
     def __init__(self, path: Path, lock: FileIO) -> None:
         self.path = path
@@ -44,8 +44,8 @@ class DataDir:
 
     @classmethod
     def open(cls, path: Path | None) -> DataDir:
-        """The directory asked for; None: the first of ./pfl-data/node-N that is free, so that a node which died
-        finds its own again."""
+        """The given directory; None: the first unlocked ./pfl-data/node-N, so that a restarted node finds its own
+        again."""
         if path is not None:
             lock = _lock(path)
             if lock is None:
@@ -62,7 +62,7 @@ class DataDir:
 
     @property
     def slot(self) -> int:
-        """Which of the directories `…-1`, `…-2` and so on this is, from 0 on."""
+        """N-1 for a directory named `…-N`."""
         if found := re.search(r"-([1-9]\d*)$", self.path.resolve().name):
             return int(found[1]) - 1
         raise ConfigError(f"task.index = slot, but data directory {self.path} has no number: name it like node-1")
@@ -80,12 +80,12 @@ class DataDir:
         return self.path / "model.safetensors"
 
     def keep_incarnation(self, incarnation: int) -> None:
-        """The node had to raise it while it ran; the next start goes on above it."""
+        """The node raised its incarnation at run time; the next start continues above it."""
         if incarnation > self.identity.incarnation:
             self.identity = self._write(Identity(self.identity.id, incarnation))
 
     def adopt(self, id: PeerId) -> None:
-        """From now on the node is whom its key says; one that had a random id before has a new one."""
+        """Use the id of the node's key from now on, instead of a random one."""
         if id != self.identity.id:
             self.identity = self._write(Identity(id, self.identity.incarnation))
 
@@ -121,7 +121,7 @@ def _lock(path: Path) -> FileIO | None:
     except OSError:
         file.close()
         return None
-    with suppress(OSError):  # the number is only told to others; the lock holds on a full disk, too
+    with suppress(OSError):  # the pid is informative; the lock works on a full disk too
         file.truncate(0)
         file.write(str(os.getpid()).encode())
     return file
@@ -139,7 +139,7 @@ def _read_identity(file: Path) -> Identity | None:
     try:
         data = json.loads(file.read_bytes())
         found = Identity(PeerId(str(data["id"])), int(data["incarnation"]))
-        if data.get("checksum", _checksum(found)) != _checksum(found):  # once there was none
+        if data.get("checksum", _checksum(found)) != _checksum(found):  # older files have none
             raise ValueError("its checksum does not match")
         return found
     except FileNotFoundError:

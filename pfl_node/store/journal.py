@@ -1,4 +1,4 @@
-"""The node's diary: one JSON object a line, appended as things happen."""
+"""The node's journal: one JSON object per line, appended as events happen."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ BLOCK = 1 << 16
 
 
 class Journal:
-    """An open journal. A line is written at once, so a crash loses none that was written; half a line that the end
-    of the power or of the disk left is cut off, so that every line is whole."""
+    """An open journal. Lines are written immediately, so a crash loses none; an incomplete last line, left by a
+    power failure or a full disk, is removed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._torn = False  # does it end in half a line?
+        self._torn = False  # whether it ends in an incomplete line
         with writing(path):
             self._file = path.open("ab", buffering=0)
             self._torn = _whole_size(path) < path.stat().st_size
         self._mend()
 
     def write(self, event: str, data: Mapping[str, Any], *, time: float) -> None:
-        """Raises StoreError when the disk does not take it: this line is missing then, a later one may not."""
+        """Raises StoreError if the disk does not accept the line; later lines may succeed."""
         own = {"time": round(time, 6), "event": event}
         row = plain({**own, **data, **own})
         line = json.dumps(row, separators=(",", ":"), allow_nan=False).encode() + b"\n"
@@ -45,7 +45,7 @@ class Journal:
         self._torn = False
 
     def sync(self) -> None:
-        """What was written is on the disk, also when the power goes."""
+        """Flush to disk, so that the lines survive a power failure."""
         with writing(self._path):
             failpoint("journal.fsync")
             if self._path.is_file():  # a pipe or a device has no fsync
@@ -55,7 +55,8 @@ class Journal:
         self._file.close()
 
     def _mend(self) -> None:
-        """Cut half a line off. Where that fails, or only its end is missing, the next line begins with one."""
+        """Remove an incomplete line. If that fails, or only its newline is missing, the next line starts with a
+        newline."""
         if not self._torn:
             return
         try:
@@ -70,8 +71,8 @@ class Journal:
 
 
 def last_round(path: Path) -> int | None:
-    """The last round that its end tells of; None: none, or there is no journal."""
-    if not path.is_file():  # a pipe has no end to look at
+    """The last round near the end of the journal; None: there is none."""
+    if not path.is_file():  # a pipe cannot be read from its end
         return None
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, 2) - BLOCK))
@@ -82,7 +83,7 @@ def last_round(path: Path) -> int | None:
             if row["event"] == "round":
                 return int(row["round"])
         except (ValueError, TypeError, KeyError):
-            continue  # half a line
+            continue  # incomplete line
     return None
 
 
@@ -96,7 +97,7 @@ def _is_json(path: Path, begin: int) -> bool:
 
 
 def _whole_size(path: Path) -> int:
-    """Where the last whole line ends."""
+    """Where the last complete line ends."""
     with path.open("rb") as file:
         place = file.seek(0, 2)
         while place > 0:

@@ -1,4 +1,4 @@
-"""Turns a policy's state into plain JSON and a set of vectors, and back. Pure; knows no disk."""
+"""Convert a policy's state to JSON and vectors, and back. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pfl_node.model import Layout, Model, Vector
 
 
 def freeze(value: Any) -> tuple[Any, dict[str, Vector]]:
-    """JSON and the vectors it refers to. Equal models are kept once."""
+    """JSON, and the vectors it refers to. Equal models are stored once."""
     vectors: dict[str, Vector] = {}
     names: dict[int, str] = {}
 
@@ -35,7 +35,7 @@ def freeze(value: Any) -> tuple[Any, dict[str, Vector]]:
                 return {"$": type(item).__name__, "items": [walk(v) for v in sorted(item)]}
             case list():
                 return [walk(v) for v in item]
-        raise StoreError(f"a policy keeps a {type(item).__name__}, which a checkpoint cannot hold")
+        raise StoreError(f"a policy keeps a {type(item).__name__}, which cannot be stored in a checkpoint")
 
     return walk(value), vectors
 

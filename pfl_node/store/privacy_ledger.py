@@ -1,6 +1,6 @@
-"""What a node has told of its data, in a file of its own: a line is on the disk before what it is about is told.
+"""The ledger of privacy costs: each line is on disk before the answer or training that it records.
 
-A checkpoint is too late for that: whoever could make a node crash would get its budget anew.
+A checkpoint would be too late: a peer that can crash a node would reset its budget.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ NAME = "privacy.jsonl"
 
 
 class PrivacyLedger:
-    """`PrivacyLedger(directory)` is what `Account` and `Oracle` note in; threads may share it."""
+    """Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / NAME
         self._writing = threading.Lock()
 
     def begin(self) -> None:
-        """Create the file, so that a later start notices when it was removed."""
+        """Create the file, so that a later start notices its absence."""
         if self.path.exists():
             return
         if last_round(self.path.with_name(JOURNAL)) is not None:
-            log.warning(
-                f"there is no {NAME}, though the journal has rounds: what was told of the data is not counted"
-            )
+            log.warning(f"{NAME} is missing although the journal has rounds: earlier disclosures are not counted")
         with writing(self.path):
             self.path.touch()
             sync_directory(self.path.parent)
 
     def __call__(self, event: str, data: Mapping[str, Any]) -> None:
-        """Raises StoreError when the disk does not take it. What a crash leaves of a line was never told."""
+        """Raises StoreError if the disk does not accept the line. After a crash, an incomplete line was never
+        disclosed."""
         with self._writing:
             new = not self.path.exists()
             journal = Journal(self.path)
@@ -58,8 +57,8 @@ class PrivacyLedger:
                     sync_directory(self.path.parent)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """All that was written. Half a line at the end is none; damage elsewhere is an error, as it hides what was
-        spent."""
+        """All complete lines. An incomplete last line is ignored; other damage is an error, because it hides what
+        was spent."""
         try:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -78,6 +77,6 @@ class PrivacyLedger:
 
     def damaged(self, line: int) -> StoreError:
         return StoreError(
-            f"{self.path} is damaged in line {line}, so nobody knows what this node has told of its data; "
-            "restore it from a backup, or move it away to begin with whole budgets"
+            f"{self.path} is damaged in line {line}, so the privacy budget that was spent is unknown; "
+            "restore it from a backup, or move it away to start with full budgets"
         )

@@ -303,7 +303,7 @@ def test_a_model_that_is_broken_off_is_counted_and_gives_its_place_back(front: F
         bob, host = siege.bob, siege.bob.node.host
 
         def on_its_way() -> bool:
-            return EVE in repr(bob.node.mailbox._coming)
+            return EVE in repr(bob.node.mailbox._in_flight)
 
         before = await siege.refused()
         for _ in range(4):  # more than may wait of one peer

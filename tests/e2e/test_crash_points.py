@@ -264,14 +264,14 @@ def test_a_node_whose_checkpoints_are_all_damaged_ends_with_a_line_that_says_wha
     files[0].write_bytes(b"")
     code, output = node("", 5)
     assert code == 0
-    assert f"checkpoint {files[0].name} cannot be used, going on from the one before" in output
+    assert f"checkpoint {files[0].name} is unusable, continuing from an older one" in output
     for file in Checkpoints(tmp_path / "n" / "checkpoint.safetensors").files().values():
         file.write_bytes(b"")
     code, output = node("", 6)
     assert code == 1
     last = output.splitlines()[-1]
-    assert "no checkpoint in n can be used: " in last
-    assert "restore one from a backup, or move them away to start anew at round 0" in last
+    assert "no checkpoint in n is usable: " in last
+    assert "restore one from a backup, or move them away to start again at round 0" in last
     assert "Traceback" not in output
 
 

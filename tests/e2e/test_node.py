@@ -158,7 +158,7 @@ def test_an_evaluation_is_answered_while_a_long_training_is_under_way(tmp_path: 
         async with Guest(life) as guest:
             assert life.node.policy
             model = life.node.policy.model
-            with pytest.raises(Refused, match="no model to give yet"):
+            with pytest.raises(Refused, match="has published no model yet"):
                 await guest.client.fetch(life.node.id, life.address, "model", model.layout)
             for _ in range(3):
                 score = await guest.client.evaluate(life.node.id, life.address, model)

@@ -106,7 +106,7 @@ def test_those_who_watch_from_afar_leave_room_for_the_page(tmp_path: Path) -> No
         watchers = [watch(life, follow=True, kinds=["opened"]) for _ in range(OF_ANY)]
         for watcher in watchers:
             await anext(watcher)
-        with pytest.raises(grpc.aio.AioRpcError, match="16 of you are watching already") as refused:
+        with pytest.raises(grpc.aio.AioRpcError, match="you have 16 watchers already") as refused:
             await anext(watch(life, follow=True))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         with life.node.node_observer.hub.watch():

@@ -138,26 +138,26 @@ def test_pause_stops_the_process_until_it_is_told_to_go_on() -> None:
     [
         (
             "checkpoint.renam=panic",
-            r"no fail point 'checkpoint.renam': did you mean 'checkpoint.rename'\? known: admit",
+            r"unknown fail point 'checkpoint.renam': did you mean 'checkpoint.rename'\? known: admit",
         ),
-        ("qqq=panic", r"no fail point 'qqq': known: admit, .*train"),
+        ("qqq=panic", r"unknown fail point 'qqq': known: admit, .*train"),
         ("checkpoint.rename", r"'checkpoint.rename' is not NAME=ACTION"),
         ("train=", r"'train=' is not NAME=ACTION"),
         (
             "train=explode",
-            r"train=explode: no such action; .*off, return, panic, sleep\(MS\), error\(NAME\), pause",
+            r"train=explode: unknown action; .*off, return, panic, sleep\(MS\), error\(NAME\), pause",
         ),
-        ("train=10return", r"train=10return: no such action"),
-        ("train=101%return", r"a chance is at most 100%"),
-        ("join=return", r"join=return: at this place there is off, panic, pause, sleep"),
-        ("train=error(EIO)", r"at this place there is"),
+        ("train=10return", r"train=10return: unknown action"),
+        ("train=101%return", r"a probability is at most 100%"),
+        ("join=return", r"join=return: this fail point supports off, panic, pause, sleep"),
+        ("train=error(EIO)", r"this fail point supports"),
         ("checkpoint.write=error(EIEIO)", r"'EIEIO' is not the name of a system error"),
         ("checkpoint.write=error", r"write error\(NAME\)"),
         ("train=sleep", r"write sleep\(MS\)"),
         ("train=sleep(soon)", r"'soon' is not a number of milliseconds"),
         ("train=panic(now)", r"write panic$"),
-        ("train=1*off->", r"no such action"),
-        ("train=off;train=panic", r"train is there twice; for one after the other write train=A->B"),
+        ("train=1*off->", r"unknown action"),
+        ("train=off;train=panic", r"train is given twice; for a sequence write train=A->B"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_there_is(text: str, says: str) -> None:
@@ -173,7 +173,7 @@ def test_a_mistake_ends_the_command_with_that_line() -> None:
         [sys.executable, "-m", "pfl_node", "policies"], env=env, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(r"pfl-node: PFL_FAILPOINTS: there is no fail point .*\n", done.stderr)
+    assert re.fullmatch(r"pfl-node: PFL_FAILPOINTS: unknown fail point .*\n", done.stderr)
 
 
 def test_every_place_of_the_table_is_in_the_code_and_no_other() -> None:

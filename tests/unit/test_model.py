@@ -110,7 +110,7 @@ def test_a_vector_that_does_not_fit_the_layout_is_refused(bad: np.ndarray) -> No
 def test_only_a_core_and_a_head_of_the_same_layout_go_together() -> None:
     model, stranger = vector(TINY), vector(Layout(TINY.core_entries, (Entry("out", (4,)),)))
     for left, right in ((model, model.head), (model.head, model.core), (model.core, stranger.head)):
-        with pytest.raises(LayoutMismatch, match="cannot put"):
+        with pytest.raises(LayoutMismatch, match="cannot join"):
             left + right
 
 

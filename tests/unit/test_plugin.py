@@ -23,7 +23,7 @@ def mine() -> None:
 def test_a_failure_in_the_users_own_code_is_one_line_with_its_place() -> None:
     fault = users_fault("task", "own.py:f", raised(mine), TaskError)
     assert isinstance(fault, TaskError)
-    assert str(fault) == "task own.py:f failed (test_fault.py, line 20): ValueError: two lines"
+    assert str(fault) == "task own.py:f failed (test_plugin.py, line 20): ValueError: two lines"
 
 
 def test_a_failure_in_what_we_brought_along_is_ours() -> None:

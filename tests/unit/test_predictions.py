@@ -34,14 +34,14 @@ def test_predictions_about_other_samples_do_not_fit() -> None:
 
 def test_predictions_are_no_model_and_a_model_is_no_predictions() -> None:
     model = Model(Layout((Entry("w", (2,)),), ()), np.zeros(2, np.float32))
-    with pytest.raises(LayoutMismatch, match="is no predictions"):
+    with pytest.raises(LayoutMismatch, match="does not hold predictions"):
         predictions.outputs(model)
-    with pytest.raises(LayoutMismatch, match="there is no model in a predictions"):
+    with pytest.raises(LayoutMismatch, match="a predictions has no model"):
         predictions.pack(LAYOUT, OUTPUTS).of("model")
 
 
 def test_an_array_of_another_shape_is_refused() -> None:
-    with pytest.raises(LayoutMismatch, match=r"outputs/abc has the shape \(3, 2\), not \(2, 3\)"):
+    with pytest.raises(LayoutMismatch, match=r"outputs/abc must have the shape \(3, 2\), not \(2, 3\)"):
         predictions.pack(LAYOUT, OUTPUTS.T)
-    with pytest.raises(LayoutMismatch, match="counts has the shape"):
+    with pytest.raises(LayoutMismatch, match="counts must have the shape"):
         predictions.pack(LAYOUT, OUTPUTS, counts=np.zeros(3))

@@ -134,7 +134,7 @@ def test_the_vocabulary_is_known_to_this_test() -> None:
 
 
 def test_an_event_of_a_policy_cannot_take_a_word_of_the_journal() -> None:
-    with pytest.raises(ValueError, match="'round' is a word of the node's own journal"):
+    with pytest.raises(ValueError, match="'round' is an event of the node itself"):
         Record("round")
 
 

@@ -18,25 +18,25 @@ HERE = "pfl_node.learning.models"
 
 @dataclass(frozen=True)
 class Network:
-    """One row of the table. Images are square, with `size` pixels to a side."""
+    """Images are square, with `size` pixels per side."""
 
-    where: str  # module:function of this package; the function is called with (classes, channels, size)
-    head: tuple[str, ...] = ("head",)  # what FACADE and its like keep apart, as prefixes of names
-    least: int = 1  # the smallest size that leaves something after the last pooling
-    train: Mapping[str, Any] = field(default_factory=dict)  # how its paper trains it
+    where: str  # module:function of this package; called with (classes, channels, size)
+    head: tuple[str, ...] = ("head",)  # name prefixes of the head, for FACADE and similar policies
+    least: int = 1  # smallest size that leaves a pixel after the last pooling
+    train: Mapping[str, Any] = field(default_factory=dict)  # training options of its paper
     torchvision: bool = False
 
     def build(self, classes: int, channels: int, size: int) -> nn.Module:
-        """A new one; its weights come from torch's default generator."""
+        """The weights come from torch's default generator."""
         module, _, function = self.where.partition(":")
         made: nn.Module = getattr(importlib.import_module(f"{HERE}.{module}"), function)(classes, channels, size)
         return made
 
 
-# Thesis 000 says SGD; its code, and the figures of both PENS papers, have Adam.
+# Thesis 000 says SGD; its code and the figures of both PENS papers use Adam.
 PENS = {"optimizer": "adam", "lr": 1e-3, "batch": 8, "epochs": 3.0}
 FACADE = {"optimizer": "sgd", "lr": 0.01, "batch": 8, "steps": 10}
-# The paper tuned the rate for each row. Seed 001 reports that 0.01 gave the 2NN 95 %, not 97 %, in 70 rounds.
+# The paper tuned the rate for each row. Seed 001 reports 95 % instead of 97 % for the 2NN with 0.01 in 70 rounds.
 FEDAVG = {"optimizer": "sgd", "lr": 0.1, "batch": 10, "epochs": 1.0}
 FEDED = {"optimizer": "sgd", "lr": 1e-3, "momentum": 0.9, "batch": 64, "epochs": 1.0}
 
@@ -57,21 +57,19 @@ MODELS: dict[str, Network] = {
 
 
 def network(name: str, size: int) -> Network:
-    """The network of that name, when it can look at such images."""
+    """The network of that name, if it supports images of this size."""
     if name not in MODELS:
-        raise ConfigError(f"there is no model {name!r}; {nearest(str(name), MODELS)}")
+        raise ConfigError(f"unknown model {name!r}; {nearest(str(name), MODELS)}")
     found = MODELS[name]
     if size < found.least:
-        raise ConfigError(
-            f"model {name} needs images of {found.least} pixels or more to a side, these have {size}"
-        )
+        raise ConfigError(f"model {name} needs images of {found.least} pixels or more per side, these have {size}")
     if found.torchvision and importlib.util.find_spec("torchvision") is None:
-        raise ConfigError(f"model {name} is torchvision's: pip install 'pfl-node[vision]'")
+        raise ConfigError(f"model {name} is part of torchvision: pip install 'pfl-node[vision]'")
     return found
 
 
 def autoencoder(channels: int, size: int) -> Callable[[], nn.Module] | None:
-    """The one that thesis 004 made for images of this shape; None: it made none."""
+    """The autoencoder of thesis 004 for images of this shape, if there is one."""
     known = {(1, 28): "small", (3, 32): "large"}
     if (channels, size) not in known:
         return None

@@ -10,8 +10,8 @@ GROUPS = 2
 
 
 def lenet(classes: int, channels: int, size: int) -> nn.Module:
-    """89,834 parameters for CIFAR-10, 120,554 for Imagenette at 64 pixels. The thesis says about 120k and 250k:
-    these are the numbers for the 41 classes of Flickr-Mammals."""
+    """89,834 parameters for CIFAR-10, 120,554 for Imagenette at 64 pixels. The thesis says about 120k and 250k,
+    which are the numbers for the 41 classes of Flickr-Mammals."""
     side = halved(size, 3)
     return named(
         block1=_block(channels, 32),
@@ -28,7 +28,7 @@ def _block(channels_in: int, channels: int) -> nn.Module:
 
 
 def resnet8(classes: int, channels: int, _: int) -> nn.Module:
-    """312,649 parameters for 41 classes, whatever the size of the images."""
+    """312,649 parameters for 41 classes, for any image size."""
     return named(
         first=nn.Sequential(nn.Conv2d(channels, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()),
         block1=Residual(32, 32, stride=1),
@@ -41,7 +41,7 @@ def resnet8(classes: int, channels: int, _: int) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """A basic block (He et al. 2015): two convolutions, and a way around them."""
+    """A basic block (He et al. 2015): two convolutions and a shortcut."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from torch import nn
 
 from pfl_node.learning.models.layers import named
 
-LETTERS = 10  # with more classes than this the thesis has other channels (tables A.2, A.3)
+LETTERS = 10  # with more classes, the thesis uses other channels (tables A.2, A.3)
 
 
 def cnn1(classes: int, channels: int, size: int) -> nn.Module:
@@ -33,7 +33,7 @@ def cnn3(classes: int, channels: int, size: int) -> nn.Module:
 
 
 def _one_layer(classes: int, channels: int, size: int, width: int) -> nn.Module:
-    # paper: pooling of 4 with stride 2; here: stride 4, as the tables' 7 x 7 outputs and their counts ask
+    # paper: pooling of 4 with stride 2; here: stride 4, to match the outputs and parameter counts of the tables
     side = size // 4
     return named(
         block=_block(channels, width, pool=4), flat=nn.Flatten(), head=nn.Linear(width * side * side, classes)
@@ -51,15 +51,15 @@ def small() -> nn.Module:
 
 def large() -> nn.Module:
     """Table A.5, for CIFAR-10: 499,459 parameters."""
-    # paper: no padding on the way back; here: as in table A.4, since 3 -> 8 -> 16 -> 32 pixels need it
+    # paper: no padding in the decoder; here: as in table A.4, because 3 -> 8 -> 16 -> 32 pixels need it
     return _autoencoder(image=3, near=32, mid=64, far=128, latent=64, more=1)
 
 
 def _autoencoder(image: int, near: int, mid: int, far: int, latent: int, more: int = 0) -> nn.Module:
-    """3 x 3 pixels in the middle; the first step back from there gives 7 and `more`.
+    """3 x 3 pixels in the middle; the first layer of the decoder gives 7 + `more` pixels.
 
-    paper: batch normalisation after the first convolution too, and ReLU at the end; here: neither. The counts are
-    those without it (with it 87,141 and 499,523), and the thesis' code ends in a sigmoid.
+    paper: batch normalisation after the first convolution too, and ReLU at the end; here: neither. The parameter
+    counts match without it (with it 87,141 and 499,523), and the thesis' code ends in a sigmoid.
     """
     flat = far * 3 * 3
     return named(

@@ -1,4 +1,4 @@
-"""Pieces that several of the networks are made of."""
+"""Building blocks of several networks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import nn
 
 
 def named(**layers: nn.Module) -> nn.Sequential:
-    """Layers in a row, each with its name."""
+    """A Sequential of named layers."""
     return nn.Sequential(OrderedDict(layers))
 
 
 def halved(size: int, times: int, *, loses: int = 0) -> int:
-    """What is left of a side after so many rounds of a convolution that `loses` pixels and a pooling by 2."""
+    """The side of an image after `times` convolutions that lose `loses` pixels, each with a pooling by 2."""
     for _ in range(times):
         size = (size - loses) // 2
     return size

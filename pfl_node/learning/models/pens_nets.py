@@ -15,7 +15,7 @@ def cnn(classes: int, channels: int, size: int) -> nn.Module:
 
 
 def cnn_linear(classes: int, channels: int, size: int) -> nn.Module:
-    """As the thesis' table has it: nothing between the two fully connected layers."""
+    """As in the thesis' table: no activation between the two fully connected layers."""
     return _cnn(classes, channels, size, between=nn.Identity())
 
 

@@ -1,1 +1,1 @@
-"""The page of a node: what it and its swarm are doing, live in a browser, as JSON and as metrics."""
+"""The web page of a node: the page itself, its JSON API, and metrics."""

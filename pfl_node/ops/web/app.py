@@ -1,4 +1,4 @@
-"""What the page's port answers: the page itself, JSON under /api, /metrics, and probes. Only reads."""
+"""The HTTP endpoints: the page, JSON under /api, /metrics, and probes. Read-only."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from pfl_node.ops.web.static_files import StaticFiles
 if TYPE_CHECKING:
     from pfl_node.daemon.assemble import DaemonNode
 
-TICK = 1.0  # seconds between two messages of /api/live
+TICK = 1.0  # seconds between messages of /api/live
 READY = ("training", "done")
-WRONG = 0.5  # seconds that a wrong token costs
+WRONG = 0.5  # seconds of delay after a wrong token
 LONGEST_FORM = 4096  # bytes
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def application(node: DaemonNode) -> TokenAuth:
-    """One for each node that serves a page."""
     token = Token(node.settings.http.token, node.id) if node.settings.http.token else None
     views = Pages(node, token)
     routes: dict[str, Handler] = {
@@ -59,16 +58,12 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 class Pages:
-    """One method for each address."""
-
     def __init__(self, node: DaemonNode, token: Token | None) -> None:
         self._node = node
         self._token = token
         self._files = StaticFiles()
-        self._outlook = SwarmView(node)
+        self._swarm_view = SwarmView(node)
         self._registry = registry_of(node)
-
-    # -- the page ------------------------------------------------------------------------------------------
 
     async def index(self, _: Request) -> Response:
         return HTMLResponse(self._files.page("index.html"))
@@ -89,22 +84,20 @@ class Pages:
         answer.set_cookie(self._token.cookie, self._token.ticket, httponly=True, samesite="strict")
         return answer
 
-    # -- as JSON -------------------------------------------------------------------------------------------
-
     async def status(self, _: Request) -> Response:
         return JSONResponse(self._facts())
 
     async def swarm(self, _: Request) -> Response:
-        return JSONResponse(await self._outlook.look())
+        return JSONResponse(await self._swarm_view.look())
 
     async def history(self, _: Request) -> Response:
-        return JSONResponse(await self._outlook.history())
+        return JSONResponse(await self._swarm_view.history())
 
     async def events(self, request: Request) -> Response:
         asked = request.query_params
         kinds = frozenset(kind for kind in asked.get("kinds", "").split(",") if kind)
         if unknown := sorted(kinds - set(KINDS)):
-            raise HTTPException(400, f"no such kind: {', '.join(unknown)}; there are {', '.join(KINDS)}")
+            raise HTTPException(400, f"unknown kind: {', '.join(unknown)}; known: {', '.join(KINDS)}")
         last = _number(asked.get("last"), "last")
         found = self._node.node_observer.hub.recent(
             after=_number(asked.get("after"), "after") or 0, kinds=kinds, last=last
@@ -122,7 +115,7 @@ class Pages:
                 shown = None
                 while not self._node.node_observer.hub.closed:
                     yield _message("tick", {"status": self._facts(), "events": [e.plain() for e in watch.take()]})
-                    view = await self._outlook.look()
+                    view = await self._swarm_view.look()
                     if view is not shown:
                         yield _message("swarm", view)
                         shown = view
@@ -132,8 +125,6 @@ class Pages:
                 watch.__exit__()
 
         return StreamingResponse(messages(), media_type="text/event-stream")
-
-    # -- for machines --------------------------------------------------------------------------------------
 
     async def metrics(self, request: Request) -> Response:
         from prometheus_client.exposition import choose_encoder
@@ -169,5 +160,5 @@ async def _form(request: Request, field: str) -> str:
     async for chunk in request.stream():
         body += chunk
         if len(body) > LONGEST_FORM:
-            raise HTTPException(413, "that is too long for a token")
+            raise HTTPException(413, "too long for a token")
     return (parse_qs(body.decode("utf-8", "replace")).get(field) or [""])[0]

@@ -1,4 +1,4 @@
-"""Who may see the page: anybody on this machine, or whoever shows the token. Also the headers of every answer."""
+"""Access to the page: from this machine, or with the token. Also sets the security headers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-OPEN = ("/healthz", "/readyz", "/login")  # for probes, and for those who have not shown the token yet
+OPEN = ("/healthz", "/readyz", "/login")  # for probes, and for visitors without the token
 STATIC = "/static/"
 
 
 class Token:
-    """What a visitor must show. The cookie is made from it, so that a browser does not keep the token itself."""
+    """The secret of visitors. The cookie is derived from it, so that browsers do not store the token itself."""
 
     def __init__(self, token: str, node: str) -> None:
         self._token = token.encode()
-        self.cookie = f"pfl-{node[:8]}"  # ports of one machine share their cookies
+        self.cookie = f"pfl-{node[:8]}"  # all ports of a machine share cookies
         self.ticket = hmac.new(self._token, b"page " + node.encode(), hashlib.sha256).hexdigest()
 
     def is_right(self, shown: str) -> bool:
@@ -50,7 +50,7 @@ class Token:
 
 
 class TokenAuth:
-    """Around the whole application."""
+    """ASGI middleware around the whole application."""
 
     def __init__(self, app: App, token: Token | None) -> None:
         self._app = app
@@ -72,16 +72,16 @@ class TokenAuth:
 
     def _refusal(self, path: str, headers: Headers) -> Response | None:
         if self._token is None:
-            # A web page elsewhere may point its own name at this machine; a browser says the name it went to.
+            # DNS rebinding: a foreign name may point to this machine; the Host header shows it.
             if is_loopback(_host(headers.get("host", ""))):
                 return None
-            return PlainTextResponse("this page is for this machine only; say 127.0.0.1 or localhost\n", 403)
+            return PlainTextResponse("this page is only for this machine; use 127.0.0.1 or localhost\n", 403)
         if path in OPEN or path.startswith(STATIC) or self._token.allows(headers):
             return None
         if "text/html" in headers.get("accept", ""):
             return RedirectResponse("/login", 303)
         return PlainTextResponse(
-            "show the token: Authorization: Bearer TOKEN\n", 401, {"www-authenticate": "Bearer"}
+            "token required: Authorization: Bearer TOKEN\n", 401, {"www-authenticate": "Bearer"}
         )
 
 

@@ -1,4 +1,4 @@
-"""The files of the page, read once. Their addresses carry a digest of them all, so that browsers may keep them."""
+"""The files of the page, read once. Their URLs contain a digest, so that browsers may cache them forever."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ def _read() -> dict[str, bytes]:
 
 
 class StaticFiles:
-    """Pages are filled in, the rest is given as it is."""
-
     def __init__(self) -> None:
         self._files = _read()
         self.digest = hashlib.sha256(b"\0".join(self._files.values())).hexdigest()[:16]
 
     def page(self, name: str, **words: str) -> str:
-        """`{{word}}` in the file becomes the word, safe to stand in HTML."""
+        """Replace each `{{word}}` by its HTML-escaped value."""
         text = self._files[name].decode()
         for word, value in {"static": f"/static/{self.digest}", **words}.items():
             text = text.replace("{{" + word + "}}", escape(value))

@@ -1,4 +1,4 @@
-"""Serves the page of a node on its own port, in the event loop of the node."""
+"""Serves the page of a node on its own port, in the node's event loop."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pfl_node.ops.web.app import application
 if TYPE_CHECKING:
     from pfl_node.daemon.assemble import DaemonNode
 
-GRACE = 2  # seconds for answers under way when the node ends
-VISITORS = 128  # connections at a time
+GRACE = 2  # seconds for pending responses when the node ends
+VISITORS = 128  # concurrent connections
 
 
 class _Server(uvicorn.Server):
-    """Signals are the daemon's business, and a node has better things to do than to wake up ten times a second."""
+    """Leaves signals to the daemon, and wakes up once instead of ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -47,8 +47,6 @@ class _Server(uvicorn.Server):
 
 
 class Page:
-    """`open` takes the port, `close` gives it back."""
-
     def __init__(self, node: DaemonNode) -> None:
         assert node.settings.http.listen is not None
         self.host, self.port = parse_address(node.settings.http.listen, what="http", any_port=True)
@@ -92,7 +90,7 @@ def _bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
         taken = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError(f"cannot serve the page on {host}: no such host here ({error})") from error
+        raise ConfigError(f"cannot serve the page on {host}: not an address of this machine ({error})") from error
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(address)

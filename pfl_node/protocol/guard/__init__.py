@@ -1,1 +1,1 @@
-"""What protects a node from bad peers, real or simulated: pure, with the time handed in"""
+"""Protection of a node from bad peers: outliers, validation gate, reputation. No I/O; time is passed in."""

@@ -1,4 +1,4 @@
-"""The validation gate: which of the models of an `Average` are not merged, from their losses. Pure."""
+"""The validation gate: which models of an `Average` are not merged, judging by their losses. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pfl_node.model import Model
 from pfl_node.steps import Average
 from pfl_node.types import Eval, Part
 
-LEARNT = 0.1  # of an untrained model's loss: who has learnt less than that judges as if it had learnt so much
+LEARNT = 0.1  # smallest assumed progress, as a share of an untrained model's loss
 
 
 def completed(step: Average, whole: Model) -> tuple[Model, ...] | None:
-    """Mine and the others as models that can be scored: a core or a head alone is put together with the rest of
-    my own model. None: of these there is no score."""
+    """Mine and the others as whole models: a core or head is completed with the rest of my model. None: they
+    cannot be scored."""
     part = step.mine.layout.part
     if part == "model":
         return step.models
@@ -27,9 +27,9 @@ def completed(step: Average, whole: Model) -> tuple[Model, ...] | None:
 
 
 def refused(scores: Sequence[Eval], untrained: float, tolerance: float, part: Part = "model") -> list[int]:
-    """The places of the others that would throw away more than this share of what I have learnt. The scores are
-    mine and then theirs. A head of mine that is worse than untrained is one that I do not use: my data tell
-    nothing about it, and nobody's is refused."""
+    """Indices of the others that would undo more than this share of my progress. `scores` are mine, then theirs.
+    If my own head is worse than an untrained one, I do not use it: my data says nothing about it, and no head is
+    refused."""
     mine, *theirs = (score.loss for score in scores)
     if not isfinite(mine) or (part == "head" and mine > untrained):
         return []
@@ -38,7 +38,6 @@ def refused(scores: Sequence[Eval], untrained: float, tolerance: float, part: Pa
 
 
 def without(step: Average, places: Sequence[int]) -> Average:
-    """The step, less these of the others."""
     gone = frozenset(places)
     kept = [i for i in range(len(step.others)) if i not in gone]
     weights = None if step.weights is None else [step.weights[i] for i in kept]

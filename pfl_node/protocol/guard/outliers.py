@@ -1,10 +1,9 @@
-"""Which models are far outside of what peers send, and which of them honest training does not yield. Pure; knows
-only vectors.
+"""Which models are far from those of other peers, and which of them honest training does not produce. Pure.
 
-A model that is far from mine is refused, but that is a difference and no offence: other data make other models.
-What counts against a sender is a model that is turned against mine, as even models that have nothing in common
-stand at a right angle to each other; and one several times as large as others are. Where a third of the peers send
-the like, it is the way of a cluster, and counts against nobody.
+A model that is far from mine is refused, but this is no offence: other data give other models. A sender is
+penalised for a model that points away from mine, because even unrelated models are orthogonal, and for one several
+times as large as those of others. If a third of the peers send similar models, they are a cluster, and none is
+penalised.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ import numpy as np
 from pfl_node.model import Model
 from pfl_node.types import PeerId
 
-PEERS = 64  # whose last figures count, those of whom something came last
-MAD = 1.4826  # times the median of the deviations is the standard deviation, where chance is normal
-SLACK = 0.5  # of the median: what is not further out than that is no outlier, however alike the others are
-TURNED = 0.2  # a cosine of less than minus that, and of what chance does
-CHANCE = 4.0  # standard deviations of the cosine of two random vectors, which is 1 / sqrt(size)
-LARGE = 2.0  # times the largest norm that is not refused: more than a long training or a high rate do
-COMPANY = 1 / 3  # of the other peers
+PEERS = 64  # peers whose last figures count, the most recently heard
+MAD = 1.4826  # factor from median deviation to standard deviation of a normal distribution
+SLACK = 0.5  # smallest distance of an outlier from the median, as a share of the median
+TURNED = 0.2  # a cosine below -TURNED, and below the random fluctuation, points away
+CHANCE = 4.0  # standard deviations of the cosine of two random vectors, each 1 / sqrt(size)
+LARGE = 2.0  # multiple of the largest accepted norm; long training or a high learning rate stay below
+CLUSTER = 1 / 3  # of the other peers; more of them are a cluster
 BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one model, and beside mine where there is one of its layout."""
+    """Figures of a model, and of its relation to mine if the layouts are equal."""
 
     norm: float
     distance: float | None = None
@@ -42,23 +41,23 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """What is wrong with a model, and what that counts against its sender."""
+    """Why a model is refused, and the penalty of its sender."""
 
     what: str
     figure: float
-    usual: float  # the largest that is not refused; of the cosine the smallest
+    usual: float  # the largest accepted value; of the cosine the smallest
     weight: float = 0.0
 
     def __str__(self) -> str:
         most = "least" if self.what == COSINE else "most"
-        return f"its {self.what} is {self.figure:.3g}, of the other peers' models it is at {most} {self.usual:.3g}"
+        return f"its {self.what} is {self.figure:.3g}, the other peers' models have at {most} {self.usual:.3g}"
 
 
 NORM, DISTANCE, COSINE = "norm", "distance from mine", "cosine with mine"
 
 
 class TypicalModels:
-    """The last figures of each peer: one voice for each, however much it sends."""
+    """The last figures of each peer: each peer counts once, however much it sends."""
 
     def __init__(self, mads: float, least: int) -> None:
         self.mads = mads
@@ -66,8 +65,8 @@ class TypicalModels:
         self._last: OrderedDict[tuple[str, PeerId], Figures] = OrderedDict()
 
     def judge(self, peer: PeerId, model: Model, mine: Model | None) -> Outlier | None:
-        """Compare with what the others sent last, and remember. A bad figure is remembered too: the median of
-        the peers withstands it, and where all have changed it must follow."""
+        """Compare with what the others sent last, and remember. Bad figures are remembered too: the median
+        tolerates them, and must follow if all peers change."""
         figures, kind = measure(model, mine), model.layout.part
         others = [known for (part, who), known in self._last.items() if part == kind and who != peer]
         self._last[kind, peer] = figures
@@ -81,7 +80,6 @@ class TypicalModels:
         )
 
     def _turned(self, cosine: float | None, others: Sequence[float], size: int) -> Outlier | None:
-        """It counts as much as it is turned."""
         least = -max(TURNED, CHANCE / sqrt(size))
         if cosine is None or len(others) < self.least or cosine >= least:
             return None
@@ -99,7 +97,6 @@ class TypicalModels:
         return Outlier(DISTANCE, distance, most)
 
     def dump(self) -> list[list[Any]]:
-        """As JSON has it."""
         return [[part, peer, f.norm, f.distance, f.cosine] for (part, peer), f in self._last.items()]
 
     def load(self, rows: list[list[Any]]) -> None:
@@ -109,19 +106,19 @@ class TypicalModels:
 
 
 def alone(alike: Sequence[bool]) -> bool:
-    """Do less than a third of the others send the like?"""
-    return sum(alike) < COMPANY * len(alike)
+    """Whether fewer than a third of the others send similar models."""
+    return sum(alike) < CLUSTER * len(alike)
 
 
 def bound(usual: Sequence[float], mads: float) -> float:
-    """The median and so many MADs, at least half of it more. What is not finite counts as large."""
+    """The median plus `mads` MADs, at least one and a half medians. Infinite values count as large."""
     known = sorted(f if isfinite(f) else 3.4e38 for f in usual)
     middle = median(known)
     return middle + max(mads * MAD * median(abs(f - middle) for f in known), SLACK * middle)
 
 
 def measure(model: Model, mine: Model | None) -> Figures:
-    """In one pass over both, in blocks and in float64."""
+    """In one pass over both vectors, in blocks and in float64."""
     beside = mine is not None and mine.layout.part != "predictions" and mine.layout == model.layout
     square, own, apart, product = 0.0, 0.0, 0.0, 0.0
     for start in range(0, model.vector.size, BLOCK):
@@ -137,5 +134,5 @@ def measure(model: Model, mine: Model | None) -> Figures:
 
 
 def cosine(product: float, one: float, other: float) -> float:
-    """Of the angle between vectors of these norms: 1 the same direction, -1 the opposite; 0 if one has none."""
+    """From the inner product and both norms: 1 same direction, -1 opposite; 0 if a norm is 0."""
     return max(-1.0, min(1.0, product / one / other)) if one > 0 and other > 0 else 0.0

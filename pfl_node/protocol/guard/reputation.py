@@ -1,61 +1,50 @@
-"""What counts against each peer, and who is in quarantine. Pure; time is handed in."""
+"""Penalties of peers, and which peers are quarantined. Pure; time is passed in."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
 from math import exp2
-from typing import Protocol
 
 from pfl_node.errors import Reason
+from pfl_node.settings.sections import GuardSettings
 from pfl_node.types import PeerId
 
-LONGEST = 16  # times the first quarantine
-FADED = 0.01  # what counts so little is over, and earlier quarantines with it
-PEERS = 4096  # that are remembered; those who did nothing for longest are forgotten first, but not in quarantine
+LONGEST = 16  # largest multiple of the first quarantine
+FADED = 0.01  # a smaller penalty is forgotten, together with earlier quarantines
+PEERS = 4096  # peers that are remembered; the least recently penalised is dropped first, unless quarantined
 
-# What is not here says nothing about the peer: it is behind, or I am, it is of another run or task, or the way to
-# it is bad. A stream that was cut off may be one that its sender took back, because I was too slow for it.
+# Other reasons are not the peer's fault: one of us is behind, the run or task differs, or the link is bad. The
+# sender of a truncated stream may have cancelled it because this node was too slow.
 WEIGHTS = {
     Reason.GARBAGE: 1.0,
     Reason.NOT_FINITE: 1.0,
     Reason.TOO_LARGE: 1.0,
     Reason.BOMB: 1.0,
     Reason.CHECKSUM: 0.1,
-    Reason.FLOOD: 0.005,  # an honest one meets a busy receiver, too; three a second for minutes are meant
+    Reason.FLOOD: 0.005,  # honest peers meet busy receivers too; this is for three per second over minutes
 }
-
-
-class ReputationRules(Protocol):
-    """The part of the `guard` section that matters here."""
-
-    @property
-    def limit(self) -> float: ...
-    @property
-    def half_life(self) -> float: ...
-    @property
-    def quarantine(self) -> float: ...
 
 
 @dataclass(slots=True)
 class Reputation:
-    """Of one peer."""
+    """The penalty of one peer."""
 
-    score: float = 0.0  # as it was `at`
+    score: float = 0.0  # at the time `at`
     at: float = 0.0
     until: float = 0.0  # the end of its quarantine
-    times: int = 0  # it was in quarantine
+    times: int = 0  # number of its quarantines
 
 
 class Reputations:
-    """A peer that does nothing wrong for a while is as good as new."""
+    """Penalties decay, so that a peer that behaves for a while starts afresh."""
 
-    def __init__(self, rules: ReputationRules) -> None:
+    def __init__(self, rules: GuardSettings) -> None:
         self.rules = rules
         self._records: OrderedDict[PeerId, Reputation] = OrderedDict()
 
     def count(self, peer: PeerId, weight: float, now: float) -> float | None:
-        """Something counts against a peer; the seconds of its quarantine, if that is the result."""
+        """Add a penalty; returns the seconds of the quarantine, if that is the consequence."""
         if weight <= 0 or self.left(peer, now):
             return None
         record = self._records.setdefault(peer, Reputation(at=now))
@@ -68,26 +57,25 @@ class Reputations:
             return None
         seconds = self.rules.quarantine * min(1 << record.times, LONGEST)
         record.until, record.times = now + seconds, min(record.times + 1, LONGEST)
-        # Afterwards it gets another chance, and less of one each time.
+        # Afterwards half of the limit remains.
         record.score, record.at = self.rules.limit / 2, record.until
         return seconds
 
     def left(self, peer: PeerId, now: float) -> float:
-        """Seconds of its quarantine; 0: it is free."""
+        """Remaining seconds of its quarantine; 0: not quarantined."""
         record = self._records.get(peer)
         return max(0.0, record.until - now) if record else 0.0
 
     def against(self, now: float) -> dict[PeerId, float]:
-        """What counts against whom, where it is worth telling."""
+        """The penalties that are worth reporting."""
         scores = {peer: self._decayed(record, now) for peer, record in self._records.items()}
         return {peer: score for peer, score in scores.items() if score >= FADED}
 
     def quarantined(self, now: float) -> dict[PeerId, float]:
-        """Who is in quarantine, and for how many seconds more."""
+        """Quarantined peers and their remaining seconds."""
         return {peer: record.until - now for peer, record in self._records.items() if record.until > now}
 
     def dump(self) -> dict[str, list[float]]:
-        """As JSON has it."""
         return {peer: [r.score, r.at, r.until, r.times] for peer, r in self._records.items()}
 
     def load(self, rows: dict[str, list[float]]) -> None:

@@ -1,1 +1,2 @@
-"""What keeps a node's samples to itself: noisy answers with a budget, and a record of what was spent. No torch"""
+"""Protection of a node's samples: noisy answers with a budget, and the accounting of DP-SGD. Does not import
+torch."""

@@ -1,4 +1,4 @@
-"""The privacy controls of one node, real or simulated: its oracle, its account, and what can be seen of them."""
+"""The privacy controls of one node, real or simulated: noisy answers and the DP-SGD account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class PrivacyControls:
-    """`oracle` is None where answers are exact."""
+    """`oracle` is None if answers are exact."""
 
     def __init__(self, settings: Settings, oracle: NoisyScores | None, account: DpAccount) -> None:
         self.settings = settings.privacy
@@ -29,7 +29,7 @@ class PrivacyControls:
         self.account = account
 
     def status(self) -> dict[str, Any]:
-        """Plain values; empty where nothing is on."""
+        """JSON values; empty if nothing is on."""
         found: dict[str, Any] = {}
         if self.oracle:
             s, o = self.settings, self.oracle
@@ -49,7 +49,7 @@ class PrivacyControls:
         return found
 
     def dump(self) -> dict[str, Any]:
-        """What goes on after a segment of a simulation, as JSON has it; empty where nothing is on."""
+        """The state between segments of a simulation; empty if nothing is on."""
         oracle = {"oracle": self.oracle.dump()} if self.oracle else {}
         return oracle | ({"trained": self.account.rows()} if self.settings.dp else {})
 
@@ -70,7 +70,7 @@ def privacy_of(settings: Settings, ledger: Ledger, *, certain: bool) -> PrivacyC
     oracle = NoisyScores(s, secrets.SystemRandom(), ledger) if s.oracle else None
     account = DpAccount(ledger, secrets.token_hex(16))
     if s.oracle and not certain and s.oracle_total is None:
-        log.warning("without TLS a peer may invent names, each with a budget of its own: set privacy.oracle_total")
+        log.warning("without TLS a peer can use many names, each with its own budget: set privacy.oracle_total")
     if not (s.oracle or s.dp):
         return PrivacyControls(settings, oracle, account)
     ledger.begin()
@@ -88,14 +88,14 @@ def privacy_of(settings: Settings, ledger: Ledger, *, certain: bool) -> PrivacyC
 def simulated(
     settings: Settings, me: PeerId, account: DpAccount, held: Mapping[str, Any] | None = None
 ) -> PrivacyControls:
-    """Of a simulated node, new or as `dump` says; the seed decides its chance."""
+    """The controls of a simulated node, new or as `dump` described them; the seed determines the noise."""
     oracle = None
     if settings.privacy.oracle:
         before = held["oracle"] if held else {"spent": {}, "total": 0.0, "answers": 0, "told": []}
         oracle = NoisyScores(settings.privacy, random.Random(f"{settings.seed}/oracle/{me}/{before['answers']}"))
         oracle.restore(before)
     if held is not None:
-        account.steps.clear()  # in a run that was not broken off the learner has them still
+        account.steps.clear()  # without an interruption the learner still has them
     for row in (held or {}).get("trained", ()):
         account.load(row)
     return PrivacyControls(settings, oracle, account)

@@ -1,4 +1,4 @@
-"""Laplace noise on whole numbers, drawn exactly: no rounding of a float tells what it was added to.
+"""Exact sampling of Laplace noise on integers, so that no floating-point rounding reveals the original value.
 
 After Canonne, Kamath and Steinke 2020, "The Discrete Gaussian for Differential Privacy", section 5.2.
 """
@@ -10,16 +10,16 @@ from random import Random
 
 
 def laplace(rate: Fraction, chance: Random) -> int:
-    """Any whole number z, with a probability proportional to exp(-rate * |z|)."""
+    """An integer z with probability proportional to exp(-rate * |z|)."""
     while True:
         size = _geometric(rate, chance)
         minus = chance.randrange(2)
-        if size or not minus:  # or zero would come twice as often
+        if size or not minus:  # otherwise zero would be drawn twice as often
             return -size if minus else size
 
 
 def _geometric(rate: Fraction, chance: Random) -> int:
-    """n from 0 on, with a probability proportional to exp(-rate * n)."""
+    """n >= 0 with probability proportional to exp(-rate * n)."""
     t = rate.denominator
     while True:
         u = chance.randrange(t)
@@ -32,7 +32,7 @@ def _geometric(rate: Fraction, chance: Random) -> int:
 
 
 def _survives(numerator: int, denominator: int, chance: Random) -> bool:
-    """True with probability exp(-numerator / denominator), which is at most 1."""
+    """True with probability exp(-numerator / denominator), where the quotient is at most 1."""
     k = 1
     while chance.randrange(denominator * k) < numerator:
         k += 1

@@ -1,8 +1,8 @@
-"""Answers to "how does my model do on your data" that tell next to nothing about a single sample. Pure.
+"""Answers to EvaluateModel that reveal almost nothing about a single sample. Pure.
 
-One figure is the mean of what each sample counts, clipped and rounded to a grid of whole numbers: another sample
-in the place of one moves the sum by at most `GRID`. Laplace noise of the scale GRID / epsilon makes an answer
-epsilon-differentially private for that, exactly. The number of samples is no secret: models carry it, too.
+An answer is the mean of one value per sample, clipped and rounded to a grid of integers: replacing one sample
+changes the sum by at most `GRID`. Laplace noise of the scale GRID / epsilon makes an answer exactly
+epsilon-differentially private. The number of samples is public, because models carry it.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from pfl_node.settings.sections import PrivacySettings
 from pfl_node.types import Eval, PeerId
 
 GRID = 1 << 16
-PEERS = 4096  # names that are answered at all: without TLS they can be invented
-KEPT = 100_000  # answers that are given again
-SLACK = 1e-9  # of sums of floats
+PEERS = 4096  # peers that are answered at all: without TLS names can be invented
+KEPT = 100_000  # answers that are remembered
+SLACK = 1e-9  # for sums of floats
 TOLD = "told"
 
-Figures = npt.NDArray[np.floating[Any]]  # one for each sample
+Figures = npt.NDArray[np.floating[Any]]  # one per sample
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was said of a model, and to whom."""
+    """The score of a model, and the peers that received it."""
 
     score: Eval
     to: set[PeerId] = field(default_factory=set)
 
 
 def grid_sum(figures: Figures, most: float) -> int:
-    """The sum of what each sample counts, from 0 to GRID; what is not a number counts as the most."""
+    """The sum of the samples' values, scaled to 0..GRID; NaN counts as the maximum."""
     known = np.nan_to_num(np.asarray(figures, np.float64), nan=most)
     return int(np.rint(np.clip(known, 0.0, most) / most * GRID).astype(np.int64).sum())
 
@@ -58,39 +58,40 @@ def noisy_mean(figures: Figures, most: float, epsilon: float, chance: Random) ->
 
 
 class NoisyScores:
-    """One node's answers. A peer that asks again about the same model hears the same, for nothing; another peer
-    hears the same, too, and pays for it."""
+    """The answers of one node. A peer that asks again about the same model gets the same answer free of charge;
+    another peer gets the same answer and is charged."""
 
     def __init__(self, settings: PrivacySettings, chance: Random, note: Note = nowhere) -> None:
         self.settings = settings
         self.spent: dict[PeerId, float] = {}
-        self.total = 0.0  # of all answers that differ
+        self.total = 0.0  # of all distinct answers
         self.answers = 0
         self._chance = chance
         self._note = note
         self._told: OrderedDict[str, Answer] = OrderedDict()
-        self._telling = threading.Lock()  # or two answers at once could overdraw a budget
+        self._telling = threading.Lock()  # two concurrent answers could exceed a budget
 
     def admit(self, peer: PeerId) -> None:
-        """Is an answer left for this peer? Raises Refused."""
+        """Raises Refused if the peer's budget does not suffice for another answer."""
         s, spent = self.settings, self.spent.get(peer, 0.0)
         if spent + s.oracle_epsilon > s.oracle_budget + SLACK:
-            text = f"you have heard what I tell one peer: epsilon {spent:g} of {s.oracle_budget:g}"
+            text = f"your budget is used up: epsilon {spent:g} of {s.oracle_budget:g}"
             raise Refused(Reason.BUDGET, text, peer)
         if s.oracle_total is not None and self.total + s.oracle_epsilon > s.oracle_total + SLACK:
-            text = f"I have told all that I tell: epsilon {self.total:g} of {s.oracle_total:g}"
+            text = f"the budget for all peers is used up: epsilon {self.total:g} of {s.oracle_total:g}"
             raise Refused(Reason.BUDGET, text, peer)
         if peer not in self.spent and len(self.spent) >= PEERS:
-            raise Refused(Reason.BUDGET, f"I have answered {PEERS} peers, and answer no others", peer)
+            raise Refused(Reason.BUDGET, f"{PEERS} peers have been answered, which is the limit", peer)
 
     def known(self, peer: PeerId, model: Model) -> Eval | None:
-        """What this peer was told of this model. None: nothing yet, and it may ask; raises Refused."""
+        """The answer that this peer already received for this model; None: there is none, and it may ask. Raises
+        Refused."""
         self.admit(peer)
         answer = self._told.get(digest(model))
         return answer.score if answer and peer in answer.to else None
 
     def tell(self, peer: PeerId, model: Model, losses: Figures, right: Figures) -> Eval:
-        """What is told is written down before it is; where that fails nothing is told. Threads may call it."""
+        """Write the answer to the ledger, then return it. If the write fails, refuse. Thread-safe."""
         with self._telling:
             return self.known(peer, model) or self._tell(peer, digest(model), losses, right)
 
@@ -109,13 +110,13 @@ class NoisyScores:
         try:
             self._note(TOLD, row)
         except StoreError as error:
-            text = "I cannot write down what I tell, so I tell nothing; try again later"
+            text = "the answer cannot be recorded, so it is not given; try again later"
             raise Refused(Reason.NOT_READY, text, peer) from error
         self.load(row)
         return score
 
     def load(self, row: Mapping[str, Any]) -> None:
-        """A line that `tell` wrote."""
+        """Restore a line that `tell` wrote."""
         peer, epsilon = PeerId(str(row["peer"])), float(row["epsilon"])
         self.spent[peer] = self.spent.get(peer, 0.0) + epsilon
         self.total += 0.0 if row["again"] else epsilon
@@ -127,7 +128,7 @@ class NoisyScores:
             self._told.popitem(last=False)
 
     def dump(self) -> dict[str, Any]:
-        """What goes on after a segment of a simulation, as JSON has it."""
+        """The state between segments of a simulation, as JSON values."""
         told = [
             [
                 name,
@@ -148,7 +149,7 @@ class NoisyScores:
 
     def _draw(self, losses: Figures, right: Figures) -> Eval:
         s, n = self.settings, len(losses)
-        tells = "loss" if np.isnan(right).all() else s.oracle_tells  # labels that are no classes
+        tells = "loss" if np.isnan(right).all() else s.oracle_tells  # the labels are not classes
         epsilon = s.oracle_epsilon / (2 if tells == "both" else 1)
         accuracy = math.nan if tells == "loss" else noisy_mean(right, 1.0, epsilon, self._chance)
         if tells == "accuracy":
@@ -157,5 +158,4 @@ class NoisyScores:
 
 
 def digest(model: Model) -> str:
-    """Names the numbers of a model."""
     return blake2b(model.vector.tobytes(), digest_size=16).hexdigest()

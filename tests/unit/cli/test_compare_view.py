@@ -79,7 +79,7 @@ def test_when_nobody_can_run_the_reason_is_the_answer(shell: Shell) -> None:
         ("--policy pens --set policy.el.T=3", "policy.el.T: 'el' is not run; known: pens"),
         ("--policy pens --set policy.pens.TT=3", "policy.TT is not a knob of Pens: did you mean 'T'?"),
         ("--policy pens --seeds 2 --set policy.T=x", "policy.T = 'x': "),
-        ("--policy all --task digit", "there is no task 'digit'; did you mean 'digits'?"),
+        ("--policy all --task digit", "unknown task 'digit'; did you mean 'digits'?"),
         ("--policy all --set task.size=3", "task digits has no option 'size'"),
         ("--policy all --fault crash:n9@1", "crash: there is no node 'n9'"),
         ("--policy all --set policy.pens.=3", "unknown setting 'policy.'"),

@@ -51,7 +51,7 @@ from tests.unit.cli.run_command import Shell
             "no such option --listen: known: --ca, --cert, --data-dir, --format, --key, --timeout",
         ),
         ("policies pns", "unknown policy 'pns': did you mean 'pens'?"),
-        ("tasks digts", "there is no task 'digts'; did you mean 'digits'? (or FILE.py:FUNCTION)"),
+        ("tasks digts", "unknown task 'digts'; did you mean 'digits'? (or FILE.py:FUNCTION)"),
         ("sim --nodes 3 --fault crsh:n001@3", "fault 'crsh:n001@3': unknown kind 'crsh'; did you mean 'crash'?"),
     ],
 )
@@ -76,7 +76,7 @@ def test_a_task_that_does_not_exist_names_the_nearest(shell: Shell) -> None:
 
 def test_an_audit_checks_all_it_was_given_before_it_attacks(shell: Shell) -> None:
     assert shell.mistake("lab", "audit", "--policy", "elk") == "unknown policy 'elk': did you mean 'el'?"
-    assert "nobody would get any" in shell.mistake("lab", "audit", "--set", "privacy.oracle_epsilon=1")
+    assert "no peer would get one" in shell.mistake("lab", "audit", "--set", "privacy.oracle_epsilon=1")
 
 
 @pytest.mark.parametrize("verb", ["", "config", "sim", "swarm", "demo"])

@@ -40,5 +40,5 @@ def test_the_first_seed_that_is_known_decides() -> None:
 
 
 def test_no_way_to_any_seed_is_one_line_that_says_what_to_do() -> None:
-    with pytest.raises(ConfigError, match=r"^there is no way to no-such-host.invalid:1 yet.*--advertise HOST"):
+    with pytest.raises(ConfigError, match=r"^there is no route to no-such-host.invalid:1, .*--advertise HOST"):
         ask(None, "0.0.0.0", ("no-such-host.invalid:1",))

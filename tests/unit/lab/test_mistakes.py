@@ -51,9 +51,9 @@ ROOT = "task.root=/nowhere"
 @pytest.mark.parametrize(
     ("sets", "why"),
     [
-        (("task=cifar10", ROOT), "data set cifar10: no folder /nowhere; say where"),
-        (("task=mnist", ROOT), "data set mnist: no folder /nowhere; say where"),
-        (("task=fashion_mnist", ROOT), "data set fashion_mnist: no folder /nowhere; say where"),
+        (("task=cifar10", ROOT), "data set cifar10: no folder /nowhere; set its directory"),
+        (("task=mnist", ROOT), "data set mnist: no folder /nowhere; set its directory"),
+        (("task=fashion_mnist", ROOT), "data set fashion_mnist: no folder /nowhere; set its directory"),
         (("task=imagenette", "task.root=/etc"), "data set imagenette: no imagenette2-160, imagenette2-320 or"),
         (("task=images", "task.root=/etc"), "data set image_folder: no folder /etc/train (wanted: train/CLASS/"),
         (("task.angles=[0, 45]",), "task.angles: angle 45 is not a multiple of 90"),

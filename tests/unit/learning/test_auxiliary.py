@@ -82,7 +82,7 @@ def test_models_of_different_architectures_speak_of_the_same_samples() -> None:
 def test_nodes_with_other_auxiliary_samples_do_not_fit(other: Tensor) -> None:
     me, stranger = student(), student(auxiliary=other)
     assert me.predictions != stranger.predictions
-    with pytest.raises(LayoutMismatch, match="is no teacher here"):
+    with pytest.raises(LayoutMismatch, match="does not hold predictions for my auxiliary samples"):
         me.distill(me.fresh(0), seed=0, teacher=stranger.predict(stranger.fresh(0), seed=0))
 
 
@@ -158,7 +158,7 @@ def test_a_model_of_another_layout_is_refused() -> None:
         me.predict(other.fresh(0), seed=0)
     with pytest.raises(LayoutMismatch):
         me.distill(other.fresh(0), seed=0, teacher=teacher)
-    with pytest.raises(LayoutMismatch, match="is no teacher here"):
+    with pytest.raises(LayoutMismatch, match="does not hold predictions for my auxiliary samples"):
         me.distill(me.fresh(0), seed=0, teacher=me.fresh(0))
 
 

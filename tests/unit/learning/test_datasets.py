@@ -82,7 +82,7 @@ def test_a_folder_that_is_not_there_is_told_even_where_debian_has_a_copy(
     monkeypatch.setattr(datasets, "DEBIAN", tmp_path / "debian")
     write_mnist(tmp_path / "debian")
     assert complaint("fashion_mnist", tmp_path / "none").startswith(
-        f"data set fashion_mnist: no folder {tmp_path}/none; say where it is: "
+        f"data set fashion_mnist: no folder {tmp_path}/none; set its directory: "
     )
 
 
@@ -137,7 +137,7 @@ def test_missing_data_is_one_line_with_where_it_looked_and_what_to_do(
     assert text.startswith(f"data set {name}: ")
     assert looked.format(root=tmp_path) in text
     assert text.endswith(
-        "say where it is: --set task.root=DIR or PFL_DATA=DIR; or let it be fetched: --set task.download=true"
+        "set its directory: --set task.root=DIR or PFL_DATA=DIR; or download it: --set task.download=true"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -146,7 +146,7 @@ def test_a_missing_folder_of_pictures_cannot_be_fetched(tmp_path: Path) -> None:
     text = complaint("image_folder", tmp_path)
     assert text == (
         f"data set image_folder: no folder {tmp_path}/train (wanted: train/CLASS/IMAGE and test/CLASS/IMAGE); "
-        "say where it is: --set task.root=DIR"
+        "set its directory: --set task.root=DIR"
     )
     (tmp_path / "train").mkdir()
     assert "neither" in complaint("image_folder", tmp_path)
@@ -168,7 +168,7 @@ def test_a_class_that_is_only_tested_is_a_mistake(tmp_path: Path) -> None:
 def test_a_broken_picture_is_named(tmp_path: Path) -> None:
     write_folders(tmp_path)
     (tmp_path / "train" / "cat" / "0.png").write_text("no picture")
-    assert f"{tmp_path}/train/cat/0.png is no picture that can be read" in complaint("image_folder", tmp_path)
+    assert f"{tmp_path}/train/cat/0.png cannot be read as a picture" in complaint("image_folder", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_broken_picture_is_named(tmp_path: Path) -> None:
     [
         (b"", "is no IDX file"),
         (idx(np.zeros((2, 3), np.uint8)), "is no IDX file with 3 dimensions"),
-        (idx(np.zeros((2, 3, 3), np.uint8))[:-1], "is damaged: 17 bytes where 2 x 3 x 3 are announced"),
+        (idx(np.zeros((2, 3, 3), np.uint8))[:-1], "is damaged: 17 bytes instead of 2 x 3 x 3"),
         (idx(np.zeros((2, 28, 28), np.uint8)), "has 2 images but 60 labels"),
     ],
 )
@@ -199,7 +199,7 @@ def test_what_a_batch_of_cifar10_would_run_is_not_run(tmp_path: Path) -> None:
     hostile = b"cos\nmkdir\n(S'" + str(tmp_path / "made").encode() + b"'\ntR."
     file = tmp_path / "batch"
     file.write_bytes(hostile)
-    with pytest.raises(TaskError, match=r"batch is no batch of CIFAR-10: 0 bytes of pixels, 0 labels"):
+    with pytest.raises(TaskError, match=r"batch is not a CIFAR-10 batch: 0 bytes of pixels, 0 labels"):
         cifar(file)
     assert not (tmp_path / "made").exists()
 
@@ -210,12 +210,12 @@ def test_a_cut_batch_of_cifar10_is_named(tmp_path: Path, cut: int) -> None:
     file.write_bytes(cifar_batch(*random_images(4, (3, 32, 32), 10, seed=0))[:-cut])
     if cut == 10:  # names of files are of no use to us, but half of them is half a file
         file.write_bytes(file.read_bytes() + b"\xff")
-    with pytest.raises(TaskError, match="is no batch of CIFAR-10"):
+    with pytest.raises(TaskError, match="is not a CIFAR-10 batch"):
         cifar(file)
 
 
 def test_mistakes_in_name_and_size_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no data set 'cifar'; did you mean 'cifar10'"):
+    with pytest.raises(ConfigError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
         load("cifar", tmp_path)
     with pytest.raises(ConfigError, match="the images of mnist have one size"):
         load("mnist", tmp_path, size=32)

@@ -238,7 +238,7 @@ def void(*_: object) -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"loss": "msee"}, "there is no student loss 'msee'; did you mean 'mse'?"),
+        ({"loss": "msee"}, "unknown student loss 'msee'; did you mean 'mse'?"),
         ({"held": 1.0}, "held = 1.0: give a share"),
         ({"held": -0.1}, "held = -0.1"),
         ({"epochs": 0}, "epochs = 0: give a number above zero"),

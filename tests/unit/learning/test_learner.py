@@ -328,7 +328,7 @@ def test_data_to_measure_on_that_does_not_fit_is_found_at_once(split: str, data:
 
 
 def test_a_bad_head_name_is_found_at_once() -> None:
-    with pytest.raises(TaskError, match="to be the head"):
+    with pytest.raises(TaskError, match="for the head"):
         learner(task_options={"head": "clasifier"})
 
 

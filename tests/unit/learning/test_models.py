@@ -135,7 +135,7 @@ def test_the_papers_training_values_are_settings(name: str) -> None:
 
 
 def test_an_unknown_name_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="there is no model 'facade_lent'; did you mean 'facade_lenet'"):
+    with pytest.raises(ConfigError, match="unknown model 'facade_lent'; did you mean 'facade_lenet'"):
         network("facade_lent", 32)
 
 

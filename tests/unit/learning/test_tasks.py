@@ -173,7 +173,7 @@ MISTAKES = [
         "needs its option 'size': --set task.size=",
     ),
     ("def task(): return {'model': net, 'train': rows()}", "taks", "there is no 'taks'; did you mean 'task'?"),
-    ("task = 3", "task", "mine.py:task: that is no function but of type int"),
+    ("task = 3", "task", "mine.py:task: expected a function, found int"),
     ("import no_such_thing", "task", "line 12): ModuleNotFoundError: No module named 'no_such_thing'"),
     ("def task(:", "task", "SyntaxError: invalid syntax (mine.py, line 12)"),
     ("def task():\n    return 1 / 0", "task", "(mine.py, line 13): ZeroDivisionError: division by zero"),
@@ -184,8 +184,8 @@ MISTAKES = [
         "(mine.py, line 13): SystemExit: usage: mine.py FOLDER",
     ),
     ("def task():\n    raise SystemExit(3)", "task", "task failed (mine.py, line 13): SystemExit: 3"),
-    ("def task(): return None", "task", "gave no 'model'"),
-    ("def task(): return {'model': net}", "task", "gave no 'train'"),
+    ("def task(): return None", "task", "returned no 'model'"),
+    ("def task(): return {'model': net}", "task", "returned no 'train'"),
     ("def task(): return {'model': net, 'trian': rows()}", "task", "unknown 'trian'; did you mean 'train'?"),
     ("def task(): return {'model': 3, 'train': rows()}", "task", "the model is of type int, not an nn.Module"),
     ("def task(): return {'model': net, 'train': rows(0)}", "task", "the train data is empty"),
@@ -221,7 +221,7 @@ def test_a_mistake_in_a_users_task_is_one_line_that_says_where(
 def test_a_model_that_cannot_be_made_is_one_line_that_says_where(tmp_path: Path) -> None:
     body = "def task(): return {'model': lambda: nn.Linear('wide', 3), 'train': rows()}"
     task = load(f"{write(tmp_path, body)}:task")
-    with pytest.raises(TaskError, match=r"task: the model cannot be made \(mine.py, line 12\): TypeError: "):
+    with pytest.raises(TaskError, match=r"task: the model cannot be built \(mine.py, line 12\): TypeError: "):
         Learner(task, TrainSettings(), "cpu")
 
 

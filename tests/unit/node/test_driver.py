@@ -405,7 +405,7 @@ def test_who_calls_my_round_stale_is_not_waited_for() -> None:
         assert await Gather([B], round=0, patience=3600.0) == ()
 
     notes, _ = run(late, nothing, board=board)
-    assert "round 0 is over here" in str(notes.failures[0])
+    assert "round 0 is over" in str(notes.failures[0])
 
 
 class Locked(Scripted):

@@ -134,7 +134,7 @@ def test_an_evaluation_is_scored_on_my_data_and_frees_its_place() -> None:
 def test_what_is_published_is_served_in_parts() -> None:
     async def go() -> None:
         host = opened()
-        with pytest.raises(Refused, match="no model to give yet"):
+        with pytest.raises(Refused, match="has published no model yet"):
             host.serve("model")
         host.publish(Publish(constant(4.0), 7, tag=1, notes={"a": 0.5}))
         offer = host.serve("head")
@@ -146,7 +146,7 @@ def test_what_is_published_is_served_in_parts() -> None:
             {"a": 0.5},
         )
         assert offer.model == constant(4.0).head
-        with pytest.raises(Refused, match="no predictions to give yet"):
+        with pytest.raises(Refused, match="has published no predictions yet"):
             host.serve("predictions")
         said = ToyLearner().predict(constant(1.0), seed=0)
         host.publish(Publish(said, 8))

@@ -300,7 +300,7 @@ def test_a_policy_with_a_state_that_cannot_be_kept_trains_on(tmp_path: Path) -> 
 
     with capture_logs() as logs:
         play(tmp_path, act, store={"checkpoint_every": 1})
-    assert all("cannot hold" in entry["error"] for entry in errors_in(logs))
+    assert all("cannot be stored" in entry["error"] for entry in errors_in(logs))
     assert len(errors_in(logs)) == 2
 
 

@@ -120,7 +120,9 @@ def test_a_mistake_in_the_file_is_one_line_before_anything_runs(tmp_path: Path) 
     path.write_text("0 1\n1\n")
     with pytest.raises(ConfigError) as error:
         configure(Dpsgd, {"graph": str(path)})
-    assert str(error.value) == f"graph file {str(path)!r}, line 2: '1' is no edge; write two nodes, such as 0 1"
+    assert (
+        str(error.value) == f"graph file {str(path)!r}, line 2: '1' is not an edge; write two nodes, such as 0 1"
+    )
 
 
 @pytest.mark.parametrize(

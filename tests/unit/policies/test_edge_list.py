@@ -39,18 +39,18 @@ def test_an_id_made_of_digits_only_is_still_an_id() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("0 1\n2\n", "graph file 'g.txt', line 2: '2' is no edge; write two nodes, such as 0 1"),
-        ("0 1 2", "graph file 'g.txt', line 1: '0 1 2' is no edge; write two nodes, such as 0 1"),
-        ("a,b", "graph file 'g.txt', line 1: 'a,b' is no edge; write two nodes, such as 0 1"),
+        ("0 1\n2\n", "graph file 'g.txt', line 2: '2' is not an edge; write two nodes, such as 0 1"),
+        ("0 1 2", "graph file 'g.txt', line 1: '0 1 2' is not an edge; write two nodes, such as 0 1"),
+        ("a,b", "graph file 'g.txt', line 1: 'a,b' is not an edge; write two nodes, such as 0 1"),
         ("# x\n3 03", "graph file 'g.txt', line 2: an edge from 3 to itself"),
         ("a b\na a", "graph file 'g.txt', line 2: an edge from a to itself"),
         (
             "0 1\n\nn000 n001\n",
-            "graph file 'g.txt', line 3: line 1 has a place, line 3 an id; name all nodes in one way",
+            "graph file 'g.txt', line 3: line 1 has a position, line 3 an id; use one kind for all nodes",
         ),
-        ("0 b", "graph file 'g.txt', line 1: line 1 has a place, line 1 an id; name all nodes in one way"),
-        ("# nothing\n\n", "graph file 'g.txt' has no edge; write one a line, such as 0 1"),
-        ("", "graph file 'g.txt' has no edge; write one a line, such as 0 1"),
+        ("0 b", "graph file 'g.txt', line 1: line 1 has a position, line 1 an id; use one kind for all nodes"),
+        ("# nothing\n\n", "graph file 'g.txt' has no edges; write one per line, such as 0 1"),
+        ("", "graph file 'g.txt' has no edges; write one per line, such as 0 1"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_file_and_the_line(text: str, complaint: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
 import pytest
@@ -21,27 +20,21 @@ from pfl_node.protocol.deadlines import (
     median,
     suffices,
 )
+from pfl_node.settings import RoundSettings
 from pfl_node.types import PeerId
 
 A, B = PeerId("a"), PeerId("b")
 
 
-@dataclass(frozen=True)
-class Bounds:
-    patience: float = 10.0
-    least: float = 2.0
-    spread: float = 4.0
-
-
 class Life:
     """Rounds of a node whose own part takes a second and who then waits for A. Time is handed in."""
 
-    def __init__(self, bounds: Bounds | None = None, own: float = 1.0, most: float | None = None) -> None:
+    def __init__(self, bounds: RoundSettings | None = None, own: float = 1.0, most: float | None = None) -> None:
         self.now = 0.0
         self.round = 0
         self.own = own
         self.most = most
-        self.patience = Deadlines(bounds or Bounds(), 0.0)
+        self.patience = Deadlines(bounds or RoundSettings(), 0.0)
         self.to_come: list[tuple[float, int]] = []  # late models of A: when, for which round
 
     def deadline(self) -> Deadline:
@@ -123,7 +116,7 @@ def test_the_own_part_of_a_round_is_no_part_of_what_a_peer_needs() -> None:
 
 
 def test_a_peer_whose_models_are_here_before_the_round_begins_needs_nothing() -> None:
-    patience = Deadlines(Bounds(), 0.0)
+    patience = Deadlines(RoundSettings(), 0.0)
     for round in range(ENOUGH):
         patience.came(A, round, 0.0)
     for round in range(ENOUGH):
@@ -199,13 +192,13 @@ def test_a_policys_own_bound_is_kept_and_what_it_gives_the_unknown_everybody_get
 
 
 def test_where_the_least_is_the_most_nothing_adapts() -> None:
-    fixed = Bounds(patience=7.0, least=7.0)
+    fixed = RoundSettings(patience=7.0, least=7.0)
     assert knowing(1, 1, 1, 1, bounds=fixed).wait == 7.0  # type: ignore[arg-type]
-    assert knowing(bounds=Bounds(patience=0.1)).wait == pytest.approx(0.1)  # type: ignore[arg-type]
+    assert knowing(bounds=RoundSettings(patience=0.1)).wait == pytest.approx(0.1)  # type: ignore[arg-type]
 
 
 def test_of_very_many_peers_those_silent_for_longest_are_forgotten() -> None:
-    patience = Deadlines(Bounds(), 0.0)
+    patience = Deadlines(RoundSettings(), 0.0)
     crowd = [PeerId(f"p{i}") for i in range(PEERS + 1)]
     for round in range(ENOUGH):
         deadline = patience.enter(round, 1.0)
@@ -217,13 +210,14 @@ def test_of_very_many_peers_those_silent_for_longest_are_forgotten() -> None:
 
 few = settings(max_examples=40)  # each is a whole life
 needs = st.one_of(st.none(), st.floats(0, 40))
-bounds = st.builds(Bounds, st.floats(0.1, 20), st.floats(0.1, 20), st.floats(0.1, 10))
+seconds = st.floats(0.1, 20)
+bounds = st.builds(RoundSettings, patience=seconds, least=seconds, spread=st.floats(0.1, 10))
 
 
 @few
 @given(bounds, st.lists(needs, max_size=40), st.floats(0, 30), st.one_of(st.none(), st.floats(0.1, 100)))
 def test_whatever_happens_the_deadline_stays_within_its_bounds(
-    bounds: Bounds, history: list[float | None], own: float, most: float | None
+    bounds: RoundSettings, history: list[float | None], own: float, most: float | None
 ) -> None:
     life = Life(bounds, own, most)
     for needed in history:
@@ -289,7 +283,7 @@ def test_a_quorum_is_a_share_of_those_who_came_or_can_still_come(
 
 
 def test_one_that_never_took_a_model_holds_no_round_up_after_some_pushes_in_vain_until_it_does() -> None:
-    receipts = SendDeadlines(Bounds())
+    receipts = SendDeadlines(RoundSettings())
     for number in range(SILENT):
         assert receipts.seconds([A]) == inf
         receipts.failed(A, number, 5.0)
@@ -299,14 +293,14 @@ def test_one_that_never_took_a_model_holds_no_round_up_after_some_pushes_in_vain
 
 
 def test_a_push_that_fails_at_once_holds_nobody_up_and_tells_nothing() -> None:
-    receipts = SendDeadlines(Bounds())
+    receipts = SendDeadlines(RoundSettings())
     for number in range(2 * ENOUGH):
         receipts.failed(A, number, 0.1)
     assert receipts.seconds([A]) == inf
 
 
 def test_one_that_refuses_a_push_is_there_and_holds_rounds_up_again() -> None:
-    receipts = SendDeadlines(Bounds())
+    receipts = SendDeadlines(RoundSettings())
     for number in range(ENOUGH):
         receipts.answered(A, number, 3.0)
     usual = receipts.usual(A)

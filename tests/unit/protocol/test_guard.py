@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import Reason, Refused
-from pfl_node.protocol.guard.guard import Guard
-from pfl_node.protocol.guard.provenance import Provenance
+from pfl_node.protocol.guard.guard import Guard, Provenance
 from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Average
 from pfl_node.types import Eval, Offer, PeerId

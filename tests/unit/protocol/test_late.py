@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfl_node.protocol.late import LateArrivals
+from pfl_node.protocol.mailbox import LateArrivals
 from tests.drive_policy import A, B, C
 
 

@@ -249,7 +249,7 @@ def test_a_part_that_the_policy_cannot_use_is_refused_with_its_header_and_with_i
     round: int | None,
 ) -> None:
     box = Mailbox(Limits(per_peer=1))
-    with pytest.raises(Refused, match="head came, this policy takes model") as error:
+    with pytest.raises(Refused, match="this policy accepts model, not head") as error:
         box.admit(A, round, "head")
     assert error.value.reason is Reason.LAYOUT
     box.admit(A, round)

@@ -111,7 +111,7 @@ def test_all_peers_together_hear_no_more_than_the_total() -> None:
     host = oracle(oracle_epsilon=0.1, oracle_budget=1.0, oracle_total=0.3)
     outcomes = [refused(host, PeerId(f"p{n}"), constant(n)) for n in range(5)]
     assert [error is None for error in outcomes] == [True, True, True, False, False]
-    assert "all that I tell" in str(outcomes[3])
+    assert "budget for all peers" in str(outcomes[3])
 
 
 Questions = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=60)

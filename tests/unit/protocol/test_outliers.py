@@ -161,7 +161,7 @@ def test_it_is_said_what_is_wrong() -> None:
     for i, sent in enumerate(others):
         usual.judge(PeerId(f"p{i}"), sent, mine)
     found = usual.judge(PeerId("x"), turned_round(mine), mine)
-    assert str(found) == "its cosine with mine is -1, of the other peers' models it is at least -0.2"
+    assert str(found) == "its cosine with mine is -1, the other peers' models have at least -0.2"
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40))

@@ -255,7 +255,7 @@ NOT_LOOPBACK = (
     "`pfl-node ca issue --data-dir DIR` put a certificate (or --key, --cert and --ca), or add --insecure "
     "if you trust this network"
 )
-CANNOT_DIAL = "is no address that others can dial: say one with --advertise HOST:PORT"
+CANNOT_DIAL = "cannot be reached by other nodes: set --advertise HOST:PORT"
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_checkpoint_whose_checksum_was_taken_out_is_not_taken_for_an_old_one(
     assert refused_as_damaged(tmp_path, whole.replace(b'"checksum":"', b'"checksun":"', 1))
 
 
-@pytest.mark.parametrize(("name", "todo"), [("EACCES", "see who owns it"), ("EMFILE", "mend that")])
+@pytest.mark.parametrize(("name", "todo"), [("EACCES", "check its permissions"), ("EMFILE", "fix that")])
 def test_a_checkpoint_that_may_not_be_read_is_no_damage(tmp_path: Path, name: str, todo: str) -> None:
     save_checkpoint(tmp_path / "c", SMALL, LAYOUT)
     with failing(f"checkpoint.read=error({name})"), pytest.raises(StoreError, match=todo) as caught:

@@ -108,7 +108,7 @@ def test_a_damaged_one_is_put_aside_and_the_other_is_used_with_a_warning(
         assert load(tmp_path) == 0
     [warning] = logs
     assert warning["log_level"] == "warning"
-    assert warning["event"] == f"checkpoint {number(2)} cannot be used, going on from the one before"
+    assert warning["event"] == f"checkpoint {number(2)} is unusable, continuing from an older one"
     assert (warning["used"], warning["round"]) == (number(1), 0)
     assert Path(warning["kept_as"]).read_bytes() == damaged
     for round in (1, 2, 3):
@@ -154,7 +154,7 @@ def test_when_all_are_of_another_run_nothing_is_moved_and_the_line_says_what_to_
 def test_when_all_are_damaged_that_is_an_error_and_no_new_beginning(tmp_path: Path) -> None:
     save(tmp_path, 0).write_bytes(b"")
     save(tmp_path, 1).write_bytes(b"")
-    with pytest.raises(StoreError, match="restore one from a backup, or move them away to start anew") as caught:
+    with pytest.raises(StoreError, match="restore one from a backup, or move them away to start again") as caught:
         load(tmp_path)
     line = str(caught.value)
     assert number(1) in line
@@ -165,7 +165,7 @@ def test_when_all_are_damaged_that_is_an_error_and_no_new_beginning(tmp_path: Pa
 
 def test_the_only_one_is_damaged(tmp_path: Path) -> None:
     save(tmp_path, 0).write_bytes(b"")
-    with pytest.raises(StoreError, match="restore it from a backup, or move it away to start anew at round 0"):
+    with pytest.raises(StoreError, match="restore it from a backup, or move it away to start again at round 0"):
         load(tmp_path)
 
 
@@ -174,7 +174,7 @@ def test_where_nothing_can_be_put_aside_the_other_is_used_all_the_same(tmp_path:
     save(tmp_path, 1).write_bytes(b"")
     with failing("checkpoint.aside=error(EROFS)"), capture_logs() as logs:
         assert load(tmp_path) == 0
-    assert logs[0]["event"] == "a checkpoint could not be put aside"
+    assert logs[0]["event"] == "cannot rename an unusable checkpoint"
     assert logs[1]["kept_as"] == str(tmp_path / number(2))
 
 
@@ -183,7 +183,7 @@ def test_an_old_one_that_cannot_be_removed_is_no_failure_of_the_new(tmp_path: Pa
     save(tmp_path, 1)
     with failing("checkpoint.prune=error(EIO)"), capture_logs() as logs:
         save(tmp_path, 2)
-    assert [entry["event"] for entry in logs] == ["an old checkpoint was not removed"]
+    assert [entry["event"] for entry in logs] == ["cannot remove an old checkpoint"]
     assert load(tmp_path) == 2
     save(tmp_path, 3)
     assert names(tmp_path) == [number(3), number(4)]

@@ -98,7 +98,7 @@ def test_a_file_that_was_taken_away_is_told_and_one_without_an_answer_is_not(hom
     assert warnings() == []  # nobody has asked it anything
     PrivacyLedger(home.path).path.unlink()
     assert warnings() == [
-        "there is no privacy.jsonl, though the journal has rounds: what was told of the data is not counted"
+        "privacy.jsonl is missing although the journal has rounds: earlier disclosures are not counted"
     ]
     assert warnings() == []
 
@@ -106,7 +106,7 @@ def test_a_file_that_was_taken_away_is_told_and_one_without_an_answer_is_not(hom
 def test_a_full_disk_costs_the_answer_and_not_the_budget(home: DataDir) -> None:
     privacy = privacy_of(settings(), PrivacyLedger(home.path), certain=True)
     assert privacy.oracle
-    with failing("journal.write=1*error(ENOSPC)"), pytest.raises(Refused, match="cannot write down"):
+    with failing("journal.write=1*error(ENOSPC)"), pytest.raises(Refused, match="cannot be recorded"):
         privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
     assert privacy.oracle.spent == {}
     privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)

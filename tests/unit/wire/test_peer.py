@@ -319,7 +319,7 @@ def test_a_refusal_of_a_stream_is_never_lost_in_its_writes() -> None:
         house.mailbox.advance(9)
         async with serving(house) as address, calling() as client:
             for _ in range(30):
-                with pytest.raises(Refused, match="round 1 is over here, now is 9") as refused:
+                with pytest.raises(Refused, match="round 1 is over, the current round is 9") as refused:
                     await client.send(BOB, address, model, round=1)
                 assert refused.value.round == 9
         assert house.counts == {("SendModel", "stale_round"): 30}

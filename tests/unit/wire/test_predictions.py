@@ -195,5 +195,5 @@ def test_an_answer_that_ends_early_or_is_not_finite_is_not_used() -> None:
 
 
 def test_predictions_are_no_part_of_a_model() -> None:
-    with pytest.raises(LayoutMismatch, match="there is no predictions in a model"):
+    with pytest.raises(LayoutMismatch, match="a model has no predictions"):
         fetched([], LAYOUT)

@@ -214,7 +214,7 @@ class Streams(RuleBasedStateMachine):
     def everything_admitted_has_ended(self) -> None:
         house = self.house
         assert house.counts["SendModel", "internal"] == 0
-        assert not house.mailbox._coming
+        assert not house.mailbox._in_flight
         assert house.mailbox.size == sum(offer.nbytes for offer in house.came)
 
     @invariant()
