@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from pfl_node.errors import TaskError
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.auxiliary import Auxiliary
-from pfl_node.learning.batches import batches
 from pfl_node.learning.seeding import seed_layers, seeded
 from pfl_node.learning.train_options import Options
-from pfl_node.learning.training_loop import Between, TrainingRun
+from pfl_node.learning.training_loop import Between, TrainingRun, batches
 from pfl_node.learning.workspace import Workspace
 from pfl_node.learning.workspace_pool import WorkspacePool, pool_for
 from pfl_node.model import Model

@@ -11,10 +11,9 @@ from torch.nn.functional import cross_entropy, kl_div, mse_loss
 
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.learning.auxiliary import Auxiliary
-from pfl_node.learning.batches import batches
 from pfl_node.learning.seeding import generator, seed_layers
 from pfl_node.learning.train_options import Options
-from pfl_node.learning.training_loop import Between, TrainingRun
+from pfl_node.learning.training_loop import Between, TrainingRun, batches
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Vector
 from pfl_node.seeds import seed_from

@@ -14,9 +14,7 @@ from pfl_node.errors import ConfigError, LayoutMismatch, TaskError
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.autoencoder import Novelty
 from pfl_node.learning.auxiliary import Auxiliary, class_counts
-from pfl_node.learning.batches import batches
 from pfl_node.learning.data import SPLITS, Samples, complete, settle
-from pfl_node.learning.device import pick
 from pfl_node.learning.distill import Recipe, distill
 from pfl_node.learning.dp_sgd import check_buffers, private_training
 from pfl_node.learning.eval_cache import Measured
@@ -25,7 +23,7 @@ from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, me
 from pfl_node.learning.seeding import generator, seed_layers, seeded
 from pfl_node.learning.task import Task
 from pfl_node.learning.train_options import BUILT_IN, Options, check_defaults, resolve
-from pfl_node.learning.training_loop import Between, TrainingRun, nothing
+from pfl_node.learning.training_loop import Between, TrainingRun, batches, nothing
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.learning.workspace_pool import pool_for
 from pfl_node.model import Layout, Model
@@ -287,3 +285,25 @@ class Learner:
             f"task {self._name}: the policy needs auxiliary samples, which the task lacks: return `auxiliary`, "
             "inputs that are the same at every place (digits: --set task.auxiliary=0.5)"
         )
+
+
+def pick(name: str) -> torch.device:
+    """auto, cpu, cuda or cuda:N as an existing device. Uses one CPU thread: nodes share the cores, and small
+    models gain nothing from more."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device {name!r} is unknown; use auto, cpu, cuda or cuda:N") from None
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+        return device
+    if device.type != "cuda":
+        raise ConfigError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r}: torch finds no GPU; use --device cpu or auto")
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        raise ConfigError(f"device {name!r}: there are only {count} GPUs, cuda:0 to cuda:{count - 1}")
+    return torch.device("cuda", device.index or 0)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -17,7 +18,6 @@ import structlog
 from pfl_node import __version__
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, Suspected
 from pfl_node.membership.member_events import MemberEvent as News
-from pfl_node.ops.affinity import Affinities
 from pfl_node.ops.events import Hub, NodeEvent
 from pfl_node.ops.history import History
 from pfl_node.ops.status import Moved
@@ -41,6 +41,9 @@ NEWS: dict[type[News], str] = {
 }
 LOUD = {"joined": "info", "suspected": "info", "died": "warning", "left": "info"}  # level in the log
 LOSSES = frozenset({"loss", "mine"})  # figures of the guard that are only for the journal
+FADE = 0.9  # decay per round; an eighth is left after twenty rounds
+FAINT = 0.02
+PEERS = 1024  # peers whose total is kept; the oldest are dropped first
 REFUSALS_EVERY = 30.0  # seconds between log lines about one reason
 
 
@@ -150,3 +153,31 @@ class NodeObserver:
             return
         self._refusals[reason] = (now, 0)
         log.info("refused", reason=reason, call=data["call"], peer=data["peer"], more_since_the_last_line=since)
+
+
+class Affinities:
+    """With which peers a node learns: how often each peer's model was merged, recently and in total."""
+
+    def __init__(self) -> None:
+        self.lately: dict[str, float] = {}
+        self.total: dict[str, int] = {}
+        self._taken: Counter[str] = Counter()
+
+    def round(self, row: Mapping[str, Any], taken: Mapping[str, int]) -> None:
+        """After a round: the peers that the policy reports as merged, else those whose models were received
+        (`taken`: totals by peer)."""
+        came = Counter(taken)
+        merged = row.get("from")
+        news = _named(merged) if isinstance(merged, list | tuple) else came - self._taken
+        self._taken = came
+        faded = {peer: weight * FADE for peer, weight in self.lately.items()}
+        for peer, n in news.items():
+            faded[peer] = faded.get(peer, 0.0) + min(n, 1)
+            self.total[peer] = self.total.pop(peer, 0) + n
+        self.lately = {peer: weight for peer, weight in faded.items() if weight >= FAINT}
+        while len(self.total) > PEERS:
+            del self.total[next(iter(self.total))]
+
+
+def _named(merged: Iterable[Any]) -> Counter[str]:
+    return Counter(peer for peer in merged if isinstance(peer, str))

@@ -51,8 +51,7 @@ class Facade(El):
         await Report(t, self.model, {"head": self.j}, tag=self.j)
 
     async def have_heads(self, t: int) -> None:
-        """After a warm-up all heads are equal, without one each is fresh; a late node takes its peers' heads or
-        their mean."""
+        """Equal heads after a warm-up, else fresh ones; a late node takes its peers' heads or their mean."""
         if len(self.heads) == self.cfg.k:
             return
         self.heads, self.j = [], 0

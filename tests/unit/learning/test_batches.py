@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.errors import TaskError
-from pfl_node.learning.batches import batches
 from pfl_node.learning.train_options import BUILT_IN, Options, check_defaults, resolve
+from pfl_node.learning.training_loop import batches
 
 
 def options(**more: Any) -> Options:

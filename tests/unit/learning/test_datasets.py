@@ -174,8 +174,8 @@ def test_a_broken_picture_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "text"),
     [
-        (b"", "is no IDX file"),
-        (idx(np.zeros((2, 3), np.uint8)), "is no IDX file with 3 dimensions"),
+        (b"", "is not an IDX file"),
+        (idx(np.zeros((2, 3), np.uint8)), "is not an IDX file of bytes with 3 dimensions"),
         (idx(np.zeros((2, 3, 3), np.uint8))[:-1], "is damaged: 17 bytes instead of 2 x 3 x 3"),
         (idx(np.zeros((2, 28, 28), np.uint8)), "has 2 images but 60 labels"),
     ],
@@ -217,7 +217,7 @@ def test_a_cut_batch_of_cifar10_is_named(tmp_path: Path, cut: int) -> None:
 def test_mistakes_in_name_and_size_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
         load("cifar", tmp_path)
-    with pytest.raises(ConfigError, match="the images of mnist have one size"):
+    with pytest.raises(ConfigError, match="the images of mnist have a fixed size"):
         load("mnist", tmp_path, size=32)
     with pytest.raises(ConfigError, match=r"task.size = 0 is not a whole number of pixels"):
         load("image_folder", tmp_path, size=0)

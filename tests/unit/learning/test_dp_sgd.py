@@ -114,7 +114,7 @@ def test_a_batch_norm_by_another_name_is_refused_too(affine: bool) -> None:
 
 
 def test_what_a_layer_keeps_of_its_samples_without_noise_does_not_leave_the_learner() -> None:
-    with pytest.raises(TaskError, match=r"privacy.dp puts no noise on 1\.seen"):
+    with pytest.raises(TaskError, match=r"privacy.dp adds no noise to 1\.seen"):
         moved(private(lambda: nn.Sequential(plain(), Watching())))
 
 

@@ -224,7 +224,7 @@ def test_lists_may_come_as_text_from_a_command_line(root: Path) -> None:
         ({"val": -1}, "task.val = -1 is not a whole number from 0 on"),
         (
             {"partition": "dirichlt", "alpha": 1},
-            "task.partition = 'dirichlt': there is none of that name; did you mean",
+            "task.partition = 'dirichlt': there is no such name; did you mean",
         ),
         ({"partition": "dirichlet", "alpha": 0}, "task.alpha = 0 is not a number above zero"),
         ({"partition": "dirichlet"}, "needs task.alpha"),
@@ -237,7 +237,7 @@ def test_lists_may_come_as_text_from_a_command_line(root: Path) -> None:
         ({"auxiliary": 400}, "neither a share from 0 to below 1 nor a number below 400"),
         ({"auxiliary": 1.5}, "a number of samples is whole"),
         ({"auxiliary": 10, "auxiliary_samples": 11}, "only 10 images are set aside"),
-        ({"size": 16}, "the images of cifar10 have one size"),
+        ({"size": 16}, "the images of cifar10 have a fixed size"),
     ],
 )
 def test_a_mistake_in_an_option_is_one_line(root: Path, options: dict[str, Any], text: str) -> None:

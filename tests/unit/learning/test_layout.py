@@ -84,7 +84,7 @@ def test_a_frozen_parameter_travels_but_is_not_trained() -> None:
 @pytest.mark.parametrize(
     ("module", "head", "text"),
     [
-        (plain(), "4", "no '4' to be the head"),
+        (plain(), "4", "no '4' for the head"),
         (nn.ModuleDict({"classifier": nn.Linear(1, 1)}), "clasifier", "did you mean 'classifier'?"),
         (plain(), [], "the head is empty"),
         (nn.Flatten(), None, "no parameters to train"),

@@ -335,7 +335,7 @@ def test_a_bad_head_name_is_found_at_once() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_a_gpu_that_is_not_there_is_one_line(device: str) -> None:
-    with pytest.raises(ConfigError, match="sees no GPU here"):
+    with pytest.raises(ConfigError, match="finds no GPU"):
         Learner(task(), TrainSettings(), device)
 
 

@@ -87,7 +87,7 @@ def test_a_network_works_with_the_smallest_images_it_says_and_is_refused_smaller
     with torch.inference_mode():
         MODELS[name].build(3, 1, least).eval()(torch.zeros(1, 1, least, least))
     if least > 1:
-        with pytest.raises(ConfigError, match=f"needs images of {least} pixels or more to a side"):
+        with pytest.raises(ConfigError, match=f"needs images of {least} pixels or more per side"):
             network(name, least - 1)
 
 

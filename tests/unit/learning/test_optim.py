@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from pfl_node.learning.batches import batches
 from pfl_node.learning.layout import pack
 from pfl_node.learning.train_options import BUILT_IN, resolve
+from pfl_node.learning.training_loop import batches
 from tests.unit.learning.nets import blobs, learner, plain, with_batch_norm
 
 RULES: list[dict[str, Any]] = [

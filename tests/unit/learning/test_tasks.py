@@ -133,9 +133,12 @@ def test_nodes_share_their_modules_even_when_each_gets_a_factory_of_its_own(tmp_
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("digts", "no task 'digts'; did you mean 'digits'?"),
-        ("cifar", "no task 'cifar'; did you mean 'cifar10'?"),
-        ("words", "no task 'words'; known: cifar10, digits, emnist, fashion_mnist, imagenette, images, mnist"),
+        ("digts", "unknown task 'digts'; did you mean 'digits'?"),
+        ("cifar", "unknown task 'cifar'; did you mean 'cifar10'?"),
+        (
+            "words",
+            "unknown task 'words'; known: cifar10, digits, emnist, fashion_mnist, imagenette, images, mnist",
+        ),
         ("mine.py", "mine.py:FUNCTION"),
     ],
 )
@@ -228,7 +231,7 @@ def test_a_model_that_cannot_be_made_is_one_line_that_says_where(tmp_path: Path)
 def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="there is no file"):
         load(f"{tmp_path}/nothing.py:task")
-    with pytest.raises(TaskError, match=r"ends in \.py, .*/mine\.py:task$"):
+    with pytest.raises(TaskError, match=r"ends in \.py: .*/mine\.py:task$"):
         load(f"{tmp_path}/mine:task")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pfl_node.ops.affinity import PEERS, Affinities
+from pfl_node.ops.observer import PEERS, Affinities
 
 
 def test_what_the_policy_merged_counts_lately_and_in_all() -> None:
