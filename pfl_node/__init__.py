@@ -1,3 +1,8 @@
-"""pfl-node: peer-to-peer personalized federated learning. Importing the package loads no dependency."""
+"""Peer-to-peer personalized federated learning. Importing this package loads nothing else.
+
+The modules directly in this package are the shared vocabulary: values and pure functions without I/O, which
+every package below may import. `steps` is the interface between a policy and its node; `model`, `predictions`
+and `types` are the values that travel; `aggregate` combines models; `errors` has the exception tree.
+"""
 
 __version__ = "0.1.0"

@@ -1,4 +1,9 @@
-"""The algorithms by name. A new one is a file and a line in POLICIES."""
+"""The algorithms, by name, and the topologies they use.
+
+Each policy is one file of at most 80 lines that follows its paper. A policy imports only the vocabulary: no
+torch, no network, no clock, no disk. `base` has what all policies share; `topology` and
+`edge_list` describe graphs. A new policy is a file and a line in POLICIES.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Settings: the tree of sections, where values come from, how they are shown."""
+"""The tree of settings: definitions, sources and display.
+
+`sections` has every key with its type, limits and default; `schema` describes the tree as dotted keys.
+`load` merges TOML file, environment, flags and --set, each overriding the one before, and reports a mistake
+in one line with its source. `toml` prints settings, and `redact` masks their secrets.
+"""
 
 from pfl_node.settings.sections import (
     AggregateSettings,

@@ -1,4 +1,4 @@
-"""The networks of the papers, by name. Imports torch only when one is built."""
+"""The networks of the papers, and the layers they need. Imports torch only when one is built."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The web page of a node: the page itself, its JSON API, and metrics."""
+"""The page of a node: the web server, its JSON API, access control, and the static files."""

@@ -1,1 +1,5 @@
-"""Protection of a node from bad peers: outliers, validation gate, reputation. No I/O; time is passed in."""
+"""Checks the models of peers before they are used.
+
+`outliers` compares norm, distance and direction on arrival; `gate` validates on own data what is about to be
+averaged; `reputation` turns offences into penalties and quarantine; `guard` combines them for one node.
+"""

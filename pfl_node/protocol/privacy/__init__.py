@@ -1,2 +1,6 @@
-"""Protection of a node's samples: noisy answers with a budget, and the accounting of DP-SGD. Does not import
-torch."""
+"""Bounds what a node reveals about its samples.
+
+`noisy_scores` answers score requests with exact Laplace noise and a budget per peer; `dp_account` counts the
+steps of DP-SGD; `controls` combines both for one node. All of it is off by default; docs/privacy.md states
+the guarantees.
+"""
