@@ -29,7 +29,7 @@ from pfl_node import aggregate
 from pfl_node.errors import PflError
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.runner import segment_of
-from pfl_node.lab.spec import Wishes, load
+from pfl_node.lab.spec import Overrides, load
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.learning.train_options import BUILT_IN, resolve
@@ -51,7 +51,7 @@ def main() -> None:
     sets = [f"rounds={asked.rounds}"] if asked.rounds else []
     warm_up()
     try:
-        experiment = load(asked.name, "quick", seeds=asked.seeds, wishes=Wishes(given, sets))
+        experiment = load(asked.name, "quick", seeds=asked.seeds, overrides=Overrides(given, sets))
         repeats = [in_parts(experiment) for _ in range(asked.repeats)]
     except PflError as error:
         raise SystemExit(str(error)) from None

@@ -1,6 +1,6 @@
-"""The `pfl-node` command: one typer app, one small file per group of verbs.
+"""The `pfl-node` command: one typer app, one file per group of verbs.
 
-Nothing heavy is imported before a verb needs it. A user's mistake is one line on stderr.
+A verb imports what it needs when it runs, so that the command starts fast. A user's mistake is one line on stderr.
 """
 
 import sys
@@ -33,24 +33,24 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.callback(invoke_without_command=True)(node_command.run)
-ASKING = "Ask a running node"
+INSPECT = "Inspect a running node"
 PANELS = {
     "Run": (swarm_command.demo, swarm_command.swarm, sim.sim, chaos.chaos),
-    ASKING: (inspect.status, inspect.peers, watch.events, inspect.ping, inspect.wait, watch.bugreport),
-    "Who is who": (identity.identity,),
-    "Look up": (catalog.policies, catalog.tasks, node_command.config),
+    INSPECT: (inspect.status, inspect.peers, watch.events, inspect.ping, inspect.wait, watch.bugreport),
+    "Identity": (identity.identity,),
+    "Reference": (catalog.policies, catalog.tasks, node_command.config),
 }
 for panel, verbs in PANELS.items():
     for verb in verbs:
-        app.command(rich_help_panel=panel)(takes_credentials(verb) if panel == ASKING else verb)
+        app.command(rich_help_panel=panel)(takes_credentials(verb) if panel == INSPECT else verb)
 app.add_typer(lab.app, rich_help_panel="Run")
-app.add_typer(ca_command.app, rich_help_panel="Who is who")
+app.add_typer(ca_command.app, rich_help_panel="Identity")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; 0: fine, 1: it failed, 2: the user's mistake, 130: Ctrl-C."""
+    """Run a verb. Returns 0: success, 1: failure, 2: the user's mistake, 130: Ctrl-C."""
     try:
-        arm()  # a mistake there is found before anything runs
+        arm()  # rejects a wrong PFL_FAILPOINTS before anything runs
         code = app(argv, prog_name="pfl-node", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return 130

@@ -1,4 +1,4 @@
-"""`pfl-node ca`: a swarm's own CA, which says who belongs to it."""
+"""`pfl-node ca`: the certificate authority of a swarm."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,34 +15,44 @@ if TYPE_CHECKING:
     from pfl_node.security.certificate import Certificate
 
 app = typer.Typer(
-    name="ca", cls=Verbs, help="Who belongs to a swarm: its own CA.", no_args_is_help=True, add_completion=False
+    name="ca",
+    cls=Verbs,
+    help="The certificate authority that admits nodes to a swarm.",
+    no_args_is_help=True,
+    add_completion=False,
 )
-Where = Annotated[Path, typer.Option("--ca-dir", metavar="DIR", help="Where the CA lives; keep it to yourself.")]
-Days = Annotated[float, typer.Option(min=0.001, metavar="DAYS", help="How long the certificate holds.")]
-Name = Annotated[str, typer.Option(metavar="WORD", help="A word for people.")]
+Where = Annotated[Path, typer.Option("--ca-dir", metavar="DIR", help="The CA's directory; keep it private.")]
+Days = Annotated[float, typer.Option(min=0.001, metavar="DAYS", help="Validity of the certificate.")]
+Name = Annotated[str, typer.Option(metavar="WORD", help="A name for people.")]
 Here = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="A node's directory on this machine; its key is made there."),
+    typer.Option(
+        "--data-dir", metavar="DIR", help="A node's directory on this machine; its key is created there."
+    ),
 ]
 Request = Annotated[
     Path | None,
-    typer.Option("--request", metavar="FILE", help="What `pfl-node identity --request` printed elsewhere."),
+    typer.Option(
+        "--request", metavar="FILE", help="The output of `pfl-node identity --request` on another machine."
+    ),
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="With --request: where to put the files to send back.")
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="With --request: where to write the files to send back."),
 ]
 Operator = Annotated[
-    bool, typer.Option("--operator", help="It may look (status, peers, ping), but not take part.")
+    bool,
+    typer.Option("--operator", help="For an operator, who may inspect nodes (status, peers, ping) but not join."),
 ]
 
 
 @app.command()
 def init(ca_dir: Where = Path("pfl-ca"), name: Name = "pfl swarm CA", days: Days = 3650) -> int:
-    """Make a CA."""
+    """Create a CA."""
     from pfl_node.security.ca import Authority
 
     made = Authority.create(ca_dir, name, days).certificate
-    print(f"CA {made.subject!r} in {ca_dir}, valid until {made.not_after:%Y-%m-%d}; ca.key never leaves it")
+    print(f"CA {made.subject!r} in {ca_dir}, valid until {made.not_after:%Y-%m-%d}; keep ca.key there and private")
     print(f"a node gets its certificate with: pfl-node ca issue --ca-dir {ca_dir} --data-dir DIR")
     return 0
 
@@ -57,7 +67,7 @@ def issue(
     days: Days = 365,
     operator: Operator = False,
 ) -> int:
-    """Give a node or an operator its certificate; once more: renew it."""
+    """Issue or renew the certificate of a node or an operator."""
     from pfl_node.security.ca import Authority
 
     authority = Authority(ca_dir)
@@ -68,9 +78,9 @@ def issue(
         made = authority.issue_on(request, place, name=name, days=days, operator=operator)
     else:
         raise ConfigError(
-            "for whom? --data-dir DIR on this machine, or --request FILE [--out DIR] from another one"
+            "name the recipient: --data-dir DIR on this machine, or --request FILE [--out DIR] for another one"
         )
-    _tell(made, place)
+    _show(made, place)
     return 0
 
 
@@ -79,7 +89,7 @@ def revoke(
     who: Annotated[str, typer.Argument(metavar="WHO", help="An id, a name or a certificate.")],
     ca_dir: Where = Path("pfl-ca"),
 ) -> int:
-    """Nobody talks to it any more, as soon as the list is on the nodes."""
+    """Revoke a certificate. It takes effect when the list is copied to the nodes."""
     from pfl_node.security.ca import Authority, Issued
 
     found = Authority(ca_dir).revoke(who)
@@ -87,14 +97,14 @@ def revoke(
         f"{found.id} ({found.name})" if isinstance(found, Issued) and found.name else getattr(found, "id", found)
     )
     print(
-        f"revoked {words}; copy {ca_dir / 'revoked'} into the data directory of every node, none needs a restart"
+        f"revoked {words}; copy {ca_dir / 'revoked'} into the data directory of every node; no restart is needed"
     )
     return 0
 
 
 @app.command("list")
 def list_(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> int:
-    """What was issued, and what holds of it."""
+    """List the issued certificates and whether they are valid."""
     from pfl_node.security.ca import Authority
 
     authority = Authority(ca_dir)
@@ -119,6 +129,6 @@ def list_(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> int:
     return 0
 
 
-def _tell(made: "Certificate", place: Path) -> None:
+def _show(made: "Certificate", place: Path) -> None:
     role = "operator" if made.operator else "node"
     print(f"{role} {made.name} ({made.id}): {place / 'cert.pem'}, valid until {made.not_after:%Y-%m-%d %H:%M} UTC")

@@ -1,4 +1,4 @@
-"""`pfl-node policies` and `pfl-node tasks`: what there is to choose from."""
+"""`pfl-node policies` and `pfl-node tasks`."""
 
 import inspect
 from dataclasses import fields
@@ -15,54 +15,55 @@ if TYPE_CHECKING:
 
     from pfl_node.policies.base import Policy
 
-PolicyName = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one, with all its knobs.")]
+PolicyName = Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one with all its knobs.")]
 Check = Annotated[
     bool,
-    typer.Option("--check", help="Try that one in swarms in trouble and with hostile answers."),
+    typer.Option("--check", help="Test this one in swarms with faults and against hostile answers."),
 ]
-TaskName = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one, with all its options.")]
+TaskName = Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one with all its options.")]
 
 
 def policies(name: PolicyName = None, check: Check = False, format: Format = "table") -> int:
-    """The algorithms and their knobs (set one with --set policy.KNOB=VALUE)."""
+    """List the algorithms and their knobs (set one with --set policy.KNOB=VALUE)."""
     from pfl_node.policies import POLICIES, load_policy
 
     if check:
-        return keeps_the_contract(name, format)
-    found = [described(n, load_policy(n)) for n in ([name] if name else POLICIES)]
+        return check_contract(name, format)
+    found = [describe(n, load_policy(n)) for n in ([name] if name else POLICIES)]
     if format == "json":
         as_json({"policies": found})
     elif name is None:
-        as_table(("policy", "what it is", "knobs"), map(in_a_row, found))
+        as_table(("policy", "description", "knobs"), map(_row, found))
     else:
-        show_one(found[0], knob="name", may_be="type", default="default", what_it_is="help")
+        show_one(found[0], knob="name", type="type", default="default", description="help")
     return 0
 
 
 def tasks(name: TaskName = None, format: Format = "table") -> int:
-    """What can be learned without writing a task (set an option with --set task.OPTION=VALUE)."""
+    """List the built-in tasks (set an option with --set task.OPTION=VALUE)."""
     from pfl_node.learning.tasks import TASKS
 
-    found = [described_task(n) for n in ([name] if name else TASKS)]
+    found = [describe_task(n) for n in ([name] if name else TASKS)]
     if format == "json":
         as_json({"tasks": found})
     elif name is None:
-        as_table(("task", "what it is", "options"), map(in_a_row, found))
+        as_table(("task", "description", "options"), map(_row, found))
     else:
         show_one(found[0], option="name", type="type", default="default")
     return 0
 
 
-def keeps_the_contract(name: str | None, format: str) -> int:
-    """A line for each rule as it was tried; 1 if one is broken."""
+def check_contract(name: str | None, format: str) -> int:
+    """Prints each rule as soon as it was checked. Returns 1 if one is broken."""
+    from pfl_node.plugin import explain
     from pfl_node.policies import load_policy
-    from pfl_node.testing.contract import findings, in_a_line
+    from pfl_node.testing.contract import findings
 
     if name is None:
-        raise ConfigError("which policy? pfl-node policies NAME --check, or file.py:Class --check")
+        raise ConfigError("--check needs a policy: pfl-node policies NAME --check, or file.py:Class --check")
     rows = []
     for rule, error in findings(load_policy(name)):
-        rows.append({"rule": rule, "broken": in_a_line(error) if error else None})
+        rows.append({"rule": rule, "broken": explain(error).line if error else None})
         if format == "table":
             print(f"broken  {rule}: {rows[-1]['broken']}" if error else f"ok      {rule}", flush=True)
     if format == "json":
@@ -71,21 +72,19 @@ def keeps_the_contract(name: str | None, format: str) -> int:
 
 
 def show_one(found: dict[str, Any], **columns: str) -> None:
-    """What it is, and a line for each of its options."""
     print(found["summary"] or found["name"])
     if found["options"]:
         print()
         rows = [[option[key] for key in columns.values()] for option in found["options"]]
-        as_table([title.replace("_", " ") for title in columns], rows)
+        as_table(list(columns), rows)
 
 
-def in_a_row(found: dict[str, Any]) -> tuple[str, str, str]:
+def _row(found: dict[str, Any]) -> tuple[str, str, str]:
     options = [f"{o['name']}={'none' if o['default'] is None else o['default']}" for o in found["options"]]
     return found["name"], found["summary"], " ".join(options)
 
 
-def described_task(name: str) -> dict[str, Any]:
-    """What its function can be told, besides the place."""
+def describe_task(name: str) -> dict[str, Any]:
     from pfl_node.learning.task import Place
     from pfl_node.learning.tasks import TASKS, find
 
@@ -106,7 +105,7 @@ def _type(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def described(name: str, policy: type["Policy"]) -> dict[str, Any]:
+def describe(name: str, policy: type["Policy"]) -> dict[str, Any]:
     return {"name": name, "summary": summary(policy.__doc__), "options": knobs(policy.Config)}
 
 

@@ -1,43 +1,46 @@
-"""`pfl-node chaos`: policies in runs in which things go wrong by lot, and what must hold all the same."""
+"""`pfl-node chaos`: tests policies under random fault schedules."""
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pfl_node.cli.options import Format
-from pfl_node.cli.output import as_facts, as_json
+from pfl_node.cli.output import as_facts, as_json, progress_bar
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
     from pfl_node.testing.schedules.campaign import Batch, Totals
     from pfl_node.testing.schedules.schedule import Schedule
 
-SCHEDULES = 200  # where nobody says how many
-SHRUNK = 3  # schedules that broke a rule for which the smallest is looked for
+SCHEDULES = 200  # by default
+SHRUNK = 3  # failing schedules that are reduced to fewer faults
 
 Policies = Annotated[
     str | None,
-    typer.Option("--policy", metavar="NAME[,NAME...]", help="Which ones, or file.py:Class; otherwise all."),
+    typer.Option("--policy", metavar="NAME[,NAME...]", help="Names or file.py:Class; default: all policies."),
 ]
-Seed = Annotated[int | None, typer.Option(min=0, metavar="S", help="The schedule, or the first of several.")]
+Seed = Annotated[
+    int | None, typer.Option(min=0, metavar="S", help="The seed of the schedule, or of the first one.")
+]
 Schedules = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="So many, from --seed on; otherwise one, or 200 from 0 on.")
+    int | None,
+    typer.Option(
+        min=1, metavar="N", help="Run N schedules, starting at --seed; default: one with --seed, else 200."
+    ),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; otherwise one per core.")]
+Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Worker processes; default: one per core.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Not by lot: such as policy.n_peers=3; may be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting, such as policy.n_peers=3; may be repeated."),
 ]
 Faults = Annotated[
     list[str] | None,
     typer.Option(
         "--fault",
         metavar="FAULT",
-        help="Instead of the seed's: such as crash:n003@12.5, or none; may be repeated.",
+        help="Replace the seed's faults: such as crash:n003@12.5, or none; may be repeated.",
     ),
 ]
 
@@ -51,9 +54,9 @@ def chaos(
     fault: Faults = None,
     format: Format = "table",
 ) -> int:
-    """Try policies in small simulated swarms in which what can go wrong does (crashes, restarts, partitions, loss,
-    delay, slow nodes, wrong clocks), as a seed decides, and see whether what must hold does. One schedule is
-    told in full; one that breaks a rule is told with the line that repeats it."""
+    """Test policies in small simulated swarms with random faults (crashes, restarts, partitions, loss, delay, slow
+    nodes, clock skew) and check that the rules hold. A single schedule is described in full; for a schedule that
+    breaks a rule, the command that repeats it is printed."""
     from pfl_node.testing.schedules.campaign import Batch
 
     names = _names(policy)
@@ -61,17 +64,16 @@ def chaos(
     if seed is not None and schedules is None:
         return _one(seed, names, given, fault, format)
     if fault:
-        raise ConfigError("--fault is for one schedule: give its --seed, and no --schedules")
+        raise ConfigError("--fault applies to a single schedule: give its --seed, and no --schedules")
     return _many(Batch(seed or 0, schedules or SCHEDULES, names, given), workers, format)
 
 
 def _names(policy: str | None) -> tuple[str, ...]:
-    """Checked before anything runs."""
     from pfl_node.policies import load_policy, policies_in
 
     names = tuple(policies_in(policy or "all"))
     if not names:
-        raise ConfigError("--policy names none: give one, several with commas between them, or all")
+        raise ConfigError("--policy is empty: name a policy, several separated by commas, or all")
     for name in names:
         load_policy(name)
     return names
@@ -80,8 +82,8 @@ def _names(policy: str | None) -> tuple[str, ...]:
 def _one(
     seed: int, names: tuple[str, ...], sets: tuple[str, ...], faults: Sequence[str] | None, format: str
 ) -> int:
-    """1 if a rule is broken."""
-    from pfl_node.testing.schedules import draw, narrative, run
+    """Returns 1 if a rule is broken."""
+    from pfl_node.testing.schedules import command, draw, narrative, run
     from pfl_node.testing.schedules.campaign import knobs_of
 
     schedule = _with_faults(draw(seed, names, knobs_of(sets)), faults)
@@ -89,16 +91,16 @@ def _one(
     if format == "json":
         from pfl_node.sim.faults import in_text
 
-        told: dict[str, Any] = {"seed": seed, "policy": schedule.policy, "nodes": schedule.nodes}
-        told |= {"rounds": schedule.rounds, "knobs": dict(schedule.knobs), "settings": dict(schedule.told)}
-        told |= {"faults": [in_text(f) for f in schedule.faults], "broken": [str(f) for f in trial.broken]}
-        told |= {"checked": dict(trial.checked), "counts": dict(trial.counts), "digest": trial.digest}
-        as_json(told)
+        found: dict[str, Any] = {"seed": seed, "policy": schedule.policy, "nodes": schedule.nodes}
+        found |= {"rounds": schedule.rounds, "knobs": dict(schedule.knobs), "settings": dict(schedule.settings)}
+        found |= {"faults": [in_text(f) for f in schedule.faults], "broken": [str(f) for f in trial.broken]}
+        found |= {"checked": dict(trial.checked), "counts": dict(trial.counts), "digest": trial.digest}
+        as_json(found)
     else:
         for line in narrative.lines(trial):
             print(line)
         if trial.broken:
-            print(f"repeat    {_command(schedule, sets, faults)}")
+            print(f"repeat    {command(schedule, sets, faults=bool(faults))}")
     return 1 if trial.broken else 0
 
 
@@ -111,17 +113,16 @@ def _with_faults(schedule: "Schedule", faults: Sequence[str] | None) -> "Schedul
     return replace(schedule, faults=parse_faults([text for text in faults if text != "none"], ids))
 
 
-def _command(schedule: "Schedule", sets: Sequence[str], faults: Sequence[str] | None) -> str:
-    from pfl_node.testing.schedules import command
-
-    return command(schedule, sets, faults=bool(faults))
-
-
 def _many(batch: "Batch", workers: int | None, format: str) -> int:
     from pfl_node.ops.worker_process import cores
     from pfl_node.testing.schedules.campaign import run_campaign
 
-    with _bar(batch.number) as on_progress:
+    with progress_bar("schedules") as update:
+
+        def on_progress(done: int) -> None:
+            if update:
+                update(done, batch.number)
+
         totals = run_campaign(batch, workers or cores(), on_progress)
     for row in totals.broken:
         row |= _smallest(row, batch.sets, shrunk=row in totals.broken[:SHRUNK])
@@ -139,15 +140,17 @@ def _many(batch: "Batch", workers: int | None, format: str) -> int:
 
 
 def _smallest(row: dict[str, Any], sets: Sequence[str], *, shrunk: bool) -> dict[str, str]:
-    """The lines that repeat it, with all of its faults and with as few as break the same rule."""
-    from pfl_node.testing.schedules import command, draw, shrink
+    """The commands that repeat it, with all its faults and with as few as break the same rule."""
+    from pfl_node.testing.schedules import command, draw, run
     from pfl_node.testing.schedules.campaign import knobs_of
+    from pfl_node.testing.schedules.shrink import shrink
 
     schedule = draw(row["seed"], (row["policy"],), knobs_of(sets))
     lines = {"repeat": command(schedule, sets)}
     if shrunk:
-        trial = shrink.of(schedule, sets)
-        if trial.broken and trial.schedule.faults != schedule.faults:
+        trial = run(schedule, sets)
+        trial = shrink(trial, sets) if trial.broken else trial
+        if trial.schedule.faults != schedule.faults:
             lines["smallest"] = command(trial.schedule, sets, faults=True)
     return lines
 
@@ -168,20 +171,6 @@ def _facts(totals: "Totals", first: int) -> dict[str, Any]:
         "faults": ", ".join(f"{n:,} {what}" for what, n in faults.items()) or "none",
         "ran": rounds,
         "messages": messages(totals.counts),
-        "rules": f"{verdict}, looked at {sum(totals.checked.values()):,} times",
+        "rules": f"{verdict}, checked {sum(totals.checked.values()):,} times",
         "digest": totals.digest,
     }
-
-
-@contextmanager
-def _bar(schedules: int) -> "Iterator[Callable[[int], None] | None]":
-    """On stderr, where somebody can see it."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("schedules", total=schedules)
-        yield lambda done: bar.update(task, completed=done)

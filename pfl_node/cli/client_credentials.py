@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfl_node.cli.options import dressed
+from pfl_node.cli.options import with_signature
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
-    """What was given; nothing: connections are plain."""
+    """The files given on the command line; none: connect without TLS."""
 
     data_dir: Path | None = None
     ca: Path | None = None
@@ -27,11 +27,10 @@ class ClientCredentials:
 
     @property
     def by_directory(self) -> bool:
-        """A directory may be that of a plain node, too."""
+        """No files were named, so the directory may be that of a node without TLS."""
         return not (self.ca or self.cert or self.key)
 
-    def credentials(self) -> "Credentials | None":
-        """None: nothing to show."""
+    def load(self) -> "Credentials | None":
         from pfl_node.security.credentials import load_credentials
         from pfl_node.security.requirements import prepare
         from pfl_node.security.tls_files import KEY, TlsFiles
@@ -39,36 +38,41 @@ class ClientCredentials:
         if self.by_directory and not (self.data_dir and (self.data_dir / KEY).exists()):
             return None
         if self.data_dir is None and not (self.ca and self.cert and self.key):
-            raise ConfigError("--ca, --cert and --key belong together; or say --data-dir DIR, which has all three")
+            raise ConfigError("give --ca, --cert and --key together, or --data-dir DIR, which holds all three")
         files = TlsFiles.find(self.data_dir, ca=self.ca, cert=self.cert, key=self.key)
         prepare(files)
         return load_credentials(files)
 
 
-NOTHING = ClientCredentials()
-SHOWN: ContextVar[ClientCredentials] = ContextVar("shown", default=NOTHING)
+NONE = ClientCredentials()
+CREDENTIALS: ContextVar[ClientCredentials] = ContextVar("credentials", default=NONE)
 OPTIONS = {
     "data_dir": (
         "--data-dir",
         "DIR",
         "PFL_DATA_DIR",
-        "With TLS: a node's or operator's directory, to show who asks.",
+        "With TLS: the directory of the node or operator whose certificate to present.",
     ),
-    "ca": ("--ca", "FILE", "PFL_TLS__CA", "With TLS: the CA's certificate, where it is not in that directory."),
-    "cert": ("--cert", "FILE", "PFL_TLS__CERT", "With TLS: the asker's certificate, likewise."),
-    "key": ("--key", "FILE", "PFL_TLS__KEY", "With TLS: the asker's key, likewise."),
+    "ca": ("--ca", "FILE", "PFL_TLS__CA", "With TLS: the CA's certificate, if it is not in that directory."),
+    "cert": (
+        "--cert",
+        "FILE",
+        "PFL_TLS__CERT",
+        "With TLS: the certificate to present, if it is not in that directory.",
+    ),
+    "key": ("--key", "FILE", "PFL_TLS__KEY", "With TLS: its key, if it is not in that directory."),
 }
 
 
 def takes_credentials(verb: Callable[..., int]) -> Callable[..., int]:
-    """The verb with these flags; `connected` finds what they say."""
+    """The verb with these options, whose values `connected` reads."""
 
     def run(**options: Any) -> int:
-        SHOWN.set(ClientCredentials(**{name: options.pop(name) for name in OPTIONS}))
+        CREDENTIALS.set(ClientCredentials(**{name: options.pop(name) for name in OPTIONS}))
         return verb(**options)
 
     own = inspect.signature(verb).parameters.values()
-    return dressed(run, [*own, *(_parameter(name) for name in OPTIONS)], like=verb)
+    return with_signature(run, [*own, *(_parameter(name) for name in OPTIONS)], like=verb)
 
 
 def _parameter(name: str) -> inspect.Parameter:

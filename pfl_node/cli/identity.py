@@ -1,4 +1,4 @@
-"""`pfl-node identity`: a node's key and the id that follows from it."""
+"""`pfl-node identity`: a node's key, its id and its certificate."""
 
 import sys
 from pathlib import Path
@@ -10,19 +10,23 @@ from pfl_node.cli.options import Format
 from pfl_node.cli.output import as_facts, as_json
 
 Where = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The node's directory.")]
-Request = Annotated[bool, typer.Option("--request", help="Print a request for a certificate, for a CA elsewhere.")]
-UNDECIDED = "have one issued (pfl-node ca issue), or without a CA write the ids of all into the file allow"
-Name = Annotated[str, typer.Option(metavar="WORD", help="A word for people, in the certificate.")]
+Request = Annotated[
+    bool, typer.Option("--request", help="Print a certificate request for a CA on another machine.")
+]
+NO_CERTIFICATE = "have one issued (pfl-node ca issue), or without a CA list the ids of all nodes in the file allow"
+Name = Annotated[str, typer.Option(metavar="WORD", help="A name for people, in the certificate.")]
 
 
 def identity(data_dir: Where, request: Request = False, name: Name = "", format: Format = "table") -> int:
-    """Show who a node is; make its key if there is none."""
+    """Show the identity of a node; create its key if there is none."""
     from pfl_node.security.tls_files import KEY
     from pfl_node.security.x509_builder import make_request, own_key
 
     key, made = own_key(data_dir / KEY)
     if made:
-        print(f"made {data_dir / KEY}: the node's identity; keep it, and to yourself", file=sys.stderr)
+        print(
+            f"created {data_dir / KEY}, the identity of the node: back it up and keep it private", file=sys.stderr
+        )
     if request:
         print(make_request(key, name or data_dir.resolve().name).decode(), end="")
         return 0
@@ -41,21 +45,21 @@ def facts_of(directory: Path, name: str = "") -> dict[str, Any]:
     files = TlsFiles.find(directory)
     facts: dict[str, Any] = {"id": key_id(load_key(files.key)), "key": str(files.key)}
     if files.pinned and not files.allow.exists():
-        return {**facts, "certificate": None, "hint": UNDECIDED}
+        return {**facts, "certificate": None, "hint": NO_CERTIFICATE}
     prepare(files, name)
     if not files.cert.exists():
-        return {**facts, "certificate": None, "hint": "have it issued: pfl-node ca issue"}
-    shown = read_pem(files.cert.read_bytes())
+        return {**facts, "certificate": None, "hint": "have one issued: pfl-node ca issue"}
+    certificate = read_pem(files.cert.read_bytes())
     facts |= {
         "certificate": str(files.cert),
-        "subject": shown.subject,
-        "name": shown.name,
-        "role": "operator" if shown.operator else "node",
-        "issuer": "nobody; peers must have the id on their allow-list" if files.pinned else shown.issuer,
-        "valid_from": f"{shown.not_before:%Y-%m-%d %H:%M} UTC",
-        "valid_until": f"{shown.not_after:%Y-%m-%d %H:%M} UTC",
-        "serial": f"{shown.serial:x}",
-        "fingerprint": shown.fingerprint,
+        "subject": certificate.subject,
+        "name": certificate.name,
+        "role": "operator" if certificate.operator else "node",
+        "issuer": "none; peers must list the id in their allow file" if files.pinned else certificate.issuer,
+        "valid_from": f"{certificate.not_before:%Y-%m-%d %H:%M} UTC",
+        "valid_until": f"{certificate.not_after:%Y-%m-%d %H:%M} UTC",
+        "serial": f"{certificate.serial:x}",
+        "fingerprint": certificate.fingerprint,
     }
-    load_credentials(files)  # says what is wrong with it, if something is
+    load_credentials(files)  # raises if the certificate cannot be used
     return facts

@@ -1,4 +1,4 @@
-"""The verbs that ask a running node: status, peers, ping, wait."""
+"""The verbs that inspect a running node: status, peers, ping, wait."""
 
 import time
 from collections.abc import Callable
@@ -9,23 +9,23 @@ import typer
 
 from pfl_node.cli.options import Address, Format
 from pfl_node.cli.output import as_facts, as_json, as_table
-from pfl_node.cli.remote import NOBODY, Remote, connected
+from pfl_node.cli.remote import REFUSED, Remote, connected
 from pfl_node.errors import PeerGone
 
-Timeout = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="How long an answer may take.")]
+Timeout = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Timeout of a call.")]
 State = Literal["starting", "joining", "training", "done", "leaving"]
-STATES = get_args(State)  # in the order of a node's life
+STATES = get_args(State)  # in the order in which a node passes through them
 NOT_SERVING = ("starting", "joining", "done", "leaving")
-THE_END = ("done", "leaving")
+FINAL = ("done", "leaving")
 
-Peers = Annotated[int | None, typer.Option(min=0, metavar="N", help="Until so many other nodes are alive.")]
+Peers = Annotated[int | None, typer.Option(min=0, metavar="N", help="Until N other nodes are alive.")]
 Round = Annotated[int | None, typer.Option(min=0, metavar="N", help="Until this round is reached.")]
 Reached = Annotated[State | None, typer.Option(help="Until this state is reached.")]
-Patience = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Give up after so long.")]
+Patience = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Give up after this time.")]
 
 
 def status(address: Address, format: Format = "table", timeout: Timeout = 3.0) -> int:
-    """What a node is doing."""
+    """Show what a node is doing."""
     with connected(address, timeout) as node:
         facts = node.status()
     (as_json if format == "json" else as_facts)(facts)
@@ -33,7 +33,7 @@ def status(address: Address, format: Format = "table", timeout: Timeout = 3.0) -
 
 
 def peers(address: Address, format: Format = "table", timeout: Timeout = 3.0) -> int:
-    """Everybody a node knows, itself included."""
+    """List the members that a node knows, including itself."""
     with connected(address, timeout) as node:
         _, members = node.members()
     if format == "json":
@@ -50,7 +50,7 @@ def ping(
     format: Format = "table",
     timeout: Timeout = 3.0,
 ) -> int:
-    """How long a node takes to answer."""
+    """Measure the round-trip time to a node."""
     with connected(address, timeout) as node:
         node.serving()  # opens the connection
         times = [_milliseconds(node.serving) for _ in range(count)]
@@ -72,30 +72,30 @@ def _milliseconds(call: Callable[[], Any]) -> float:
 def wait(
     address: Address, peers: Peers = None, round: Round = None, state: Reached = None, timeout: Patience = 30.0
 ) -> int:
-    """Wait until a node serves, has peers, or got somewhere."""
+    """Wait until a node serves, has peers, or reaches a round or state."""
     with connected(address, min(2.0, max(timeout, 1.0))) as node:
-        ask = patiently(lambda: missing(node, peers=peers, round=round, state=state), ending=state in THE_END)
-        still = wait_until(ask, timeout)
+        check = tolerant(lambda: missing(node, peers=peers, round=round, state=state), ending=state in FINAL)
+        still = wait_until(check, timeout)
     if still:
         raise PeerGone(address, f"after {timeout:g} s: {still}")
     return 0
 
 
-def patiently(missing: Callable[[], str], *, ending: bool) -> Callable[[], str]:
-    """Nobody there is one more thing that is missing. But who waits for the `ending` of a node that answered
-    before has what he waits for: a node that is done goes."""
+def tolerant(missing: Callable[[], str], *, ending: bool) -> Callable[[], str]:
+    """Returns the reason why a node is unreachable instead of raising it. If the caller waits for the `ending` of
+    the node, one that answered before and is gone has ended."""
     met = False
 
-    def ask() -> str:
+    def check() -> str:
         nonlocal met
         try:
             still = missing()
         except PeerGone as e:
-            return "" if met and ending and e.text == NOBODY else e.text
+            return "" if met and ending and e.text == REFUSED else e.text
         met = True
         return still
 
-    return ask
+    return check
 
 
 def wait_until(
@@ -105,7 +105,7 @@ def wait_until(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Ask until nothing is missing; what is still missing at the end."""
+    """Poll until nothing is missing. Returns what is missing at the timeout."""
     end = now() + timeout
     while still := missing():
         if now() >= end:
@@ -115,7 +115,7 @@ def wait_until(
 
 
 def missing(node: Remote, *, peers: int | None, round: int | None, state: str | None) -> str:
-    """What the node lacks of what is waited for, in words; empty: nothing. Raises PeerGone."""
+    """The conditions that the node does not meet, in words; empty: it meets all. Raises PeerGone."""
     lacks = [] if node.serving() or state in NOT_SERVING else ["not serving yet"]
     if peers is not None:
         me, members = node.members()

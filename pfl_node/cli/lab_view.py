@@ -96,12 +96,10 @@ def stop_on_mistake(on_cell: "OnCell | None") -> "OnCell":
 
 
 def _with_lab_flags(why: str) -> str:
-    """A hint about data, with the options of `lab run`."""
     return why.replace("--set task.root=DIR", "--data-root DIR").replace("--set task.download=true", "--download")
 
 
 def show(record: "Result", *, json: bool) -> None:
-    """Our figures with the paper's in brackets, the claims, and the path of the page."""
     from pfl_node.lab.report import phrases, result_table
     from pfl_node.lab.report.write import PAGE
 

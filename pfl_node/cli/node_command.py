@@ -1,4 +1,4 @@
-"""`pfl-node` itself, which runs one node in the foreground, and `pfl-node config`, which shows its settings."""
+"""`pfl-node` without a verb, which runs one node in the foreground, and `pfl-node config`."""
 
 import inspect
 import sys
@@ -8,7 +8,7 @@ import typer
 
 from pfl_node import __version__
 from pfl_node.cli.exit_codes import debugging, exit_status
-from pfl_node.cli.options import dressed, takes_settings
+from pfl_node.cli.options import takes_settings, with_signature
 from pfl_node.cli.output import as_json
 from pfl_node.errors import ConfigError
 
@@ -23,7 +23,7 @@ def _print_version(wanted: bool) -> None:
 
 
 Version = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it and exit.")
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
 ]
 
 
@@ -41,11 +41,11 @@ def _daemon(settings: "Settings") -> int:
     except Exception as error:
         if for_people(settings.log, sys.stderr) or debugging():
             raise
-        return _on_the_log(error)
+        return _log_failure(error)
 
 
-def _on_the_log(error: Exception) -> int:
-    """Where logs are for programs, what ends the node is an event there, too. The exit code."""
+def _log_failure(error: Exception) -> int:
+    """In a JSON log, the error that ends the node is a log event too. Returns the exit code."""
     import structlog
 
     log = structlog.get_logger(__name__)
@@ -57,9 +57,9 @@ def _on_the_log(error: Exception) -> int:
 
 
 def _run(ctx: typer.Context, version: Version = False, **given: Any) -> int | None:  # noqa: ARG001
-    """Learn with others and keep your data: one node of a peer-to-peer swarm.
+    """Peer-to-peer federated learning: train with others, keep your data.
 
-    Without a verb it runs a node in the foreground until --rounds are done or a signal comes.
+    Without a verb, run a node in the foreground until --rounds are done or a signal arrives.
 
     A second node joins the first with --peer-seed and the address that the first one prints.
     """
@@ -71,12 +71,12 @@ def _run(ctx: typer.Context, version: Version = False, **given: Any) -> int | No
 
 
 _ctx, _version, _ = inspect.signature(_run).parameters.values()
-run = dressed(_run, [_ctx, *inspect.signature(_daemon).parameters.values(), _version], like=_run)
+run = with_signature(_run, [_ctx, *inspect.signature(_daemon).parameters.values(), _version], like=_run)
 
 
 @takes_settings()
 def config(settings: "Settings", format: Annotated[Literal["toml", "json"], typer.Option()] = "toml") -> int:
-    """Print the effective settings: file < environment (PFL_*) < flags < --set. Secrets are shown as ***."""
+    """Print the effective settings: file < environment (PFL_*) < flags < --set. Secrets are printed as ***."""
     from pfl_node.policies import configure, load_policy
     from pfl_node.settings import PolicySettings
     from pfl_node.settings.load import dump

@@ -1,4 +1,4 @@
-"""The flags that set settings, once for all verbs that run something. `takes_settings` adds them to a verb."""
+"""The options that set settings, shared by all verbs that run nodes. `takes_settings` adds them to a verb."""
 
 import inspect
 import os
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pfl_node.settings import Settings
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
-Format = Annotated[Literal["table", "json"], typer.Option(help="For people or for programs.")]
+Format = Annotated[Literal["table", "json"], typer.Option(help="Output for people or for programs.")]
 Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="A node or a bootstrap.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag and the dotted key it sets. Its value stays a text: the settings know what is allowed."""
+    """An option and the dotted key it sets. Its value stays text until the settings are validated."""
 
     spelling: str
     key: str
@@ -34,26 +34,26 @@ class Flag:
 
 
 FLAGS = (
-    Flag("--peer-seed", "peer_seed", "HOST:PORT", "Any member to join through; may be repeated.", many=True),
-    Flag("--listen", "listen", "HOST:PORT", "Where to listen; port 0: any free one."),
-    Flag("--advertise", "advertise", "HOST:PORT", "What others dial, where that is not the listening address."),
+    Flag("--peer-seed", "peer_seed", "HOST:PORT", "A member to join through; may be repeated.", many=True),
+    Flag("--listen", "listen", "HOST:PORT", "Listening address; port 0: any free port."),
+    Flag("--advertise", "advertise", "HOST:PORT", "Address for others to connect to, if not the listening one."),
     Flag("--policy", "policy.name", "NAME", "The algorithm: a name of `pfl-node policies`, or file.py:Class."),
     Flag("--task", "task.name", "NAME", "What to learn: a name of `pfl-node tasks`, or file.py:function."),
-    Flag("--rounds", "rounds", "N", "Stop after so many rounds; otherwise a signal ends the run."),
-    Flag("--data-dir", "data_dir", "DIR", "Identity, checkpoint, journal and model live here."),
+    Flag("--rounds", "rounds", "N", "Stop after N rounds; default: run until a signal."),
+    Flag("--data-dir", "data_dir", "DIR", "Directory of identity, checkpoint, journal and model."),
     Flag("--device", "device", "D", "auto, cpu, cuda or cuda:N."),
-    Flag("--seed", "seed", "S", "Decides everything that is left to chance."),
-    Flag("--name", "name", "WORD", "What people call this node."),
+    Flag("--seed", "seed", "S", "Seed of all random choices."),
+    Flag("--name", "name", "WORD", "Name of this node for people."),
     Flag("--run", "run", "WORD", "Only nodes of the same run exchange models."),
-    Flag("--insecure", "insecure", "", "Allow plain connections beyond loopback.", switch=True),
-    Flag("--tls", "tls.on", "", "TLS on loopback, too; elsewhere it is on anyway.", switch=True),
-    Flag("--ca", "tls.ca", "FILE", "Certificate of the swarm's CA; otherwise ca.pem in the data directory."),
-    Flag("--cert", "tls.cert", "FILE", "This node's certificate; otherwise cert.pem there."),
-    Flag("--key", "tls.key", "FILE", "This node's key; otherwise key.pem there."),
-    Flag("--allow", "tls.allow", "FILE", "The only ids to talk to; otherwise the file allow there, if any."),
-    Flag("--revoked", "tls.revoked", "FILE", "Ids not to talk to; otherwise the file revoked there, if any."),
-    Flag("--http", "http.listen", "HOST:PORT", "Serve the page, /api and /metrics here."),
-    Flag("--http-token", "http.token", "TOKEN", "What visitors of the page must show; needed beyond loopback."),
+    Flag("--insecure", "insecure", "", "Allow connections without TLS beyond loopback.", switch=True),
+    Flag("--tls", "tls.on", "", "Use TLS on loopback too; elsewhere it is always on.", switch=True),
+    Flag("--ca", "tls.ca", "FILE", "Certificate of the swarm's CA; default: ca.pem in the data directory."),
+    Flag("--cert", "tls.cert", "FILE", "This node's certificate; default: cert.pem there."),
+    Flag("--key", "tls.key", "FILE", "This node's key; default: key.pem there."),
+    Flag("--allow", "tls.allow", "FILE", "List of allowed ids; default: the file allow there, if any."),
+    Flag("--revoked", "tls.revoked", "FILE", "List of revoked ids; default: the file revoked there, if any."),
+    Flag("--http", "http.listen", "HOST:PORT", "Serve the page, /api and /metrics on this address."),
+    Flag("--http-token", "http.token", "TOKEN", "Token for the page; required beyond loopback."),
     Flag("--log-level", "log.level", "LEVEL", "debug, info, warning or error."),
     Flag("--log-format", "log.format", "FORMAT", "auto, console or json."),
 )
@@ -62,35 +62,32 @@ ABOUT_ONE_NODE = frozenset({"--peer-seed", "--listen", "--advertise", "--data-di
 
 
 @dataclass(frozen=True, slots=True)
-class FlagValue:
-    """What the command line says of the settings, not yet read."""
-
+class GivenSettings:
     config: Path | None
     overrides: dict[str, Any]  # by dotted key; None: not given
     sets: list[str] | None
 
 
 def takes_settings(
-    *, leave_out: Collection[str] = (), read: Callable[[FlagValue], Any] | None = None
+    *, leave_out: Collection[str] = (), read: Callable[[GivenSettings], Any] | None = None
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Gives a verb all settings flags before its own options; the verb is called with the effective settings, or
-    with what `read` makes of what was given."""
+    """Adds the options to a verb, which is called with the effective settings, or with the result of `read`."""
     flags = [f for f in FLAGS if f.spelling not in leave_out]
 
-    def dress(verb: Callable[..., int]) -> Callable[..., int]:
+    def decorate(verb: Callable[..., int]) -> Callable[..., int]:
         def run(**options: Any) -> int:
             overrides = {f.key: options.pop(f.parameter) for f in flags}
-            given = FlagValue(options.pop("config"), overrides, options.pop("sets"))
+            given = GivenSettings(options.pop("config"), overrides, options.pop("sets"))
             return verb((read or load)(given), **options)
 
         _, *own = inspect.signature(verb).parameters.values()
-        return dressed(run, [*map(_parameter, flags), *FILE_AND_SET, *own], like=verb)
+        return with_signature(run, [*map(_parameter, flags), *FILE_AND_SET, *own], like=verb)
 
-    return dress
+    return decorate
 
 
-def load(given: FlagValue) -> "Settings":
-    """The effective settings, checked before anything heavy is imported."""
+def load(given: GivenSettings) -> "Settings":
+    """The effective settings, checked before torch or gRPC is imported."""
     from pfl_node.daemon.preflight import check
 
     settings = unchecked(given)
@@ -98,8 +95,8 @@ def load(given: FlagValue) -> "Settings":
     return settings
 
 
-def unchecked(given: FlagValue) -> "Settings":
-    """The effective settings; whether there are such a policy and such a task is not asked."""
+def unchecked(given: GivenSettings) -> "Settings":
+    """The effective settings, without checking the names of policy and task."""
     from pfl_node.policies import knobs_of
     from pfl_node.settings.load import load_settings
 
@@ -120,7 +117,9 @@ def _keyword(name: str, annotation: Any) -> inspect.Parameter:
 
 
 FILE_AND_SET = (
-    _keyword("config", Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")]),
+    _keyword(
+        "config", Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.")]
+    ),
     _keyword(
         "sets",
         Annotated[
@@ -131,8 +130,8 @@ FILE_AND_SET = (
 )
 
 
-def dressed(run: Verb, parameters: list[inspect.Parameter], *, like: Callable[..., Any]) -> Verb:
-    """`run` with the name and help of `like` and a signature that typer can read."""
+def with_signature(run: Verb, parameters: list[inspect.Parameter], *, like: Callable[..., Any]) -> Verb:
+    """Gives `run` the name and help of `like`, and a signature for typer."""
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     run.__name__, run.__doc__ = like.__name__, like.__doc__
     run.__annotations__ = {p.name: p.annotation for p in keyword_only}

@@ -1,8 +1,9 @@
-"""How results are printed: a table for people, JSON for programs; both on stdout."""
+"""Prints results on stdout, as tables for people or as JSON for programs, and progress on stderr."""
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from shutil import get_terminal_size
 from typing import Any
 
@@ -21,12 +22,12 @@ def as_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    # A pipe has no width; rich would take 80 columns and break lines that grep should find whole.
+    # For a pipe rich assumes 80 columns and would break lines that grep should find whole.
     Console(width=None if sys.stdout.isatty() else 1000, highlight=False).print(table)
 
 
 def as_tables(columns: Sequence[str], rows: Sequence[Sequence[str]], keep: int = 1) -> None:
-    """A table too wide for the terminal as several, one below the other; each has the first `keep` columns."""
+    """Splits a table that is too wide for the terminal; each part repeats the first `keep` columns."""
     width = get_terminal_size().columns if sys.stdout.isatty() else None
     for number, block in enumerate(in_blocks([columns, *rows], width, keep)):
         if number:
@@ -35,7 +36,7 @@ def as_tables(columns: Sequence[str], rows: Sequence[Sequence[str]], keep: int =
 
 
 def in_blocks(rows: Sequence[Sequence[str]], width: int | None, keep: int) -> Iterator[list[list[str]]]:
-    """So many columns at a time as there is room for; None: there is always room."""
+    """As many columns per block as fit in `width`; None: no limit."""
     wide = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     begin = keep
     while begin < len(wide):
@@ -48,7 +49,6 @@ def in_blocks(rows: Sequence[Sequence[str]], width: int | None, keep: int) -> It
 
 
 def as_facts(facts: Mapping[str, Any]) -> None:
-    """One line per fact, names to the left."""
     wide = max(map(len, facts), default=0)
     for name, value in facts.items():
         print(f"{name:<{wide}}  {_cell(value)}".rstrip())
@@ -65,3 +65,17 @@ def _cell(value: Any) -> str:
         case list() | tuple() | dict():
             return json.dumps(value, ensure_ascii=False)
     return str(value)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int | None], None] | None]:
+    """A bar on stderr, updated with done and total; None: stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""What the reading verbs ask of a running node over gRPC. Every call has a deadline; a failure is a PeerError."""
+"""Calls to a running node over gRPC. Every call has a deadline; a failure is a PeerError."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pfl_node.address import is_loopback, parse_address
-from pfl_node.cli.client_credentials import SHOWN
+from pfl_node.cli.client_credentials import CREDENTIALS
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 
 if TYPE_CHECKING:
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from pfl_node.security.credentials import Credentials
 
 A = TypeVar("A")
-NOBODY = "nothing listens there (connection refused)"
+REFUSED = "nothing listens there (connection refused)"
 
 
 @contextmanager
 def connected(address: str, timeout: float) -> Iterator[Remote]:
-    """The node at this address; nothing is sent before the first question."""
+    """The node at this address. The connection is opened by the first call."""
     parse_address(address)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the library would tell of a refused connection on stderr
-    credentials = SHOWN.get().credentials()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC logs refused connections on stderr
+    credentials = CREDENTIALS.get().load()
     with ExitStack() as stack:
         yield Remote(address, lambda: stack.enter_context(_dial(address, credentials, timeout)), timeout)
 
 
 def _dial(address: str, credentials: Credentials | None, timeout: float) -> grpc.Channel:
-    """With something to show it is TLS; only on loopback a node's directory may be that of a plain one."""
+    """With credentials it uses TLS, unless they come from the directory of a node without TLS on loopback."""
     import grpc
 
     options: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 100)]
@@ -43,19 +43,21 @@ def _dial(address: str, credentials: Credentials | None, timeout: float) -> grpc
     from pfl_node.security.handshake import read_certificate
 
     try:
-        shown = asyncio.run(read_certificate(address, credentials, timeout))
+        certificate = asyncio.run(read_certificate(address, credentials, timeout))
     except Refused as refused:
-        if refused.reason is Reason.NO_TLS and SHOWN.get().by_directory and is_loopback(parse_address(address)[0]):
+        if (
+            refused.reason is Reason.NO_TLS
+            and CREDENTIALS.get().by_directory
+            and is_loopback(parse_address(address)[0])
+        ):
             return grpc.insecure_channel(address, options=options)
         raise
-    tls = grpc.ssl_channel_credentials(shown.pem, credentials.key, credentials.chain)
-    name = next(iter(shown.names), shown.subject)
-    return grpc.secure_channel(address, tls, options=[*options, ("grpc.ssl_target_name_override", name)])
+    channel = grpc.ssl_channel_credentials(certificate.pem, credentials.key, credentials.chain)
+    name = next(iter(certificate.names), certificate.subject)
+    return grpc.secure_channel(address, channel, options=[*options, ("grpc.ssl_target_name_override", name)])
 
 
 class Remote:
-    """Questions to one node, each within `timeout` seconds."""
-
     def __init__(self, address: str, dial: Callable[[], grpc.Channel], timeout: float) -> None:
         self.address, self.timeout = address, timeout
         self._dial = dial
@@ -63,7 +65,7 @@ class Remote:
 
     @property
     def channel(self) -> grpc.Channel:
-        """Dialled with the first question. Raises PeerError."""
+        """Opened on first use. Raises PeerError."""
         self._channel = self._channel or self._dial()
         return self._channel
 
@@ -71,16 +73,16 @@ class Remote:
         from grpc_health.v1 import health_pb2, health_pb2_grpc
 
         stub = health_pb2_grpc.HealthStub(self.channel)
-        answer = self._ask(stub.Check, health_pb2.HealthCheckRequest())
+        answer = self._call(stub.Check, health_pb2.HealthCheckRequest())
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     def members(self) -> tuple[str, list[dict[str, Any]]]:
-        """The id of the asked one, and everybody it knows, itself included."""
+        """The id of the node, and all members it knows, including itself."""
         from pfl_node.membership import membership_pb2
         from pfl_node.wire import membership_pb2_grpc
 
         stub = membership_pb2_grpc.MembershipStub(self.channel)
-        reply = self._ask(stub.List, membership_pb2.ListRequest())
+        reply = self._call(stub.List, membership_pb2.ListRequest())
         states = membership_pb2.Member.State
         found = [
             {
@@ -97,9 +99,10 @@ class Remote:
         return reply.self, found
 
     def status(self) -> dict[str, Any]:
-        """A node tells about itself; a bootstrap has no more to tell than what its members see."""
+        """A bootstrap has no status of its own: it answers with its row in the member list."""
         import grpc
 
+        from pfl_node.ops.status import facts_of
         from pfl_node.wire import peer_pb2, peer_pb2_grpc
 
         stub = peer_pb2_grpc.PeerStub(self.channel)
@@ -107,18 +110,15 @@ class Remote:
             status = stub.GetStatus(peer_pb2.StatusRequest(), timeout=self.timeout)
         except grpc.RpcError as e:
             if e.code() is not grpc.StatusCode.UNIMPLEMENTED:
-                raise self._gone(e) from e
+                raise self._error(e) from e
             me, members = self.members()
             return next((m for m in members if m["id"] == me), {"id": me})
-        names = ("id", "name", "role", "run", "address", "state", "round", "policy", "task", "uptime")
-        facts = {name: getattr(status, name) for name in names}
-        facts["rounds"] = status.rounds if status.HasField("rounds") else None
-        return {**facts, **{k: v for k, v in _object(status.json).items() if k not in facts}}
+        return facts_of(status)
 
     def events(
         self, *, follow: bool, kinds: Sequence[str] = (), last: int | None = None
     ) -> Iterator[dict[str, Any]]:
-        """What happened, and with `follow` what happens, until the node ends."""
+        """Past events, and with `follow` new ones until the node ends."""
         import grpc
 
         from pfl_node.wire import peer_pb2, peer_pb2_grpc
@@ -126,29 +126,29 @@ class Remote:
         if last == 0 and not follow:
             return
         request = peer_pb2.WatchRequest(follow=follow, kinds=kinds, last=last or 0)
-        self.serving()  # a stream that goes on has no deadline, so it is begun only with a node that answers
+        self.serving()  # the stream has no deadline, so check first that the node answers
         try:
             stub = peer_pb2_grpc.PeerStub(self.channel)
             for e in stub.WatchEvents(request, timeout=None if follow else self.timeout):
                 yield {"number": e.number, "time": round(e.time, 3), "kind": e.kind, "data": _object(e.json)}
         except grpc.RpcError as error:
-            raise self._gone(error) from error
+            raise self._error(error) from error
 
-    def _ask(self, call: Callable[..., A], request: Any) -> A:
+    def _call(self, call: Callable[..., A], request: Any) -> A:
         import grpc
 
         try:
             return call(request, timeout=self.timeout)
         except grpc.RpcError as e:
-            raise self._gone(e) from e
+            raise self._error(e) from e
 
-    def _gone(self, error: grpc.RpcError) -> PeerError:
+    def _error(self, error: grpc.RpcError) -> PeerError:
         metadata: Any = error.trailing_metadata()
         given = dict(metadata or ()).get("pfl-reason")
         if given in set(Reason):
             return Refused(Reason(given), error.details() or str(given), self.address)
         if error.code().name == "UNAVAILABLE" and "closed" in (error.details() or "") and self._speaks_tls():
-            text = "it speaks TLS: show who asks with --data-dir DIR, or --ca, --cert and --key"
+            text = "the node uses TLS: present a certificate with --data-dir DIR, or --ca, --cert and --key"
             return Refused(Reason.NO_TLS, text, self.address)
         return PeerGone(self.address, why(error.code().name, error.details() or "", self.timeout))
 
@@ -161,9 +161,8 @@ class Remote:
 
 
 def why(code: str, details: str, timeout: float) -> str:
-    """A failed call in a few words."""
     known = {
-        "connection refused": NOBODY,
+        "connection refused": REFUSED,
         "domain name not found": "no such host",
         "name or service not known": "no such host",
         "dns resolution failed": "no such host",
@@ -176,7 +175,7 @@ def why(code: str, details: str, timeout: float) -> str:
     if code == "DEADLINE_EXCEEDED":
         return f"no answer within {timeout:g} s"
     if code == "UNIMPLEMENTED":
-        return "something answers there, but it is no node"
+        return "the server there is not a pfl-node"
     return f"no answer ({code.lower().replace('_', ' ')}: {details.rpartition(': ')[2]})"
 
 

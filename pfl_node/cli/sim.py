@@ -1,8 +1,6 @@
-"""`pfl-node sim`: the same policies on a virtual clock, many nodes in one process."""
+"""`pfl-node sim`: many nodes in one process, in virtual time."""
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,40 +8,44 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfl_node.cli.compare_view import ComparisonSize, run_comparison
-from pfl_node.cli.options import ABOUT_ONE_NODE, FlagValue, Format, takes_settings, unchecked
-from pfl_node.cli.output import as_facts, as_json
+from pfl_node.cli.options import ABOUT_ONE_NODE, Format, GivenSettings, takes_settings, unchecked
+from pfl_node.cli.output import as_facts, as_json, progress_bar
 
 if TYPE_CHECKING:
     from pfl_node.settings import Settings
     from pfl_node.sim.simulation import Progress
     from pfl_node.sim.summary import Summary
 
-ROUNDS = 20  # where nobody says how many
-NAMED = 8  # malicious nodes that are told by name; more are counted
-SAYS_WHO = "The algorithm: a name of `pfl-node policies`, or file.py:Class. Several, or `all`: one table."
+ROUNDS = 20  # by default
+NAMED = 8  # malicious nodes listed by name; more are counted
+POLICY = "The algorithm: a name of `pfl-node policies`, or file.py:Class. Several, or `all`, are compared."
 
-Policies = Annotated[str | None, typer.Option("--policy", metavar="NAME[,NAME...]", help=SAYS_WHO)]
-Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, metavar="N", help="How many nodes.")]
-Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="So many seeds, from --seed on: one table.")]
+Policies = Annotated[str | None, typer.Option("--policy", metavar="NAME[,NAME...]", help=POLICY)]
+Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, metavar="N", help="Number of nodes.")]
+Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Compare N seeds, starting at --seed.")]
 Workers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Runs of a table at the same time; otherwise one per core.")
+    int | None, typer.Option(min=1, metavar="N", help="Parallel runs of a comparison; default: one per core.")
 ]
 Fitted = Annotated[
     bool,
     typer.Option(
-        "--fit/--no-fit", help="In a table: knobs that fit the nodes and rounds, or those of the papers."
+        "--fit/--no-fit", help="In a comparison: knobs scaled to the nodes and rounds, or those of the papers."
     ),
 ]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write journals, summaries and the table here.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write journals, summaries and the table to this directory.")
+]
 Faults = Annotated[
     list[str] | None,
-    typer.Option("--fault", metavar="FAULT", help="Such as crash:n003@12.5 or loss:0.02; may be repeated."),
+    typer.Option(
+        "--fault", metavar="FAULT", help="A fault, such as crash:n003@12.5 or loss:0.02; may be repeated."
+    ),
 ]
 
 
 @takes_settings(leave_out=ABOUT_ONE_NODE | {"--policy"}, read=lambda given: given)
 def sim(
-    given: FlagValue,
+    given: GivenSettings,
     policy: Policies = None,
     nodes: Nodes = 20,
     seeds: Seeds = 1,
@@ -53,13 +55,13 @@ def sim(
     out: Out = None,
     format: Format = "table",
 ) -> int:
-    """Simulate a swarm: one seed decides everything, and the same seed gives the same journal. Several policies or
-    seeds are compared in one table."""
+    """Simulate a swarm in virtual time. The same seed gives the same journal. Several policies or seeds are
+    compared in one table."""
     from pfl_node.policies import policies_in
     from pfl_node.sim.faults import node_ids, parse_faults
 
     faults = parse_faults(fault or (), node_ids(nodes))
-    sets, own = apart(given.sets or [])
+    sets, own = split_sets(given.sets or [])
     settings = unchecked(replace(given, overrides=given.overrides | {"policy.name": policy}, sets=sets))
     settings = settings.model_copy(update={"rounds": settings.rounds or ROUNDS})
     names = policies_in(settings.policy.name)
@@ -70,7 +72,12 @@ def sim(
     from pfl_node.sim import simulate
 
     settings = with_own(settings, names[0], own)
-    with progress_bar() as progress:
+    with progress_bar("simulating") as update:
+
+        def progress(now: "Progress") -> None:
+            if update:
+                update(now.rounds_done, now.rounds_total)
+
         summary = simulate(settings, nodes=nodes, faults=faults, out=out, progress=progress)
     if format == "json":
         as_json(summary.as_dict())
@@ -79,8 +86,8 @@ def sim(
     return 0
 
 
-def apart(sets: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """What holds for all, and by policy what was set as policy.NAME.KEY=VALUE. A NAME may have dots of its own."""
+def split_sets(sets: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Separate the shared settings from policy.NAME.KNOB=VALUE, by policy. A NAME may contain dots."""
     from pfl_node.settings.load import load_settings
 
     shared: list[str] = []
@@ -97,7 +104,6 @@ def apart(sets: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
 
 
 def with_own(settings: "Settings", name: str, own: dict[str, dict[str, Any]]) -> "Settings":
-    """For one policy: its knobs and nobody else's, checked."""
     from pfl_node.daemon.preflight import check
     from pfl_node.lab.policy_comparison import check_own
     from pfl_node.settings import PolicySettings
@@ -111,37 +117,36 @@ def with_own(settings: "Settings", name: str, own: dict[str, dict[str, Any]]) ->
 
 
 def facts(summary: "Summary", attack: Sequence[str] = ()) -> dict[str, Any]:
-    """The summary for people."""
     sent = sum(n.models_sent for n in summary.nodes)
     moved = sum(n.bytes_sent for n in summary.nodes)
-    told: dict[str, Any] = {
+    lines: dict[str, Any] = {
         "run": f"{summary.policy} on {summary.task}, {len(summary.nodes)} nodes, {summary.rounds} rounds, "
         f"seed {summary.seed}",
     }
     if attack:
-        told["malicious"] = _malicious(summary, attack)
-    told["accuracy"] = _percent(summary.accuracy)
-    told |= {f"  cluster {cluster}": _percent(accuracy) for cluster, accuracy in summary.by_cluster.items()}
+        lines["malicious"] = _malicious(summary, attack)
+    lines["accuracy"] = _percent(summary.accuracy)
+    lines |= {f"  cluster {cluster}": _percent(accuracy) for cluster, accuracy in summary.by_cluster.items()}
     if found := summary.found:
-        told["neighbours"] = f"precision {_percent(found.precision)}, recall {_percent(found.recall)}"
+        lines["neighbours"] = f"precision {_percent(found.precision)}, recall {_percent(found.recall)}"
     if summary.heads is not None:
-        told |= {f"heads of cluster {c}": _counted(heads) for c, heads in summary.heads.items()}
-        told["settled"] = summary.settled
-    told["sent"] = f"{sent:,} models, {moved / 1e6:,.1f} MB; {summary.models_lost:,} lost"
+        lines |= {f"heads of cluster {c}": _counted(heads) for c, heads in summary.heads.items()}
+        lines["settled"] = summary.settled
+    lines["sent"] = f"{sent:,} models, {moved / 1e6:,.1f} MB; {summary.models_lost:,} lost"
     if summary.refused:
-        told["refused"] = _counted(dict(summary.refused))
+        lines["refused"] = _counted(dict(summary.refused))
     if kept_out := sum(n.kept_out for n in summary.nodes if n.honest):
-        told["kept out"] = f"{kept_out:,} models, by the guard of honest nodes{_caught(summary)}"
-    told["time"] = f"{summary.virtual_seconds:,.1f} s simulated in {summary.wall_seconds:,.1f} s"
-    return told
+        lines["kept out"] = f"{kept_out:,} models, by the guards of honest nodes{_caught(summary)}"
+    lines["time"] = f"{summary.virtual_seconds:,.1f} s simulated in {summary.wall_seconds:,.1f} s"
+    return lines
 
 
 def _malicious(summary: "Summary", attack: Sequence[str]) -> str:
     bad = [n.id for n in summary.nodes if not n.honest]
     if not bad:
-        return f"nobody: attack.share is no node of {len(summary.nodes)}"
+        return f"none: attack.share of {len(summary.nodes)} nodes is less than one node"
     names = ", ".join(bad) if len(bad) <= NAMED else f"{len(bad)} of {len(summary.nodes)}"
-    return f"{names} ({', '.join(attack)}); accuracy and what was found are of the others"
+    return f"{names} ({', '.join(attack)}); accuracy and neighbours are those of the others"
 
 
 def _caught(summary: "Summary") -> str:
@@ -157,17 +162,3 @@ def _percent(share: float | None) -> str:
 
 def _counted(counts: dict[Any, int]) -> str:
     return ", ".join(f"{what}: {count}" for what, count in counts.items())
-
-
-@contextmanager
-def progress_bar() -> "Iterator[Callable[[Progress], None] | None]":
-    """A bar on stderr where somebody can see it."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=None)
-        yield lambda p: bar.update(task, completed=p.rounds_done, total=p.rounds_total)

@@ -1,4 +1,4 @@
-"""`pfl-node swarm` and `pfl-node demo`: many nodes on this machine, all of them talking real gRPC."""
+"""`pfl-node swarm` and `pfl-node demo`: many nodes on this machine that communicate over gRPC."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +10,14 @@ from pfl_node.cli.options import ABOUT_ONE_NODE, takes_settings
 if TYPE_CHECKING:
     from pfl_node.settings import Settings
 
-Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, metavar="N", help="How many nodes.")]
+Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, metavar="N", help="Number of nodes.")]
 Workers = Annotated[
-    int | None, typer.Option(min=1, metavar="W", help="Processes that host them; default: one per core.")
+    int | None, typer.Option(min=1, metavar="W", help="Processes that host the nodes; default: one per core.")
 ]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Keep journals, models and the summary here.")]
-Live = Annotated[bool, typer.Option("--live/--no-live", help="Show progress while it runs.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Keep journals, models and the summary in this directory.")
+]
+Live = Annotated[bool, typer.Option("--live/--no-live", help="Show the progress.")]
 
 
 @takes_settings(leave_out=ABOUT_ONE_NODE)
@@ -32,7 +34,7 @@ def swarm(
 def demo(
     settings: "Settings", nodes: Nodes = 12, workers: Workers = None, out: Out = None, live: Live = True
 ) -> int:
-    """See it work: a small swarm on real digits, two groups of nodes that see them differently, and a report."""
+    """Run a small swarm on handwritten digits, which half of the nodes see upside down, and print a report."""
     from pfl_node.swarm.demo import run_demo
 
     return run_demo(settings, nodes=nodes, workers=workers, out=out, live=live)

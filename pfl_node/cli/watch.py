@@ -1,4 +1,4 @@
-"""The verbs that look deeper into a node: events, and bugreport, which packs what a helper needs to see."""
+"""The verbs `events` and `bugreport`."""
 
 import json
 import time
@@ -13,16 +13,20 @@ from pfl_node.cli.options import Address, Format
 from pfl_node.cli.remote import Remote, connected
 from pfl_node.errors import ConfigError, nearest
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new events until Ctrl-C.")]
 Kind = Annotated[
-    list[str] | None, typer.Option(metavar="KIND", help="Only this kind, such as round or died; may be repeated.")
+    list[str] | None,
+    typer.Option(metavar="KIND", help="Only events of this kind, such as round or died; may be repeated."),
 ]
-Last = Annotated[int | None, typer.Option(min=0, metavar="N", help="Of what happened already, the last N.")]
+Last = Annotated[int | None, typer.Option(min=0, metavar="N", help="Only the last N past events.")]
 Where = Annotated[str, typer.Argument(metavar="HOST:PORT|DIR", help="A running node, or a data directory.")]
-Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write it; else here, named by the time.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Output file; default: a name with the current time, in this directory."),
+]
 
-FIRST = ("text", "call", "peer", "reason", "round", "bytes", "how")  # what is told first
-LONG = ("settings", "from")  # what is only for --format json
+FIRST = ("text", "call", "peer", "reason", "round", "bytes", "how")  # printed first
+LONG = ("settings", "from")  # printed with --format json only
 
 
 def events(
@@ -33,12 +37,12 @@ def events(
     format: Format = "table",
     timeout: Timeout = 3.0,
 ) -> int:
-    """What happened in a node, and with --follow what happens."""
+    """Print the events of a node, and with --follow new ones as they happen."""
     from pfl_node.ops.events import KINDS
 
     for word in kind or ():
         if word not in KINDS:
-            raise ConfigError(f"there is no kind of event {word!r}: {nearest(word, KINDS)}")
+            raise ConfigError(f"there is no event kind {word!r}: {nearest(word, KINDS)}")
     with connected(address, timeout) as node:
         names = _names(node) if format == "table" else {}
         for event in node.events(follow=follow, kinds=kind or (), last=last):
@@ -47,7 +51,6 @@ def events(
 
 
 def line(event: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """One event for people: when, what, and the rest as words."""
     when = time.strftime("%H:%M:%S", time.localtime(event["time"]))
     data = dict(event["data"])
     if data.get("peer") in names:
@@ -73,7 +76,7 @@ def _names(node: Remote) -> dict[str, str]:
 
 
 def bugreport(where: Where, out: Out = None, timeout: Timeout = 5.0) -> int:
-    """Pack what is needed to help: status, peers, events, settings, versions; no model, data or secret."""
+    """Pack status, peers, events, settings and versions for a bug report; no model, data or secret."""
     from pfl_node.ops.bugreport import from_directory, pack
 
     folder = Path(where)
@@ -83,11 +86,11 @@ def bugreport(where: Where, out: Out = None, timeout: Timeout = 5.0) -> int:
         with connected(where, timeout) as node:
             parts = _from_node(node)
     else:
-        raise ConfigError(f"{where} is neither HOST:PORT of a node nor a data directory")
+        raise ConfigError(f"{where} is neither the HOST:PORT of a node nor a data directory")
     path = out or Path(time.strftime("pfl-bugreport-%Y%m%d-%H%M%S.tar.gz"))
     for name, size, about in pack(path, parts):
         print(f"{name:<16} {size:>9,} bytes  {about}")
-    print(f"written to {path}; it names nodes and addresses: read it before you pass it on")
+    print(f"written to {path}; it contains names and addresses of nodes: read it before you share it")
     return 0
 
 

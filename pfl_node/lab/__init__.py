@@ -1,1 +1,1 @@
-"""The lab: a paper's experiment with one command, its table and its pictures."""
+"""Experiments: runs them, compares their results with those of the papers, and writes reports."""

@@ -1,6 +1,6 @@
-"""What an experiment is: runs to compare, at some scale, over seeds, beside the figures of a paper. Pure data.
+"""An experiment as data: runs to compare at a scale, over seeds, with the figures and claims of a paper.
 
-Where it comes from (a TOML file) is `spec.py`'s business, how it is run `runner.py`'s, what it shows `report/`'s.
+`spec.py` reads it from TOML, `runner.py` runs it, `report/` shows its results.
 """
 
 from __future__ import annotations
@@ -12,35 +12,33 @@ from typing import Literal
 from pfl_node.settings import Settings
 
 Scale = Literal["quick", "paper"]
-Backend = Literal["sim", "swarm"]  # the simulator, or real nodes on this machine
+Backend = Literal["sim", "swarm"]  # simulated, or real nodes on this machine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """One run with one seed: what has a folder of its own."""
+    """One run at one point with one seed. It has its own directory."""
 
     run: str  # the label of its row, such as "FACADE"
-    point: str  # where in the sweep, such as "alpha = 0.1"; empty: there is no sweep
+    point: str  # of the sweep, such as "alpha = 0.1"; empty: there is no sweep
     seed: int
     nodes: int
-    settings: Settings  # whole: policy, task, rounds, seed
-    folder: str  # relative to the result's: "facade/alpha-0.1/seed-0"
+    settings: Settings
+    folder: str  # relative to the results directory: "facade/alpha-0.1/seed-0"
     backend: Backend = "sim"
 
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """What the paper says."""
-
     run: str
     point: str
-    metric: str  # a name of `sim/outcome.py`
+    metric: str  # a name of `measures.MEASURES`
     value: float  # in the metric's own unit: accuracies between 0 and 1
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An order that the paper claims and that must show: higher - lower >= by, as means over the seeds."""
+    """A ranking that the paper claims: higher - lower >= by, as means over the seeds."""
 
     metric: str
     higher: str  # a run's label
@@ -51,11 +49,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A spec at one scale."""
-
     name: str
     title: str
-    paper: str  # the source: author, year, table or figure
+    paper: str  # author, year, table or figure
     about: str
     scale: Scale
     seeds: tuple[int, ...]
@@ -65,12 +61,11 @@ class Experiment:
     plots: tuple[str, ...] = ()
     figures: tuple[PaperFigure, ...] = ()
     claims: tuple[Claim, ...] = ()
-    clusters: Mapping[int, str] = field(default_factory=dict)  # words for them: {0: "majority", 1: "minority"}
-    text: str = ""  # the TOML it came from, which is kept beside the results
+    clusters: Mapping[int, str] = field(default_factory=dict)  # names: {0: "majority", 1: "minority"}
+    text: str = ""  # its TOML
 
     @property
     def backend(self) -> Backend:
-        """The same for all cells."""
         return self.cells[0].backend if self.cells else "sim"
 
     def on(self, backend: Backend) -> Experiment:
@@ -78,7 +73,6 @@ class Experiment:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The labels, in the order of the spec."""
         return tuple(dict.fromkeys(cell.run for cell in self.cells))
 
     @property

@@ -1,5 +1,4 @@
-"""How differently groups are treated by their models, from confusion matrices: rows are the true classes, columns
-what was said. Pure."""
+"""Fairness between groups, from confusion matrices: rows are the true classes, columns the predictions."""
 
 from __future__ import annotations
 
@@ -14,29 +13,29 @@ Confusion = Sequence[Sequence[float]]
 
 
 def demographic_parity(groups: Sequence[Confusion]) -> float:
-    """The mean over the classes of |P(said = y | group 1) - P(said = y | group 0)|; 0 is fair. With more than two
-    groups the largest difference between any two counts."""
-    return _gap(groups, _said)
+    """The mean over the classes of |P(predicted y | group 1) - P(predicted y | group 0)|; 0 is fair. With more
+    than two groups, the largest difference between any two of them."""
+    return _gap(groups, _predicted)
 
 
 def equalized_odds(groups: Sequence[Confusion]) -> float:
-    """The mean over the classes of the difference of true positive rates, as the FACADE thesis writes it."""
+    """The mean over the classes of the difference of true positive rates, as the FACADE thesis defines it."""
     return _gap(groups, _true_positives)
 
 
 def equalized_odds_sum(groups: Sequence[Confusion]) -> float:
-    """The differences of true and of false positive rates added, which is what the thesis' tables print."""
+    """The sum of the differences of true and false positive rates, which the tables of the thesis print."""
     return _gap(groups, _true_positives) + _gap(groups, _false_positives)
 
 
 def _gap(groups: Sequence[Confusion], rates: Callable[[Matrix], Matrix]) -> float:
-    """A class that one of the groups has no rate for says nothing."""
+    """Skips classes for which one of the groups has no rate."""
     found = [rates(np.asarray(group, dtype=np.float64)) for group in groups]
     gaps = [float(np.nanmean(np.abs(a - b))) for a, b in combinations(found, 2) if np.isfinite(a - b).any()]
     return max(gaps, default=0.0)
 
 
-def _said(matrix: Matrix) -> Matrix:
+def _predicted(matrix: Matrix) -> Matrix:
     return _share(matrix.sum(axis=0), matrix.sum())
 
 

@@ -1,4 +1,4 @@
-"""The figures of a cell by name: title, unit, which way is better, how it follows from what was found. Pure."""
+"""The measures of a cell by name: title, unit, which direction is better, and how to compute it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ Unit = Literal["%", "", "models", "MB", "rounds", "s"]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of a cell when it is done."""
-
     summary: Mapping[str, Any]  # summary.json
     series: Mapping[int, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)  # round -> node -> row
     target: float | None = None
@@ -30,7 +28,7 @@ class Found:
 
     @property
     def sizes(self) -> list[int]:
-        """The clusters, the largest first; of equal ones the lower number."""
+        """The clusters, largest first, then by number."""
         counts = Counter(n["cluster"] for n in self.nodes if n["cluster"] is not None)
         return [c for c, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
 
@@ -54,7 +52,7 @@ def summary_value(*path: str) -> Callable[[Found], float | None]:
 
 
 def _cluster(place: int) -> Callable[[Found], float | None]:
-    """The accuracy of the largest cluster (0), of the smallest (-1)."""
+    """The accuracy of the largest (0) or smallest (-1) cluster."""
 
     def of(found: Found) -> float | None:
         if not (sizes := found.sizes):
@@ -66,18 +64,17 @@ def _cluster(place: int) -> Callable[[Found], float | None]:
 
 
 def _middle(found: Found) -> float | None:
-    """Between the two, where there are three clusters."""
     return _cluster(1)(found) if len(found.sizes) == 3 else None
 
 
 def _communication(found: Found) -> float | None:
-    """As Karlsson & Onoszko 2021, section 3.5, count it."""
+    """As defined in Karlsson & Onoszko 2021, section 3.5."""
     nodes = found.nodes
     return fmean(n["models_sent"] + n["models_received"] for n in nodes) if nodes else None
 
 
 def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[Found], float | None]:
-    """Over the clusters, each with the confusions of its nodes added up."""
+    """Over the clusters, each with the sum of its nodes' confusion matrices."""
 
     def of(found: Found) -> float | None:
         groups = []
@@ -92,7 +89,6 @@ def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[Fo
 
 
 def mean_series(found: Found, what: str = "test_accuracy", cluster: int | None = None) -> dict[int, float]:
-    """The mean over the nodes (of a cluster) of what they measured, by round."""
     honest = [n for n in found.nodes if n.get("honest", True)]
     members = {n["id"] for n in honest if cluster is None or n["cluster"] == cluster}
     series = {}
@@ -104,14 +100,14 @@ def mean_series(found: Found, what: str = "test_accuracy", cluster: int | None =
 
 
 def _rounds_to_target(found: Found) -> float | None:
-    """The first round after which the mean accuracy is the target's; None: it never was."""
+    """The number of rounds until the mean accuracy reaches the target; None: it never does."""
     if found.target is None:
         return None
     return next((r + 1.0 for r, a in mean_series(found).items() if a >= found.target), None)
 
 
 def _settled_after(found: Found) -> float | None:
-    """The round after which nobody changes its head any more; None: there are no heads."""
+    """The round after which no node changes its head; None: there are no heads."""
     last: dict[str, Any] = {}
     changed: int | None = None
     for round, rows in sorted(found.series.items()):
@@ -150,7 +146,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def from_paper(metric: str, value: float) -> float:
-    """As printed there, in the unit that we use: accuracies are shares."""
+    """A printed figure in our unit: accuracies are shares, not per cent."""
     return value / 100 if MEASURES[metric].unit == "%" else value
 
 

@@ -27,8 +27,6 @@ Knobs = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A policy to compare, and the knobs that differ from its defaults."""
-
     name: str
     title: str  # unique among the entrants
     given: Knobs = field(default_factory=dict)  # by the user
@@ -122,7 +120,6 @@ class PolicyComparison:
         return next(entrant for entrant in self.entrants if entrant.title == title)
 
     def runs(self, entrant: Entrant) -> list[Mapping[str, Any]]:
-        """The summaries, in the order of the seeds."""
         return [self.results.found[cell].summary for cell in self.results.cells(entrant.title, "")]
 
     def estimate(self, entrant: Entrant, *path: str) -> Estimate | None:
@@ -146,7 +143,6 @@ def _settings(settings: Settings, entrant: Entrant, seed: int) -> Settings:
 
 
 def _folders(titles: Sequence[str]) -> dict[str, str]:
-    """A unique directory name for each title."""
     found: dict[str, str] = {}
     for title in titles:
         plain = name = re.sub(r"[^\w.-]+", "-", title)
@@ -188,7 +184,6 @@ def check_own(own: Mapping[str, Knobs], names: Sequence[str]) -> None:
 
 
 def _titles(names: Sequence[str]) -> dict[str, str]:
-    """The name of a user's policy without its directory, unless that is ambiguous."""
     short = {name: name.rpartition("/")[2] for name in names}
     titles = list(short.values())
     return {name: title if titles.count(title) == 1 else name for name, title in short.items()}

@@ -1,4 +1,4 @@
-"""Two results side by side: the same cells, their difference seed by seed, what else differs. Runs nothing."""
+"""Compares two results: the difference of the same cells per seed, and what else differs."""
 
 from __future__ import annotations
 
@@ -16,33 +16,28 @@ from pfl_node.lab.report.result import Result, reopen
 from pfl_node.lab.results import Estimate
 from pfl_node.lab.results_dir import SPEC
 
-Unlike = tuple[str, str, str]  # what, in A, in B
+Difference = tuple[str, str, str]  # what, in A, in B
 ABSENT = "-"
 
 
 @dataclass(frozen=True)
 class Side:
-    """A result, or one run of it."""
-
     name: str
     record: Result
     run: str | None = None
 
     def cells(self, run: str) -> dict[tuple[str, int], Cell]:
-        """Those of a run that are done, by point and seed."""
         return {(c.point, c.seed): c for c in self.record.results.found if c.run == run}
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One measure of the same cells in both."""
-
     run: str
     point: str
     metric: str
     a: Estimate
     b: Estimate
-    difference: Estimate  # B - A, seed by seed
+    difference: Estimate  # B - A, per seed
 
 
 @dataclass(frozen=True)
@@ -50,11 +45,11 @@ class ResultComparison:
     a: Side
     b: Side
     lines: tuple[ComparisonRow, ...]
-    unlike: tuple[Unlike, ...]
+    unlike: tuple[Difference, ...]
 
 
 def side(path: Path) -> Side:
-    """A folder that `lab run` made, or `FOLDER/RUN` with the run's label or the name of its folder."""
+    """A results directory, or `DIR/RUN` with the run's label or directory name."""
     if (path / SPEC).is_file() or not (path.parent / SPEC).is_file():
         return Side(str(path), reopen(path))
     record = reopen(path.parent)
@@ -71,16 +66,18 @@ def compare(a: Side, b: Side) -> ResultComparison:
     lines = tuple(line for one, other in pairs for line in _lines(a, b, one, other))
     if not lines:
         why = (
-            "no run is finished at the same point with the same seed"
+            "no run has finished at the same point with the same seed"
             if pairs
-            else f"the one has {_runs(a)}, the other {_runs(b)}"
+            else f"A has {_runs(a)}, B has {_runs(b)}"
         )
         raise ConfigError(f"{a.name} and {b.name} have nothing in common: {why}")
-    return ResultComparison(a, b, lines, (*_circumstances(a, b), *_settings(a, b, pairs)))
+    return ResultComparison(
+        a, b, lines, (*_differing(_facts(a.record), _facts(b.record)), *_settings(a, b, pairs))
+    )
 
 
 def _pairs(a: Side, b: Side) -> Iterator[tuple[str, str]]:
-    """The runs to compare: two that were named, whatever they are; otherwise those with the same label."""
+    """Two named runs, or else all runs with the same label."""
     if a.run and b.run:
         yield a.run, b.run
         return
@@ -111,12 +108,7 @@ def _value(side: Side, metric: str, cell: Cell) -> float | None:
     return MEASURES[metric].of(side.record.results.found[cell])
 
 
-# -- what else differs -----------------------------------------------------------------------------------------
-
-
-def _circumstances(a: Side, b: Side) -> Iterator[Unlike]:
-    left, right = (_facts(side.record) for side in (a, b))
-    yield from _differing(left, right)
+# -- differences -----------------------------------------------------------------------------------------
 
 
 def _facts(record: Result) -> dict[str, Any]:
@@ -132,19 +124,20 @@ def _facts(record: Result) -> dict[str, Any]:
 
 
 def _each(values: Iterable[Any]) -> Any:
-    """The one that all runs have; otherwise all that some have."""
     found = list(dict.fromkeys(values))
     return found[0] if len(found) == 1 else ", ".join(map(_text, found))
 
 
-def _settings(a: Side, b: Side, pairs: Sequence[tuple[str, str]]) -> Iterator[Unlike]:
-    """What all pairs have in common is said once."""
-    by_run: dict[str, list[Unlike]] = {}
+def _settings(a: Side, b: Side, pairs: Sequence[tuple[str, str]]) -> Iterator[Difference]:
+    """Differences of all pairs come once, without the name of a run."""
+    by_run: dict[str, list[Difference]] = {}
     for one, other in pairs:
         mine, theirs = a.cells(one), b.cells(other)
         place = next((place for place in mine if place in theirs), None)
         if place is not None:
-            left, right = (_told(s.record, c) for s, c in ((a, mine[place]), (b, theirs[place])))
+            left, right = (
+                {"nodes": c.nodes, **s.record.settings(c)} for s, c in ((a, mine[place]), (b, theirs[place]))
+            )
             by_run[one] = list(_differing(left, right))
     everywhere = [u for u in next(iter(by_run.values()), []) if all(u in rest for rest in by_run.values())]
     yield from everywhere
@@ -152,11 +145,7 @@ def _settings(a: Side, b: Side, pairs: Sequence[tuple[str, str]]) -> Iterator[Un
         yield from ((f"{run}: {what}", x, y) for what, x, y in rows if (what, x, y) not in everywhere)
 
 
-def _told(record: Result, cell: Cell) -> dict[str, Any]:
-    return {"nodes": cell.nodes, **record.told(cell)}
-
-
-def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Unlike]:
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
     for what in dict.fromkeys((*a, *b)):
         if (x := a.get(what)) != (y := b.get(what)):
             yield what, _text(x), _text(y)
@@ -166,7 +155,7 @@ def _text(value: Any) -> str:
     return ABSENT if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-# -- as it is shown --------------------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------------
 
 
 def columns(found: ResultComparison) -> list[str]:

@@ -1,5 +1,4 @@
-"""What an experiment found, read from its folder: the measures of every cell, and their means over the seeds.
-Knows nothing of how it is shown."""
+"""The results of an experiment, read from its directory: measures of cells and their estimates over the seeds."""
 
 from __future__ import annotations
 
@@ -14,12 +13,12 @@ from pfl_node.lab.experiment import Cell, Claim, Experiment
 from pfl_node.lab.measures import MEASURES, Found
 from pfl_node.lab.results_dir import ResultsDir
 
-# Student's t for 95 % and 1, 2, … degrees of freedom; beyond, t95 comes near enough.
+# Student's t for 95 % and 1, 2, … degrees of freedom.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def t95(degrees: int) -> float:
-    """Student's t for 95 %; from 10 degrees on by Abramowitz and Stegun 26.7.5, within 0.002."""
+    """From 10 degrees of freedom on by Abramowitz and Stegun 26.7.5, within 0.002."""
     if degrees <= len(T95):
         return T95[degrees - 1]
     z, d = 1.959964, float(degrees)
@@ -51,7 +50,7 @@ class Estimate:
 
     @property
     def half_width(self) -> float | None:
-        """Of the 95 % confidence interval of the mean; None: one seed tells nothing about chance."""
+        """Of the 95 % confidence interval of the mean; None: there is only one seed."""
         n = len(self.values)
         if n < 2:
             return None
@@ -60,12 +59,12 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ClaimVerdict:
-    """A claim of the paper beside what was found: it holds when the mean over the seeds does."""
+    """Whether a claim of the paper holds for the mean over the seeds."""
 
     claim: Claim
     point: str
     estimate: Estimate | None  # higher - lower, seed by seed; None: no seed has both
-    at_least: bool = False  # the higher one did not come to its end: the difference is larger than that
+    at_least: bool = False  # the higher run never reached the target, so the true difference is larger
 
     @property
     def difference(self) -> float | None:
@@ -77,14 +76,12 @@ class ClaimVerdict:
 
     @property
     def holding(self) -> int:
-        """The seeds on which it holds."""
+        """The number of seeds for which it holds."""
         return sum(value >= self.claim.by for value in self.estimate.values) if self.estimate else 0
 
 
 @dataclass(frozen=True)
 class Results:
-    """Those cells that are done."""
-
     experiment: Experiment
     found: Mapping[Cell, Found]
 
@@ -95,12 +92,11 @@ class Results:
         return Estimate.of(self.by_seed(run, point, metric).values())
 
     def by_seed(self, run: str, point: str, metric: str) -> dict[int, float]:
-        """Of the seeds that are done and have it."""
         values = {cell.seed: MEASURES[metric].of(self.found[cell]) for cell in self.cells(run, point)}
         return {seed: value for seed, value in values.items() if value is not None}
 
     def figure(self, run: str, point: str, metric: str) -> float | None:
-        """The paper's."""
+        """The paper's figure."""
         wanted = (run, point, metric)
         return next((f.value for f in self.experiment.figures if (f.run, f.point, f.metric) == wanted), None)
 
@@ -118,7 +114,7 @@ class Results:
         return ClaimVerdict(claim, point, Estimate.of(gaps), bool(beyond))
 
     def _beyond(self, run: str, point: str, metric: str) -> dict[int, float]:
-        """The rounds of seeds that never came to the target: it would have taken more."""
+        """Lower bounds for the seeds that never reached the target: all their rounds."""
         if metric != "rounds_to_target":
             return {}
         there = self.by_seed(run, point, metric)
@@ -135,11 +131,12 @@ def _found(experiment: Experiment, folder: ResultsDir, cell: Cell) -> Found:
         return Found(folder.summary(cell), series(folder, cell), experiment.target)
     except (OSError, ValueError, KeyError) as error:
         why = getattr(error, "strerror", None) or error
-        raise StoreError(f"{folder.place(cell)} is damaged ({why}): delete it and run the lab again") from error
+        raise StoreError(
+            f"{folder.place(cell)} is damaged ({why}): delete it and run the experiment again"
+        ) from error
 
 
 def series(folder: ResultsDir, cell: Cell) -> dict[int, dict[str, dict[str, Any]]]:
-    """Round -> node -> what it told of the round."""
     rounds: dict[int, dict[str, dict[str, Any]]] = {}
     for row in folder.rows(cell):
         if row["event"] == "round":

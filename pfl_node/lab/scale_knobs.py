@@ -1,5 +1,5 @@
-"""Knobs that fit the size of a simulation. The papers' own are for 100 nodes and 200 to 1,200 rounds: of 20 nodes
-none has 20 peers to hear from, and in 40 rounds a search of 200 selections never ends. Pure."""
+"""Scales the knobs of policies to the size of a simulation. The papers use 100 nodes and 200 to 1,200 rounds: in a
+swarm of 20 no node has 20 peers, and a search of 200 selections does not end in 40 rounds."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ from typing import Any
 from pfl_node.policies import POLICIES
 from pfl_node.policies.base import Policy
 
-# Numbers of peers that are rated or merged shrink as the nodes do, from so many on. With 20 nodes, greedy and
-# pens_pull have what their thesis takes for its smallest swarm: the best 1 of 5.
+# Below so many nodes, the numbers of rated and merged peers shrink in proportion. With 20 nodes, greedy and
+# pens_pull have the values of the thesis for its smallest swarm: the best 1 of 5.
 FULL = 80
 IN_PROPORTION = ("n_peers", "m_selected", "m_sample")
-# Others are at most the nodes or the rounds divided by this, and at least 1.
+# At most the number of nodes or rounds divided by this, at least 1.
 NODES_PER = {"n_sampled": 2, "m": 8}
-ROUNDS_PER = {"T": 2, "selection_rounds": 2, "warmup": 4}  # half of the time is for a search, half for its fruits
-CORE_ROUNDS = (
-    400  # with less than these, one batch a round is too little for deprl's core: as the settings say, then
-)
-CLIENTS = 10  # that train in a round of fedavg: C = 0.1 of the papers' 100
-ONE_SHOT = "feded"  # all of it is one round
+ROUNDS_PER = {"T": 2, "selection_rounds": 2, "warmup": 4}  # half of the rounds for the search
+CORE_ROUNDS = 400  # with fewer, one batch a round does not train deprl's core: it gets the steps of the settings
+CLIENTS = 10  # that train in a round of fedavg: C = 0.1 of the papers' 100 nodes
+ONE_SHOT = "feded"  # a single round is the whole algorithm
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Where a policy is to differ from its own defaults and from the run's number of rounds."""
+    """How a policy differs from its defaults and from the run's number of rounds."""
 
     knobs: dict[str, Any] = field(default_factory=dict)
-    rounds: int | None = None  # None: as many as all
+    rounds: int | None = None  # None: those of the run
 
 
 def fit(cls: type[Policy], nodes: int, rounds: int) -> Fit:
-    """For a policy of the table, or one that inherits from it; whatever a user's own knobs mean, they stay."""
+    """For a built-in policy or a subclass of one. Knobs that a user's class adds keep their defaults."""
     kin = [policy for policy in POLICIES.values() if issubclass(cls, policy)]
     known = {name for policy in kin for name in policy.Config.model_fields}
     defaults = {name: cls.Config.model_fields[name].default for name in known & cls.Config.model_fields.keys()}

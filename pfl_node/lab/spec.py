@@ -1,7 +1,4 @@
-"""Experiments by name: the shipped ones and a user's own, as what is run at a scale. Runs nothing.
-
-How a file is written is `written.py`'s business.
-"""
+"""Loads experiments at a scale, built-in ones by name or a user's file. `spec_schema.py` defines the format."""
 
 from __future__ import annotations
 
@@ -15,31 +12,29 @@ from pfl_node.daemon.preflight import check_names
 from pfl_node.errors import ConfigError, PflError, nearest
 from pfl_node.lab.experiment import Cell, Claim, Experiment, PaperFigure, Scale
 from pfl_node.lab.measures import from_paper
-from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, given, slug
+from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, as_list, slug
 from pfl_node.lab.spec_schema import parse as parse
 from pfl_node.settings import Settings
 from pfl_node.settings.load import flag, load_settings
 from pfl_node.settings.schema import NAMED, sections
 
 SHIPPED = files("pfl_node.lab") / "specs"
-OURS = ("nodes",)  # what a spec may say beside the settings
+OURS = ("nodes",)  # keys of a spec that are not settings
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What wins over the spec, for all runs: settings by dotted key, and KEY=VALUE as on a command line."""
+class Overrides:
+    """Settings of all runs that override the spec: by dotted key, and KEY=VALUE as on the command line."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     sets: Sequence[str] = ()
 
 
 def shipped() -> list[str]:
-    """The names of the experiments that come along."""
     return sorted(entry.name.removesuffix(".toml") for entry in SHIPPED.iterdir() if entry.name.endswith(".toml"))
 
 
 def read(name: str) -> tuple[str, str]:
-    """A shipped one by name, or a file of the user's own; the name and the text."""
     if name in shipped():
         return name, (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
     path = Path(name)
@@ -52,16 +47,15 @@ def read(name: str) -> tuple[str, str]:
 
 
 def load(
-    name: str, scale: Scale = "quick", *, seeds: int | None = None, wishes: Wishes | None = None
+    name: str, scale: Scale = "quick", *, seeds: int | None = None, overrides: Overrides | None = None
 ) -> Experiment:
-    """An experiment at a scale."""
     name, text = read(name)
     spec = parse(name, text)
-    size, wishes = spec.size(scale), wishes or Wishes()
+    size, overrides = spec.size(scale), overrides or Overrides()
     numbers = tuple(range(seeds or size.seeds))
     try:
-        _check_wishes(spec, wishes)
-        cells = tuple(_cells(spec, scale, numbers, wishes))
+        _check_overrides(spec, overrides)
+        cells = tuple(_cells(spec, scale, numbers, overrides))
     except PflError as error:
         raise ConfigError(f"experiment {name}: {error}") from None
     return Experiment(
@@ -82,7 +76,7 @@ def load(
     )
 
 
-# -- what it means at a scale ----------------------------------------------------------------------------------
+# -- at a scale ----------------------------------------------------------------------------------
 
 
 def _rows(spec: Spec, scale: Scale) -> list[SpecRow]:
@@ -93,30 +87,30 @@ def _points(spec: Spec, scale: Scale) -> list[SweepPoint]:
     return [point for point in spec.points() if point.only in (None, scale)]
 
 
-def _cells(spec: Spec, scale: Scale, seeds: Sequence[int], wishes: Wishes) -> Iterator[Cell]:
+def _cells(spec: Spec, scale: Scale, seeds: Sequence[int], overrides: Overrides) -> Iterator[Cell]:
     for row in _rows(spec, scale):
         for point in _points(spec, scale):
-            flat = {**_merged(spec, scale, row, point), **wishes.settings}
+            flat = {**_merged(spec, scale, row, point), **overrides.settings}
             nodes = flat.pop("nodes")
             for seed in seeds:
-                settings = _settings(row.label, {**flat, "seed": seed}, wishes.sets)
+                settings = _settings(row.label, {**flat, "seed": seed}, overrides.sets)
                 place = "/".join(filter(None, (slug(row.label), slug(point.label), f"seed-{seed}")))
                 yield Cell(row.label, point.label, seed, nodes, settings, place)
 
 
 def _merged(spec: Spec, scale: Scale, row: SpecRow, point: SweepPoint) -> dict[str, Any]:
-    """By dotted key; the special wins over the general, what is said of one scale over what is said of both."""
+    """By dotted key. Specific settings override general ones, and those of one scale override those of both."""
     size = spec.size(scale)
     flat: dict[str, Any] = {"nodes": size.nodes, "rounds": size.rounds}
     for tree in (spec.settings, size.settings, row.settings, point.settings, row.at(scale), point.at(scale)):
         flat |= _flat(tree)
     if isinstance(flat["nodes"], bool) or not isinstance(flat["nodes"], int) or flat["nodes"] < 1:
-        raise ConfigError(f"{row.label}: nodes = {flat['nodes']!r} is not a whole number above zero")
+        raise ConfigError(f"{row.label}: nodes = {flat['nodes']!r} is not a positive integer")
     return flat
 
 
 def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys; what a section holds is a value, a list or a table of the task's or policy's own."""
+    """Dotted keys. A value in a section may be a table of the task or policy."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if key in sections() and isinstance(value, Mapping):
@@ -131,26 +125,24 @@ def _settings(run: str, flat: Mapping[str, Any], sets: Sequence[str]) -> Setting
         settings = load_settings(overrides=flat, sets=sets)
         check_names(settings)
     except PflError as error:
-        said = str(error)
-        for key in flat:  # they were not given as flags
-            said = said.replace(f" in {flag(key)}:", ":")
-        raise ConfigError(f"{run}: {said}") from None
+        text = str(error)
+        for key in flat:  # they were not given as options
+            text = text.replace(f" in {flag(key)}:", ":")
+        raise ConfigError(f"{run}: {text}") from None
     return settings
 
 
 def _figures(spec: Spec, scale: Scale) -> Iterator[PaperFigure]:
-    """Those of the points that are run."""
     run = {point.label for point in _points(spec, scale)}
     points = _points(spec, "paper")
     for row in _rows(spec, scale):
         for metric, values in row.figures.items():
-            for point, value in zip(points, given(values), strict=True):
+            for point, value in zip(points, as_list(values), strict=True):
                 if value != UNKNOWN and point.label in run:
                     yield PaperFigure(row.label, point.label, metric, from_paper(metric, value))
 
 
 def _claims(spec: Spec, scale: Scale) -> Iterator[Claim]:
-    """Those about what is run."""
     runs = {row.label for row in _rows(spec, scale)}
     points = {None, *(point.label for point in _points(spec, scale))}
     for claim in spec.claim:
@@ -158,18 +150,18 @@ def _claims(spec: Spec, scale: Scale) -> Iterator[Claim]:
             yield Claim(claim.metric, claim.higher, claim.lower, from_paper(claim.metric, claim.by), claim.point)
 
 
-# -- mistakes --------------------------------------------------------------------------------------------------
+# -- checks --------------------------------------------------------------------------------------------------
 
 
-def _check_wishes(spec: Spec, wishes: Wishes) -> None:
-    """What is the same for all runs must not be what they differ in."""
+def _check_overrides(spec: Spec, overrides: Overrides) -> None:
+    """An override must not remove the difference between runs."""
     varied = {key for point in spec.points() for key in _flat(point.settings) if key not in OURS}
-    for text in wishes.sets:
+    for text in overrides.sets:
         key = text.partition("=")[0].strip()
         key = f"{key}.name" if key in NAMED else key
         if key == "seed":
-            raise ConfigError("--set seed would make all seeds the same: say how many with --seeds N")
+            raise ConfigError("--set seed would make all seeds equal: set their number with --seeds N")
         if key == "policy.name" or key in varied:
-            raise ConfigError(f"--set {key} would make runs the same that differ in it: write a FILE.toml")
+            raise ConfigError(f"--set {key} would make different runs equal: write a FILE.toml")
         if key in OURS:
-            raise ConfigError(f"--set {key}: that is no setting but the spec's: write a FILE.toml")
+            raise ConfigError(f"--set {key}: it is a key of the spec, not a setting: write a FILE.toml")

@@ -1,4 +1,4 @@
-"""How an experiment is written: the tables of its TOML, and what can be said against one without running it."""
+"""The format of an experiment's TOML file, and checks that need no run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pfl_node.lab.measures import MEASURES
 from pfl_node.lab.report.plots import PLOTS
 
 Tree = dict[str, Any]
-UNKNOWN = "-"  # a figure that the paper does not have
+UNKNOWN = "-"  # the paper has no such figure
 
 
 class Strict(BaseModel):
@@ -22,50 +22,47 @@ class Strict(BaseModel):
 
 
 class ScaleSize(Strict):
-    """How much is run at a scale."""
-
     nodes: PositiveInt
     rounds: PositiveInt
     seeds: PositiveInt = 1
-    target: float | None = Field(None, gt=0, lt=1)  # instead of the spec's
+    target: float | None = Field(None, gt=0, lt=1)  # overrides that of the spec
     settings: Tree = Field(default_factory=dict)
 
 
 class Varied(Strict):
-    """What differs from the rest: settings at both scales, and at one of them. Besides the tree of settings, which
-    has `rounds`, they may say `nodes`."""
+    """Settings at both scales, and at one of them. They may contain `nodes` besides the keys of the settings."""
 
     label: str
     settings: Tree = Field(default_factory=dict)
     paper: Tree = Field(default_factory=dict)
     quick: Tree = Field(default_factory=dict)
-    only: Scale | None = None  # it is run at one scale only
+    only: Scale | None = None  # run at this scale only
 
     def at(self, scale: Scale) -> Tree:
         return self.paper if scale == "paper" else self.quick
 
 
 class SweepPoint(Varied):
-    """Where all runs are done once more, with something changed."""
+    """A variation in which all runs are repeated."""
 
 
 class SpecRow(Varied):
-    """One run of the experiment: a row of its table. A figure is a number, or one for each point of the paper."""
+    """A run: a row of the table. A figure is a number, or a list with one for each point of the paper."""
 
     figures: dict[str, float | list[float | Literal["-"]]] = Field(default_factory=dict)
 
 
 class Sweep(Strict):
-    """Short for points that differ in one setting."""
+    """Shorthand for points that differ in one setting."""
 
     setting: str  # a dotted key
     values: list[Any] = Field(min_length=1)
     label: str = "{}"
-    quick: list[Any] | None = None  # which of them at the quick scale; None: all
+    quick: list[Any] | None = None  # the values at the quick scale; None: all
 
 
 class PolicyOrder(Strict):
-    """A claim; `by` is in the unit that the paper prints, such as points of per cent."""
+    """A claim. `by` is in the unit that the paper prints, such as percentage points."""
 
     metric: str
     higher: str
@@ -76,8 +73,6 @@ class PolicyOrder(Strict):
 
 
 class Spec(Strict):
-    """A whole file."""
-
     title: str
     paper: str
     about: str = ""
@@ -97,7 +92,7 @@ class Spec(Strict):
         return self.paper_scale if scale == "paper" else self.quick_scale
 
     def points(self) -> list[SweepPoint]:
-        """Of both scales; one without a label where nothing is varied."""
+        """Of both scales. Without a sweep there is one point without a label."""
         if self.sweep is None:
             return list(self.point) or [SweepPoint(label="")]
         sweep = self.sweep
@@ -113,7 +108,7 @@ class Spec(Strict):
 
 
 def parse(name: str, text: str) -> Spec:
-    """The file as it stands; a mistake is one line that says where it is."""
+    """Raises ConfigError with the place of a mistake."""
     try:
         spec = Spec.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -123,28 +118,27 @@ def parse(name: str, text: str) -> Spec:
     try:
         _check_points(spec)
         _check_runs(spec)
-        _check_words(spec)
+        _check_names(spec)
     except ConfigError as error:
         raise ConfigError(f"experiment {name}: {error}") from None
     return spec
 
 
-def given(value: float | list[Any]) -> list[Any]:
-    """The figures of a metric, point by point."""
+def as_list(value: float | list[Any]) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-# -- mistakes --------------------------------------------------------------------------------------------------
+# -- checks --------------------------------------------------------------------------------------------------
 
 
 def _check_points(spec: Spec) -> None:
     sweep = spec.sweep
     if sweep and spec.point:
-        raise ConfigError("it has both a sweep and points: write one of them")
+        raise ConfigError("it has both a sweep and points: use one of them")
     if sweep and (strange := [v for v in sweep.quick or () if v not in sweep.values]):
-        raise ConfigError(f"sweep.quick: {strange[0]!r} is none of the values {sweep.values}")
+        raise ConfigError(f"sweep.quick: {strange[0]!r} is not one of the values {sweep.values}")
     if sweep and len(sweep.values) > 1 and "{}" not in sweep.label:
-        raise ConfigError(f"sweep.label = {sweep.label!r} has no {{}}, where the value stands")
+        raise ConfigError(f"sweep.label = {sweep.label!r} has no {{}} for the value")
     _check_labels("points", (point.label for point in spec.points()))
 
 
@@ -154,13 +148,11 @@ def _check_runs(spec: Spec) -> None:
     for row in spec.run:
         for metric, value in row.figures.items():
             _known("metric", metric, MEASURES)
-            if (n := len(given(value))) != points:
-                raise ConfigError(
-                    f"{row.label}: the figures of {metric} are {n}, and the points of the paper {points}"
-                )
+            if (n := len(as_list(value))) != points:
+                raise ConfigError(f"{row.label}: {n} figures of {metric}, but the paper has {points} points")
 
 
-def _check_words(spec: Spec) -> None:
+def _check_names(spec: Spec) -> None:
     labels, points = [row.label for row in spec.run], [point.label for point in spec.points()]
     for metric in (*spec.metrics, *(claim.metric for claim in spec.claim)):
         _known("metric", metric, MEASURES)
@@ -174,11 +166,11 @@ def _check_words(spec: Spec) -> None:
 
 
 def _check_labels(what: str, labels: Iterable[str]) -> None:
-    """A folder has the name of its label."""
+    """Labels name directories, so they must be distinct there too."""
     seen: dict[str, str] = {}
     for label in labels:
         if label and not slug(label):
-            raise ConfigError(f"the label {label!r} has no letter or digit that a folder could be named after")
+            raise ConfigError(f"the label {label!r} has no letter or digit for the name of a directory")
         if (name := slug(label)) in seen:
             raise ConfigError(f"two {what} have the same label: {seen[name]!r} and {label!r}")
         seen[name] = label
@@ -190,25 +182,23 @@ def _known(what: str, word: str, known: Collection[str]) -> None:
 
 
 def slug(text: str) -> str:
-    """A name for a folder."""
     kept = "".join(c if c.isascii() and (c.isalnum() or c == ".") else " " for c in text.lower())
     return "-".join(kept.split()).strip(".")
 
 
 def _complaint(error: ValidationError) -> str:
     rows = error.errors(include_url=False, include_context=False)
-    # a mistyped key is also one that is missing: what was typed says more
+    # a mistyped key is also reported as missing; the typed one says more
     row = next((row for row in rows if row["type"] == "extra_forbidden"), rows[0])
     at = [part for part in row["loc"] if part != "-"]
     place = ".".join(str(part) for part in at)
     if row["type"] == "extra_forbidden":
-        return f"{place} is not a key here; {nearest(str(at[-1]), _siblings(at))}"
-    said = row["msg"]
-    return f"{place}: {said[:1].lower()}{said[1:]}"
+        return f"{place} is not a valid key; {nearest(str(at[-1]), _siblings(at))}"
+    text = row["msg"]
+    return f"{place}: {text[:1].lower()}{text[1:]}"
 
 
 def _siblings(at: list[Any]) -> list[str]:
-    """The keys of the table in which that one stands."""
     tables: Mapping[str, type[Strict]] = {
         "paper_scale": ScaleSize,
         "quick_scale": ScaleSize,

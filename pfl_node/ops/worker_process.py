@@ -17,7 +17,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
+
+from pydantic import TypeAdapter
 
 from pfl_node.errors import ConfigError, PflError
 from pfl_node.ops.loop import run_loop
@@ -33,6 +35,17 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class JsonOrder:
+    """A base for dataclasses that are sent as one line of JSON."""
+
+    def dump(self) -> str:
+        return json.dumps(TypeAdapter(type(self)).dump_python(self, mode="json"))
+
+    @classmethod
+    def load(cls, line: str) -> Self:
+        return TypeAdapter(cls).validate_python(json.loads(line))
 
 
 # -- in the worker ---------------------------------------------------------------------------------------------

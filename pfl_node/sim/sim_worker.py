@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pfl_node.ops.worker_process import ParentPipe, serve
+from pfl_node.ops.worker_process import JsonOrder, ParentPipe, serve
 from pfl_node.settings import Settings
 from pfl_node.sim.faults import node_ids, parse_faults
 from pfl_node.sim.segments import simulate_in_segments
@@ -15,7 +14,7 @@ from pfl_node.sim.simulation import Progress
 
 
 @dataclass(frozen=True, slots=True)
-class RunOrder:
+class RunOrder(JsonOrder):
     """One run of many nodes, simulated or (`lab/swarms/`) real."""
 
     settings: Settings
@@ -25,21 +24,10 @@ class RunOrder:
     segment: int | None = None  # rounds between two states to resume from; needs `out`, excludes faults
     processes: int | None = None  # that host a swarm; None: one per core
 
-    def dump(self) -> str:
-        out = None if self.out is None else str(self.out)
-        own = {"nodes": self.nodes, "faults": self.faults, "out": out, "segment": self.segment}
-        settings = self.settings.model_dump(mode="json")
-        return json.dumps({"settings": settings, **own, "processes": self.processes})
-
-    @classmethod
-    def load(cls, line: str) -> RunOrder:
-        raw = json.loads(line)
-        out = None if raw["out"] is None else Path(raw["out"])
-        settings = Settings.model_validate(raw["settings"])
-        return cls(settings, raw["nodes"], tuple(raw["faults"]), out, raw["segment"], raw["processes"])
-
 
 def run(order: RunOrder, parent: ParentPipe) -> None:
+    import pfl_node.learning.learner  # noqa: F401  loads torch before the clock of the run starts
+
     def progress(now: Progress) -> None:
         parent.progress(lambda: {"done": now.rounds_done, "total": now.rounds_total})
 
@@ -55,6 +43,4 @@ def run(order: RunOrder, parent: ParentPipe) -> None:
 
 
 if __name__ == "__main__":
-    import pfl_node.learning.learner  # noqa: F401  loads torch before the first order
-
     serve(lambda order, parent: run(RunOrder.load(order), parent))

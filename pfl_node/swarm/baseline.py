@@ -1,21 +1,20 @@
-"""The same nodes without each other, for comparison: a simulation of `local` in a process of its own, because the
-swarm's parent does not import torch. Run as a program it is that process."""
+"""The same nodes without each other, for comparison: a simulation of `local` in a worker process, because the
+swarm's parent does not import torch."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from pfl_node.errors import PflError
-from pfl_node.ops.worker_process import ParentPipe, WorkerProcess, serve
+from pfl_node.ops.worker_process import WorkerProcess
 from pfl_node.settings import EvalSettings, PolicySettings, Settings
+from pfl_node.sim.process_pool import SIMULATE
+from pfl_node.sim.sim_worker import RunOrder
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """Means over nodes that train alone."""
-
     accuracy: float | None
     loss: float | None
     accuracy_by_cluster: dict[int, float]
@@ -37,13 +36,13 @@ class Baseline:
 
     async def spawn(self) -> None:
         """The process waits without torch until `run`."""
-        self._worker = await WorkerProcess.spawn("pfl_node.swarm.baseline", "the comparison")
+        self._worker = await WorkerProcess.spawn(SIMULATE, "the comparison")
 
     async def run(self) -> None:
         """Keeps a failure instead of raising it: the report of the swarm matters more."""
         assert self._worker is not None
         self.begun = True
-        self._worker.order(json.dumps({"settings": self.settings.model_dump(mode="json"), "nodes": self.nodes}))
+        self._worker.order(RunOrder(self.settings, self.nodes).dump())
         try:
             async for message in self._worker.messages():
                 if message["event"] == "done":
@@ -69,18 +68,3 @@ class Baseline:
 def _alone(summary: dict[str, Any]) -> LocalRun:
     by_cluster = {int(c): accuracy for c, accuracy in summary["accuracy_by_cluster"].items()}
     return LocalRun(summary["accuracy"], summary["loss"], by_cluster)
-
-
-def _simulate(order: str, parent: ParentPipe) -> None:
-    from pfl_node.sim import simulate
-
-    raw = json.loads(order)
-    settings = Settings.model_validate(raw["settings"])
-    summary = simulate(
-        settings, nodes=raw["nodes"], progress=lambda p: parent.progress(lambda: {"done": p.rounds_done})
-    )
-    parent.send("done", summary=summary.as_dict())
-
-
-if __name__ == "__main__":
-    serve(_simulate)

@@ -14,7 +14,6 @@ ROUNDS = 30
 
 
 def knobs(policy: str, nodes: int, rounds: int) -> dict[str, Any]:
-    """Values for a dozen nodes on one machine."""
     quiet = 1.0 if nodes > 1 else 0.05  # a single node has no one to wait for
     match policy:
         case "pens":
@@ -28,7 +27,6 @@ def knobs(policy: str, nodes: int, rounds: int) -> dict[str, Any]:
 
 
 def demo_settings(settings: Settings, nodes: int) -> Settings:
-    """The user's settings, with defaults for a small swarm."""
     name, rounds = settings.policy.name, settings.rounds or ROUNDS
     policy = PolicySettings(name=name, **{**knobs(name, nodes, rounds), **settings.policy.options})
     return settings.model_copy(update={"policy": policy, "rounds": rounds})

@@ -37,7 +37,6 @@ def kinds(settings: Settings) -> dict[int, str]:
 
 
 def groups(settings: Settings, nodes: int) -> list[tuple[int, str]]:
-    """Nodes per cluster, as far as the settings tell."""
     names = list(kinds(settings).values())
     even = [nodes // len(names) + (c < nodes % len(names)) for c in range(len(names))]
     sizes = _numbers(settings.task.options.get("sizes", even))
@@ -63,7 +62,6 @@ def opening(settings: Settings, nodes: int) -> str:
 
 
 def next_steps(settings: Settings) -> dict[str, str]:
-    """Commands with descriptions."""
     task = settings.task.name
     own = "" if task == "digits" else f" --task {task}"
     others = {

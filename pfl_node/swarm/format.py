@@ -24,7 +24,6 @@ def size(nbytes: int) -> str:
 
 
 def short(name: str) -> str:
-    """The name of a user's task or policy without its directory."""
     return name.rpartition("/")[2]
 
 

@@ -130,7 +130,6 @@ class StatusLines:
         print_line(phase_of(swarm))
 
     def update(self) -> None:
-        """Call it after every event."""
         swarm, baseline, now = self.swarm, self.baseline, self.clock()
         after = f"after {now - self.began:.0f} s"
         if swarm.stopping:
@@ -155,7 +154,6 @@ class StatusLines:
 def showing(
     swarm: Swarm, console: Console, *, kinds: Mapping[int, str], baseline: Baseline | None, live: bool
 ) -> Iterator[None]:
-    """Show the progress while the block runs."""
     if live and console.is_terminal and not console.is_dumb_terminal:
         view = LiveView(swarm, kinds=kinds, baseline=baseline)
         # Redirecting stderr puts the workers' logs above the table.
@@ -187,7 +185,6 @@ def groups_of(slots: Sequence[NodeSlot], rows: int) -> list[tuple[str, Sequence[
 
 
 def score(slots: Sequence[NodeSlot]) -> str:
-    """The mean validation accuracy, or the loss where there is none."""
     for key in ("val_accuracy", "val_loss"):
         values = [s.last_round.get(key) for s in slots]
         if known := [value for value in values if value is not None and isfinite(value)]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError
+from pfl_node.ops.worker_process import JsonOrder
 from pfl_node.settings import Settings
 
 START_WAIT = 120.0  # seconds: the least that a node waits for the others to load
@@ -25,45 +23,15 @@ class TraceSpec:
     seconds: float  # that the swarm had run before it was resumed
     sent: tuple[int, ...]  # bytes that each node had sent by then
 
-    @classmethod
-    def load(cls, raw: Mapping[str, Any]) -> TraceSpec:
-        return cls(**{**raw, "sent": tuple(raw["sent"])})
-
 
 @dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """Which nodes a worker process hosts, and how."""
-
+class WorkerSpec(JsonOrder):
     settings: Settings
     nodes: int  # in the whole swarm
     indices: tuple[int, ...]  # of this worker
     seed_address: str
     out: Path
     trace: TraceSpec | None = None
-
-    def dump(self) -> str:
-        return json.dumps(
-            {
-                "settings": self.settings.model_dump(mode="json"),
-                "nodes": self.nodes,
-                "indices": self.indices,
-                "seed_address": self.seed_address,
-                "out": str(self.out),
-                "trace": self.trace and asdict(self.trace),
-            }
-        )
-
-    @classmethod
-    def load(cls, text: str) -> WorkerSpec:
-        raw: dict[str, Any] = json.loads(text)
-        return cls(
-            Settings.model_validate(raw["settings"]),
-            raw["nodes"],
-            tuple(raw["indices"]),
-            raw["seed_address"],
-            Path(raw["out"]),
-            raw["trace"] and TraceSpec.load(raw["trace"]),
-        )
 
     def node_settings(self, index: int) -> Settings:
         """The settings of one node: its place in the task, its directory, and to wait for all others."""
@@ -86,7 +54,6 @@ class WorkerSpec:
 
 
 def events_path(out: Path, name: str) -> Path:
-    """The traced events of a node."""
     return out / "rows" / f"{name}.jsonl"
 
 

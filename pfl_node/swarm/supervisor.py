@@ -35,8 +35,6 @@ class NodeSlot:
 
 
 class Swarm:
-    """N nodes in W processes that exchange models over gRPC."""
-
     def __init__(
         self, settings: Settings, *, nodes: int, workers: int | None, out: Path, trace: TraceSpec | None = None
     ) -> None:

@@ -130,7 +130,6 @@ class SwarmReport:
     # -- neighbours ----------------------------------------------------------------------------------------
 
     def matrix(self) -> Group | None:
-        """Which nodes each node chose as neighbours."""
         nodes = self.outcome.nodes
         if len(nodes) > MATRIX or not any(n.neighbours for n in nodes):
             return None

@@ -63,7 +63,7 @@ def test_who_has_a_certificate_of_the_ca_is_answered(seed: Seed, tmp_path: Path)
 def test_who_speaks_no_tls_is_told_to_and_the_seed_logs_it(seed: Seed) -> None:
     code, said = seed.asked()
     assert (code, said.count("\n")) == (1, 1)
-    assert "it speaks TLS: show who asks with --data-dir DIR" in said
+    assert "the node uses TLS: present a certificate with --data-dir DIR" in said
     seed.logs("refused a connection from", "it does not speak TLS")
 
 

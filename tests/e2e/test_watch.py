@@ -387,7 +387,7 @@ def test_events_are_printed_for_people_and_for_programs(tmp_path: Path) -> None:
         assert len(last.stdout.splitlines()) == 2
         wrong = await shell("events", ann.address, "--kind", "rounds")
         assert wrong.returncode == 2
-        assert wrong.stderr == "pfl-node: there is no kind of event 'rounds': did you mean 'round'?\n"
+        assert wrong.stderr == "pfl-node: there is no event kind 'rounds': did you mean 'round'?\n"
 
     play(tmp_path, scene)
 

@@ -1,16 +1,19 @@
-"""The whole audit: both attacks on the embedded digits, without the controls and with them."""
+"""Both attacks on the embedded digits, without and with the privacy controls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from math import sqrt
+from math import exp, sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from pfl_node.lab.audit.oracle_attack import Sample, run_attack
-from pfl_node.lab.audit.roc import Roc, bound, odds
+import numpy as np
+import numpy.typing as npt
+
+from pfl_node.lab.audit.oracle_attack import Sample, attack
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
 from pfl_node.sim.event_journal import EventJournal
@@ -23,19 +26,28 @@ if TYPE_CHECKING:
     from pfl_node.learning.task import Task
 
 ORACLE, MODEL = "evaluation oracle", "sent model"
+FPR = 0.01
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Roc:
+    """Random guessing has an AUC of 0.5 and a TPR of 0.01."""
+
+    auc: float
+    tpr: float  # at a false positive rate of 1 %
+    chance: float = 0.0  # half of the 95 % interval of the AUC of random guessing, for this number of attempts
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One line: an attack, on or off, and how well it does."""
-
     attack: str
     control: str
     found: Roc
-    at_most: Roc | None = None  # whatever the attack
+    at_most: Roc | None = None  # the bound for any attack
     epsilon: float | None = None
     accuracy: float | None = None  # of the models on test data
-    answers: float | None = None  # that an attacker got
+    answers: float | None = None  # per attempt
 
     def row(self) -> dict[str, Any]:
         return asdict(self)
@@ -45,26 +57,26 @@ def with_privacy(settings: Settings, **changed: Any) -> Settings:
     return settings.model_copy(update={"privacy": settings.privacy.model_copy(update=changed)})
 
 
-def on_the_oracle(settings: Settings, nodes: int, trials: int) -> Iterator[AuditFinding]:
-    """Crafted models are scored by node 0."""
+def attack_oracle(settings: Settings, nodes: int, trials: int) -> Iterator[AuditFinding]:
+    """Node 0 scores crafted models."""
     learner, task = _place(settings, nodes)
     members, others = _samples(task.train), _samples(task.test)
     for on in (False, True):
         chosen = with_privacy(settings, oracle=on, dp=False)
-        came = run_attack(chosen, learner, members, others, trials)
+        came = asyncio.run(attack(chosen, learner, members, others, trials))
         spent = came.answers * settings.privacy.oracle_epsilon if on else None
         yield AuditFinding(
             ORACLE,
             "privacy.oracle" if on else "exact answers",
-            odds(came.members, came.others),
+            roc(came.members, came.others),
             bound(spent) if spent is not None else None,
             epsilon=spent,
             answers=came.answers,
         )
 
 
-def on_the_model(settings: Settings, nodes: int, *, private: bool) -> AuditFinding:
-    """Whoever gets a node's last model takes samples on which its loss is low for members."""
+def attack_model(settings: Settings, nodes: int, *, private: bool) -> AuditFinding:
+    """A peer that receives the final model takes samples with a low loss for members."""
     chosen = with_privacy(settings, oracle=False, dp=private)
     policy = load_policy(chosen.policy.name)
     plan = Plan(policy, configure(policy, chosen.policy.options))
@@ -74,7 +86,7 @@ def on_the_model(settings: Settings, nodes: int, *, private: bool) -> AuditFindi
     for node in swarm.world.nodes.values():
         inside, _ = node.learner.each(node.policy.model, "train")
         outside, accurate = node.learner.each(node.policy.model, "test")
-        found.append(odds((-inside).tolist(), (-outside).tolist()))
+        found.append(roc((-inside).tolist(), (-outside).tolist()))
         right.append(float(accurate.mean()))
         spent.append(node.learner.account.epsilon)
     chance = fmean(o.chance for o in found) / sqrt(len(found))
@@ -96,9 +108,34 @@ def _samples(data: Any) -> list[Sample]:
     return [(x.numpy(), int(y)) for x, y in zip(data.x, data.y, strict=True)]
 
 
-def audited(settings: Settings, nodes: int, trials: int) -> Iterator[AuditFinding]:
-    """All of it, one after the other. Without Opacus training stays plain."""
-    yield from on_the_oracle(settings, nodes, trials)
-    yield on_the_model(settings, nodes, private=False)
+def audit(settings: Settings, nodes: int, trials: int) -> Iterator[AuditFinding]:
+    """Private training is attacked only if Opacus is installed."""
+    yield from attack_oracle(settings, nodes, trials)
+    yield attack_model(settings, nodes, private=False)
     if find_spec("opacus"):
-        yield on_the_model(settings, nodes, private=True)
+        yield attack_model(settings, nodes, private=True)
+
+
+# -- ROC -------------------------------------------------------------------------------------------------------
+
+
+def roc(members: Sequence[float], others: Sequence[float]) -> Roc:
+    """Higher scores mean "member"; ties count one half."""
+    a, b = np.sort(np.asarray(members, float)), np.sort(np.asarray(others, float))
+    below, upto = np.searchsorted(b, a, "left"), np.searchsorted(b, a, "right")
+    auc = float((below + upto).mean() / 2 / len(b))
+    return Roc(auc, _tpr(a, b), 2 * sqrt((len(a) + len(b) + 1) / (12 * len(a) * len(b))))
+
+
+def _tpr(members: Scores, others: Scores) -> float:
+    """Scores above the threshold are positive, and such a share of those at it that the FPR is met."""
+    allowed = FPR * len(others)
+    threshold = others[-1 - int(allowed)] if allowed < len(others) else others[0]
+    above, at = (others > threshold).sum(), (others == threshold).sum()
+    share = min(1.0, (allowed - above) / at)
+    return float((members > threshold).mean() + share * (members == threshold).mean())
+
+
+def bound(epsilon: float) -> Roc:
+    """The upper bound for any attack on epsilon-differentially private answers."""
+    return Roc(exp(epsilon) / (1 + exp(epsilon)), min(1.0, exp(epsilon) * FPR, 1 - exp(-epsilon) * (1 - FPR)))

@@ -1,9 +1,8 @@
-"""The attack on EvaluateModel: a peer asks a node about crafted models until it is refused. The node's side is the
-real host; only the network is left out."""
+"""The attack on EvaluateModel: a peer has crafted models scored until it is refused. The victim is a node's real
+host, without the network."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 from collections.abc import Sequence
@@ -35,23 +34,21 @@ Sample = tuple[Vector, int]
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """What came of it: a score for every attempt, and the answers that an attacker got in the mean."""
+    """A score for every attempt, and the mean number of answers per attempt."""
 
     members: list[float]
     others: list[float]
     answers: float
 
 
-def reception_of(settings: Settings, learner: Learner, trainer: Trainer) -> Host:
-    """A node that answers; its noise follows from the seed."""
+def host_of(settings: Settings, learner: Learner, trainer: Trainer) -> Host:
+    """A victim whose noise follows from the seed."""
     serve = settings.serve
-    box, window = (
-        Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox)),
-        PublishedModels(VICTIM, serve, Policy.serves),
-    )
+    box = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox))
+    published = PublishedModels(VICTIM, serve, Policy.serves)
     chance = random.Random(f"{settings.seed}/audit")
     oracle = NoisyScores(settings.privacy, chance) if settings.privacy.oracle else None
-    made = Host(VICTIM, settings.run, serve, box, Notifier(), window=window, oracle=oracle)
+    made = Host(VICTIM, settings.run, serve, box, Notifier(), window=published, oracle=oracle)
     made.open(learner, ThreadTrainer.of(trainer, learner))
     return made
 
@@ -59,8 +56,8 @@ def reception_of(settings: Settings, learner: Learner, trainer: Trainer) -> Host
 async def attack(
     settings: Settings, learner: Learner, members: Sequence[Sample], others: Sequence[Sample], trials: int
 ) -> Attack:
-    """So many attempts at members and as many at others. Every attempt is made by a peer of its own, which spends
-    its whole budget on one sample."""
+    """`trials` attempts on members and as many on others. Each is made by another peer, which spends its whole
+    budget on one sample."""
     trainer = Trainer()
     chance = np.random.default_rng((settings.seed, 6))
     forge = ModelForge(learner.layout, members[0][0].size)
@@ -69,54 +66,49 @@ async def attack(
     try:
         for trial in range(trials):
             if trial % (PEERS // 2) == 0:
-                host = reception_of(settings, learner, trainer)
+                host = host_of(settings, learner, trainer)
             for mine, pool in ((True, members), (False, others)):
                 x, y = pool[trial % len(pool)]
-                told = await _ask(host, forge, x, y, PeerId(f"{trial}-{mine}"), chance)
-                found[mine].append(sum(suspicion(settings, score, forge.classes) for score in told))
-                answers += len(told)
+                scores = await _scores(host, forge, x, y, PeerId(f"{trial}-{mine}"), chance)
+                found[mine].append(sum(suspicion(settings, score, forge.classes) for score in scores))
+                answers += len(scores)
     finally:
         await trainer.close()
     return Attack(found[True], found[False], answers / (2 * trials))
 
 
-async def _ask(
+async def _scores(
     host: Host, forge: ModelForge, x: Vector, y: int, me: PeerId, chance: np.random.Generator
 ) -> list[Eval]:
-    """Of exact answers one is enough. Else as many as there are, each about another model, or they are equal."""
-    told: list[Eval] = []
-    while not told or host.oracle:
+    """One exact answer is enough. Noisy ones are collected until the budget is spent, each for another model,
+    because the answer for the same model is repeated."""
+    scores: list[Eval] = []
+    while not scores or host.oracle:
         model = forge.model(x, y, chance, blind=host.oracle is not None)
         try:
             host.admit(CALL, Envelope(me, host.run))
-            told.append(await host.evaluate(Offer(me, model)))
+            scores.append(await host.evaluate(Offer(me, model)))
         except Refused as refused:
             if refused.reason is not Reason.BUDGET:
                 raise
             break
-    return told
+    return scores
 
 
-def suspicion(settings: Settings, told: Eval, classes: int) -> float:
-    """How much likelier an answer is when the sample is a member: the logarithm of the ratio, with Laplace noise.
-    The attacker knows the settings and the number of samples."""
-    s, n = settings.privacy, told.samples
+def suspicion(settings: Settings, score: Eval, classes: int) -> float:
+    """The log-likelihood ratio of the answer, member to non-member, under Laplace noise. The attacker knows the
+    settings and the number of samples."""
+    s, n = settings.privacy, score.samples
     if not s.oracle:
-        return _likelier(told.loss, math.log(classes), -math.log(classes) / n)
+        return _likelier(score.loss, math.log(classes), -math.log(classes) / n)
     found = 0.0
     epsilon = s.oracle_epsilon / (2 if s.oracle_tells == "both" else 1)
     if s.oracle_tells != "accuracy":
-        found += _likelier(told.loss, s.oracle_clip, -s.oracle_clip / n) * epsilon * n / s.oracle_clip
+        found += _likelier(score.loss, s.oracle_clip, -s.oracle_clip / n) * epsilon * n / s.oracle_clip
     if s.oracle_tells != "loss":
-        found += _likelier(told.accuracy, 1 / classes, 1 / n) * epsilon * n
+        found += _likelier(score.accuracy, 1 / classes, 1 / n) * epsilon * n
     return found
 
 
-def _likelier(said: float, without: float, shift: float) -> float:
-    return abs(said - without) - abs(said - without - shift)
-
-
-def run_attack(
-    settings: Settings, learner: Learner, members: Sequence[Sample], others: Sequence[Sample], trials: int
-) -> Attack:
-    return asyncio.run(attack(settings, learner, members, others, trials))
+def _likelier(value: float, without: float, shift: float) -> float:
+    return abs(value - without) - abs(value - without - shift)

@@ -1,2 +1,1 @@
-"""What an experiment found, for people: tables, plots and one page. Imports no torch; only `style.py` knows how to
-load matplotlib."""
+"""The report of an experiment: tables, plots and a page. Only `style.py` loads matplotlib."""

@@ -1,4 +1,4 @@
-"""Plots that are no lines: bars, who got from whom, which heads were chosen."""
+"""Bar plots, the matrix of received models, and the choice of heads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES, Found, to_paper
 from pfl_node.lab.report import phrases
-from pfl_node.lab.report.line_plots import groups, of_seeds, title_of, who
+from pfl_node.lab.report.line_plots import cluster_name, groups, seed_note, title_of
 from pfl_node.lab.report.plot_data import Choices, Exchange, choices, exchange
 from pfl_node.lab.report.result import Result
 from pfl_node.lab.report.style import (
@@ -53,14 +53,13 @@ def _bars(record: Result, name: str, metrics: Sequence[str]) -> Iterator[Panel]:
                 title = title_of(record, phrases.capital(MEASURES[metric].title), point)
                 figure, axes = canvas(title, height=1.15 + 0.24 * len(known))
                 _bar(axes, metric, known, papers, looks(record.experiment.runs))
-                legend_below(figure, axes, of_seeds(record, "bar"))
+                legend_below(figure, axes, seed_note(record, "bar"))
                 yield Panel(phrases.file_name(name, MEASURES[metric].title, point), title, figure)
 
 
 def _bar(
     axes: Axes, metric: str, known: Mapping[str, Estimate], papers: Mapping[str, float], look: Mapping[str, Look]
 ) -> None:
-    """A bar for each run, a dot for each seed, a diamond for the paper."""
     place = {run: i for i, run in enumerate(known)}
     means = [to_paper(metric, e.mean) for e in known.values()]
     axes.barh(list(place.values()), means, height=0.62, color=[look[run].colour for run in known], alpha=0.75)
@@ -84,11 +83,11 @@ def _axis(metric: str) -> str:
     return f"{phrases.heading(metric)} ({way})"
 
 
-# -- who got from whom -----------------------------------------------------------------------------------------
+# -- received models -----------------------------------------------------------------------------------------
 
 
 def who_from_whom(record: Result) -> list[Panel]:
-    """Of the first seed: the nodes of another are others."""
+    """Of the first seed, because nodes differ between seeds."""
     panels = []
     for cell, found in firsts(record):
         if got := exchange(found, record.folder, cell):
@@ -97,7 +96,7 @@ def who_from_whom(record: Result) -> list[Panel]:
                     record,
                     cell,
                     got,
-                    title_of(record, f"Who got from whom: {cell.run}, seed {cell.seed}", cell.point),
+                    title_of(record, f"Models received: {cell.run}, seed {cell.seed}", cell.point),
                 )
             )
     return panels
@@ -107,7 +106,7 @@ def _heatmap(record: Result, cell: Cell, got: Exchange, title: str) -> Panel:
     figure, axes = canvas(title, height=COLUMN * 0.87)
     n = len(got.counts)
     image = axes.imshow(got.counts, cmap="cividis", vmin=0, interpolation="nearest", extent=(0, n, n, 0))
-    whole_numbers(figure.colorbar(image, ax=axes, label="models got", shrink=0.85, pad=0.02).ax.yaxis)
+    whole_numbers(figure.colorbar(image, ax=axes, label="models received", shrink=0.85, pad=0.02).ax.yaxis)
     ends = list(accumulate(size for _, size in got.blocks))
     for end in ends[:-1]:
         axes.axhline(end, color="white", linewidth=0.9)
@@ -128,27 +127,26 @@ def _heatmap(record: Result, cell: Cell, got: Exchange, title: str) -> Panel:
 
 
 def _crowded(middles: Sequence[float], nodes: int, names: Sequence[str]) -> bool:
-    """Would the names of small clusters run into each other, side by side?"""
     inches = [(b - a) / nodes * COLUMN * 0.65 for a, b in pairwise(middles)]
     wide = [LETTER * (len(a) + len(b)) / 2 + 0.08 for a, b in pairwise(names)]
     return any(room < need for room, need in zip(inches, wide, strict=True))
 
 
 def _block(record: Result, cluster: int | None, size: int) -> str:
-    return phrases.plural(size, "node") if cluster is None else f"{who(record, cluster)} ({size})"
+    return phrases.plural(size, "node") if cluster is None else f"{cluster_name(record, cluster)} ({size})"
 
 
-# -- settlement ------------------------------------------------------------------------------------------------
+# -- heads ------------------------------------------------------------------------------------------------
 
 
 def settlement(record: Result) -> list[Panel]:
-    """Of the first seed: which head is which differs from seed to seed."""
+    """Of the first seed, because the numbering of heads differs between seeds."""
     panels = []
     for cell, found in firsts(record):
         made = {cluster: chosen for cluster in groups(record) if (chosen := choices(found, cluster))}
         look = _shades(sorted({head for chosen in made.values() for head in chosen.heads}))
         for cluster, chosen in made.items():
-            of = "all nodes" if cluster is None else who(record, cluster)
+            of = "all nodes" if cluster is None else cluster_name(record, cluster)
             title = title_of(record, f"Heads of {cell.run}, {of}", cell.point)
             figure, axes = canvas(title)
             _heads(axes, chosen, look)
@@ -183,7 +181,7 @@ def _heads(axes: Axes, made: Choices, look: Mapping[int, tuple[Any, str]]) -> No
 
 
 def _shades(heads: Sequence[int]) -> dict[int, tuple[Any, str]]:
-    """A colour and a hatch for each, the same in all clusters; not the colours of the runs."""
+    """A colour and a hatch for each head, distinct from the colours of the runs."""
     from matplotlib import colormaps
 
     n = max(1, len(heads) - 1)
@@ -194,7 +192,6 @@ def _shades(heads: Sequence[int]) -> dict[int, tuple[Any, str]]:
 
 
 def firsts(record: Result) -> Iterator[tuple[Cell, Found]]:
-    """For each run and point the first seed that is done."""
     for run in record.experiment.runs:
         for point in record.experiment.points:
             for cell in record.results.cells(run, point)[:1]:

@@ -1,4 +1,4 @@
-"""Plots with a line for each run: over rounds, over bytes, over the points of a sweep."""
+"""Plots with a line for each run: over rounds, bytes, or the points of a sweep."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Bands = dict[str, Band]  # by run
-DENSE = 25  # points of a line beyond which not each has a marker
+DENSE = 25  # the most markers on a line
 HOLLOW: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize": 6, "linestyle": "none"}
 
 
 def accuracy(record: Result) -> list[Panel]:
-    """One panel for each cluster and point of the sweep, all with the same height of scale."""
+    """A panel for each cluster and point, all with the same y-axis."""
     return _per_cluster(record, "accuracy", "Accuracy", "rounds")
 
 
@@ -42,7 +42,7 @@ def _per_cluster(record: Result, name: str, title: str, over: str) -> list[Panel
     low = min((min(b.low) for bands in drawn.values() for b in bands.values()), default=0.0)
     panels = []
     for (point, cluster), bands in drawn.items():
-        where = "" if cluster is None else who(record, cluster)
+        where = "" if cluster is None else cluster_name(record, cluster)
         whole = title_of(record, ", ".join(filter(None, (title, where))), point)
         figure, axes = canvas(whole)
         _lines(axes, record, bands)
@@ -51,13 +51,12 @@ def _per_cluster(record: Result, name: str, title: str, over: str) -> list[Panel
         axes.set_ylabel("test accuracy, %")
         _axis(axes, over, max(b.x[-1] for b in bands.values()))
         _target(axes, record, (low - pad, top + pad))
-        legend_below(figure, axes, of_seeds(record, "line", "band"))
+        legend_below(figure, axes, seed_note(record, "line", "band"))
         panels.append(Panel(phrases.file_name(name, point, where), whole, figure))
     return panels
 
 
 def _target(axes: Axes, record: Result, shown: tuple[float, float]) -> None:
-    """The accuracy that is to be reached, where it is not far off."""
     target = record.experiment.target
     if target is not None and shown[0] < target < shown[1]:
         axes.axhline(
@@ -65,13 +64,13 @@ def _target(axes: Axes, record: Result, shown: tuple[float, float]) -> None:
         )
 
 
-def of_seeds(record: Result, line: str, band: str = "") -> str:
-    """What is drawn, in a few words: they stay with a picture that leaves the page."""
+def seed_note(record: Result, line: str, band: str = "") -> str:
+    """Explains lines and bands inside the figure, for use outside the page."""
     done = Counter((cell.run, cell.point) for cell in record.results.found)
     counts = set(done.values())
     if counts == {1}:
         return "one seed"
-    many = f"{counts.pop()} seeds" if len(counts) == 1 else "the seeds that are done"
+    many = f"{counts.pop()} seeds" if len(counts) == 1 else "the finished seeds"
     return f"{line}: mean of {many}" + (f"; {band}: lowest to highest" if band else "")
 
 
@@ -88,7 +87,7 @@ def _axis(axes: Axes, over: str, end: float) -> None:
 
 
 def precision(record: Result) -> list[Panel]:
-    """Only of runs whose nodes tell what they merge."""
+    """Of runs whose nodes record what they merge."""
     panels = []
     for point in record.experiment.points if clusters(record.results) else ():
         found = {run: _same(founds(record, run, point)) for run in record.experiment.runs}
@@ -100,7 +99,7 @@ def precision(record: Result) -> list[Panel]:
             axes.set_ylim(0, 102)
             axes.set_ylabel("merged from own cluster, %")
             _axis(axes, "rounds", 0)
-            legend_below(figure, axes, of_seeds(record, "line", "band"))
+            legend_below(figure, axes, seed_note(record, "line", "band"))
             panels.append(Panel(phrases.file_name("precision-over-rounds", point), title, figure))
     return panels
 
@@ -110,7 +109,6 @@ def _same(of_run: list[Found]) -> Band | None:
 
 
 def sweep(record: Result) -> list[Panel]:
-    """Each measure of the table over the points; the paper's figures with hollow markers."""
     experiment, panels = record.experiment, []
     for metric in experiment.metrics if len(experiment.points) > 1 else ():
         title = phrases.capital(MEASURES[metric].title)
@@ -123,7 +121,7 @@ def sweep(record: Result) -> list[Panel]:
             axes.set_ylabel(phrases.heading(metric))
             if any(f.metric == metric for f in experiment.figures):
                 axes.plot([], [], label="the paper", color=INK, **HOLLOW)
-            legend_below(figure, axes, of_seeds(record, "line", "band"))
+            legend_below(figure, axes, seed_note(record, "line", "band"))
             panels.append(Panel(phrases.file_name("sweep", MEASURES[metric].title), title, figure))
     return panels
 
@@ -132,8 +130,8 @@ def _over_points(axes: Axes, record: Result, run: str, metric: str) -> None:
     found, points = record.results, list(enumerate(record.experiment.points))
     ours = {i: e for i, point in points if (e := found.estimate(run, point, metric))}
     if ours:
-        of_seeds = [[to_paper(metric, value) for value in e.values] for e in ours.values()]
-        _line(axes, record, run, Band.of(map(float, ours), of_seeds))
+        columns = [[to_paper(metric, value) for value in e.values] for e in ours.values()]
+        _line(axes, record, run, Band.of(map(float, ours), columns))
     papers = {i: f for i, point in points if (f := found.figure(run, point, metric)) is not None}
     look = looks(record.experiment.runs)[run]
     hollow = HOLLOW | {"marker": look.marker}
@@ -161,15 +159,13 @@ def founds(record: Result, run: str, point: str) -> list[Found]:
 
 
 def groups(record: Result) -> list[int | None]:
-    """The clusters; None: all nodes, where there are none."""
+    """The clusters, or None for all nodes if there are none."""
     return [*clusters(record.results)] or [None]
 
 
-def who(record: Result, cluster: int) -> str:
-    """The cluster's word, as the spec has it."""
+def cluster_name(record: Result, cluster: int) -> str:
     return record.experiment.clusters.get(cluster, f"cluster {cluster}")
 
 
 def title_of(record: Result, title: str, point: str) -> str:
-    """With the point of the sweep, where there is more than one."""
     return f"{title}, {point}" if len(record.experiment.points) > 1 else title

@@ -1,9 +1,10 @@
-"""The report as one page that needs nothing else: its style and its plots are in it. Knows HTML, no plotting."""
+"""The report as a self-contained HTML page with its style and plots."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -11,16 +12,23 @@ from typing import Any
 from pfl_node.lab.experiment import Experiment
 from pfl_node.lab.report import phrases, result_table
 from pfl_node.lab.report.plots import PLOTS
-from pfl_node.lab.report.render import Drawn
 from pfl_node.lab.report.result import Result, not_default
 from pfl_node.lab.report.run_info import COMMAND, facts
 from pfl_node.lab.report.style import COLOURS, DARK, looks
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    name: str  # of its files, without .png and .svg
+    title: str
+    svg: str
+
 
 Drawings = Mapping[str, Sequence[Drawn]]
 
 
 def page(record: Result, drawings: Drawings | None) -> str:
-    """None: nothing can be drawn here."""
+    """`drawings` is None if matplotlib is not installed."""
     experiment = record.experiment
     style = (files(__package__) / "page.css").read_text(encoding="utf-8")
     sections = [
@@ -41,22 +49,21 @@ def page(record: Result, drawings: Drawings | None) -> str:
 
 
 def _colours() -> str:
-    """Those of the runs, once for paper and once for a dark screen."""
     light, dark = (" ".join(f"--c{i}: {c};" for i, c in enumerate(shades)) for shades in (COLOURS, DARK))
     return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
 
 
-# -- what it is ------------------------------------------------------------------------------------------------
+# -- header ------------------------------------------------------------------------------------------------
 
 
 def _header(record: Result) -> str:
     experiment = record.experiment
     rows = ((name, escape(text)) for name, text in facts(record))
-    told = "".join(f"<dt>{n}</dt><dd>{f'<code>{t}</code>' if n == COMMAND else t}</dd>" for n, t in rows)
+    items = "".join(f"<dt>{n}</dt><dd>{f'<code>{t}</code>' if n == COMMAND else t}</dd>" for n, t in rows)
     about = f"<p>{escape(experiment.about)}</p>" if experiment.about else ""
     return (
         f'<header><h1>{escape(experiment.title)}</h1><p class="paper">{escape(experiment.paper)}</p>{about}'
-        f"<dl>{told}</dl>{_missing(record)}</header>"
+        f"<dl>{items}</dl>{_missing(record)}</header>"
     )
 
 
@@ -68,7 +75,7 @@ def _missing(record: Result) -> str:
     return f'<p class="missing"><b>{phrases.plural(len(absent), "run")} not finished:</b> {names}.</p>'
 
 
-# -- what came out ---------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------------
 
 
 def _results(record: Result) -> str:
@@ -77,7 +84,7 @@ def _results(record: Result) -> str:
     rows = "".join(_row(line, experiment) for line in result_table.lines(record.results, experiment.metrics))
     note = f"{phrases.legend(record.results, 'below it')}."
     if experiment.scale == "quick" and experiment.figures:
-        note += " At the quick scale the paper's order should show; its figures belong to its own scale."
+        note += " The quick scale should show the paper's ranking; its figures apply to the paper's scale."
     return (
         f'<section><h2>Results</h2><div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>'
         f'</table></div><p class="note">{escape(phrases.capital(note))}</p>{_claims(record)}</section>'
@@ -85,7 +92,7 @@ def _results(record: Result) -> str:
 
 
 def _head(title: str) -> str:
-    """A unit stays with its word."""
+    """Keeps a unit on the line of its word."""
     word = ' class="word"' if title in ("run", "at") else ""
     return f'<th scope="col"{word}>{escape(title).replace(", ", ",&nbsp;")}</th>'
 
@@ -117,15 +124,14 @@ def _claims(record: Result) -> str:
 
 def _plots(drawings: Drawings | None) -> str:
     if drawings is None:
-        told = "<p>matplotlib is not installed where this report was made, so it has no plots.</p>"
-        return f"<section><h2>Plots</h2>{told}</section>"
+        return "<section><h2>Plots</h2><p>There are no plots because matplotlib was not installed.</p></section>"
     parts = []
     for name, panels in drawings.items():
-        told = f"<h3>{escape(PLOTS[name].title)}</h3><p>{escape(PLOTS[name].says)}</p>"
+        head = f"<h3>{escape(PLOTS[name].title)}</h3><p>{escape(PLOTS[name].caption)}</p>"
         figures = "".join(_figure(panel) for panel in panels)
-        nothing = '<p class="note">The journals hold nothing that it could show.</p>'
+        nothing = '<p class="note">The journals contain no data for this plot.</p>'
         shown = f'<div class="panels">{figures}</div>' if figures else nothing
-        parts.append(f'<div class="plot">{told}{shown}</div>')
+        parts.append(f'<div class="plot">{head}{shown}</div>')
     return f"<section><h2>Plots</h2>{''.join(parts)}</section>" if parts else ""
 
 
@@ -134,7 +140,7 @@ def _figure(panel: Drawn) -> str:
     return f"<figure>{panel.svg}<figcaption>{links}</figcaption></figure>"
 
 
-# -- what was run ----------------------------------------------------------------------------------------------
+# -- runs and settings -----------------------------------------------------------------------------------------
 
 
 def _runs(record: Result) -> str:
@@ -155,7 +161,7 @@ def _runs(record: Result) -> str:
     return (
         f'<section><h2>Runs</h2><div class="wide"><table><thead><tr>{heads}<th scope="col" class="word">files</th>'
         f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-        '<p class="note">Links lead to files beside this page, in the folder of the result.</p></section>'
+        '<p class="note">Links point to files in the results directory, beside this page.</p></section>'
     )
 
 
@@ -164,18 +170,18 @@ def _link(folder: str, file: str) -> str:
 
 
 def _settings(record: Result) -> str:
-    """A column for each run; what all have in common stands in one list before."""
     experiment = record.experiment
-    told: dict[str, dict[str, str]] = {}  # key -> run -> values
+    values_of: dict[str, dict[str, str]] = {}  # key -> run -> values
     for run in experiment.runs:
-        cells = [not_default(record.told(cell)) for cell in experiment.cells if cell.run == run]
+        cells = [not_default(record.settings(cell)) for cell in experiment.cells if cell.run == run]
         for key in sorted({key for cell in cells for key in cell}):
-            told.setdefault(key, {})[run] = ", ".join(_several(_text(cell.get(key)) for cell in cells))
-    shared = {k: v for k, v in told.items() if len(v) == len(experiment.runs) and len(set(v.values())) == 1}
+            texts = dict.fromkeys(_text(cell.get(key)) for cell in cells)
+            values_of.setdefault(key, {})[run] = ", ".join(texts)
+    shared = {k: v for k, v in values_of.items() if len(v) == len(experiment.runs) and len(set(v.values())) == 1}
     same = "".join(
         f"<dt><code>{escape(k)}</code></dt><dd>{escape(next(iter(v.values())))}</dd>" for k, v in shared.items()
     )
-    own = {k: v for k, v in sorted(told.items()) if k not in shared}
+    own = {k: v for k, v in sorted(values_of.items()) if k not in shared}
     heads = "".join(f'<th scope="col">{escape(run)}</th>' for run in experiment.runs)
     rows = "".join(
         f'<tr><th scope="row"><code>{escape(key)}</code></th>'
@@ -184,26 +190,21 @@ def _settings(record: Result) -> str:
         for key, values in own.items()
     )
     differ = (
-        '<h3>Each run its own</h3><div class="wide settings"><table><thead><tr><th scope="col">setting</th>'
+        '<h3>Individual runs</h3><div class="wide settings"><table><thead><tr><th scope="col">setting</th>'
         f"{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
     return (
-        "<section><h2>Settings</h2><p>What is not listed has its default value.</p><h3>All runs</h3>"
+        "<section><h2>Settings</h2><p>All other settings have their defaults.</p><h3>All runs</h3>"
         f"<dl>{same}</dl>{differ if rows else ''}</section>"
     )
 
 
 def _spec(record: Result) -> str:
-    """As it was read, so that the page alone is enough to run it again."""
     text = escape(record.experiment.text.strip())
     return (
-        "<section><h2>Spec</h2><details><summary>The experiment as it is written: spec.toml</summary>"
+        "<section><h2>Spec</h2><details><summary>spec.toml</summary>"
         f'<pre class="wide"><code>{text}</code></pre></details></section>'
     )
-
-
-def _several(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
 
 
 def _text(value: Any) -> str:

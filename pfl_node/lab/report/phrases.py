@@ -1,4 +1,4 @@
-"""Figures, differences and verdicts in words, the same on a terminal, in Markdown and on the page. Pure."""
+"""Formats figures, differences and verdicts, the same for terminal, Markdown and page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ NOTHING = "–"
 
 
 def digits(metric: str, value: float) -> int:
-    """Behind the point: no more than a reader can use."""
     size = abs(to_paper(metric, value))
     match MEASURES[metric].unit:
         case "%" | "MB":
@@ -26,7 +25,6 @@ def digits(metric: str, value: float) -> int:
 
 
 def number(metric: str, value: float, places: int | None = None) -> str:
-    """In the unit that papers print."""
     shown = to_paper(metric, value)
     text = f"{abs(shown):,.{digits(metric, value) if places is None else places}f}"
     return MINUS + text if shown < 0 and float(text.replace(",", "")) else text
@@ -38,7 +36,7 @@ def signed(metric: str, value: float, places: int | None = None) -> str:
 
 
 def spread(metric: str, estimate: Estimate | None, of: int = 0) -> str:
-    """The mean and half of its 95 % interval; of fewer seeds than there are, if so."""
+    """The mean with half of its 95 % interval, and the number of seeds if it is less than `of`."""
     if estimate is None:
         return NOTHING
     seeds = len(estimate.values)
@@ -47,25 +45,21 @@ def spread(metric: str, estimate: Estimate | None, of: int = 0) -> str:
 
 
 def change(metric: str, estimate: Estimate, places: int | None = None) -> str:
-    """A difference and half of its 95 % interval."""
     return signed(metric, estimate.mean, places) + _half(metric, estimate, places)
 
 
 def _half(metric: str, estimate: Estimate, places: int | None = None) -> str:
-    """With as many digits as the mean."""
     half = estimate.half_width
     places = digits(metric, estimate.mean) if places is None else places
     return "" if half is None else f" ± {number(metric, half, places)}"
 
 
 def heading(metric: str) -> str:
-    """The title of a column, with a unit that it does not name itself."""
     measure = MEASURES[metric]
     return measure.title if measure.unit in measure.title else f"{measure.title}, {measure.unit}"
 
 
 def backend(found: Results) -> str:
-    """In what the runs took place."""
     if found.experiment.backend == "sim":
         return "simulated, on a virtual clock and network"
     sizes = (
@@ -75,16 +69,16 @@ def backend(found: Results) -> str:
 
 
 def legend(found: Results, beside: str = "in brackets") -> str:
-    """What the figures of a table are; `beside` says where the paper's stand."""
+    """Explains the figures of a table; `beside` says where the paper's are."""
     experiment = found.experiment
     n = len(experiment.seeds)
     ours = (
         f"our mean ± half of its 95 % confidence interval (Student's t over {n} seeds)"
         if n > 1
-        else "ours, of one seed, so without a confidence interval"
+        else "our figure for one seed, without a confidence interval"
     )
-    ours += ", which is wide, as there are only two" if n == 2 else ""
-    paper = f"; {beside} the paper's figure and ours minus the paper's" if experiment.figures else ""
+    ours += ", which is wide for two seeds" if n == 2 else ""
+    paper = f"; {beside} the paper's figure and our difference from it" if experiment.figures else ""
     real = f"; {backend(found)}" if experiment.backend != "sim" else ""
     return ours + paper + real
 
@@ -94,13 +88,11 @@ def capital(text: str) -> str:
 
 
 def gap(metric: str) -> str:
-    """The unit of a difference, with a blank before it."""
     unit = MEASURES[metric].unit
     return " points" if unit == "%" else f" {unit}" if unit else ""
 
 
 def verdict(found: ClaimVerdict) -> str:
-    """A claim and what became of it, without the judgement."""
     claim = found.claim
     where = f" at {found.point}" if found.point else ""
     by = f" by {number(claim.metric, claim.by)}{gap(claim.metric)} or more" if claim.by else ""
@@ -110,10 +102,10 @@ def verdict(found: ClaimVerdict) -> str:
 def _outcome(found: ClaimVerdict) -> str:
     metric, estimate = found.claim.metric, found.estimate
     if estimate is None:
-        return "no seed has both"
-    told = f"at least {signed(metric, estimate.mean)}" if found.at_least else change(metric, estimate)
+        return "no seed has both runs"
+    difference = f"at least {signed(metric, estimate.mean)}" if found.at_least else change(metric, estimate)
     seeds = len(estimate.values)
-    return f"{told}{gap(metric)}" + (f", on {found.holding} of {seeds} seeds" if seeds > 1 else "")
+    return f"{difference}{gap(metric)}" + (f", for {found.holding} of {seeds} seeds" if seeds > 1 else "")
 
 
 def judgement(found: ClaimVerdict) -> str:
@@ -138,5 +130,4 @@ def plural(n: int, what: str) -> str:
 
 
 def file_name(*words: str) -> str:
-    """Of a plot, without its kind."""
     return "-".join(filter(None, (re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-.") for word in words)))

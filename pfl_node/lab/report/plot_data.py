@@ -1,4 +1,4 @@
-"""What the plots show, as plain numbers from the results and the journals. Knows nothing of how it is drawn."""
+"""The data of the plots, from results and journals."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pfl_node.lab.results import Results
 from pfl_node.lab.results_dir import JOURNAL, ResultsDir
 
 Series = Mapping[int, float]  # by round
-WINDOWS = 50  # at most so many points of a line about every single round
+WINDOWS = 50  # the most points of a line over rounds
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A line: the mean over the seeds, and the lowest and highest of them."""
+    """A line: the mean over the seeds, with the lowest and the highest."""
 
     x: tuple[float, ...]
     mean: tuple[float, ...]
@@ -29,13 +29,11 @@ class Band:
 
     @classmethod
     def of(cls, x: Iterable[float], columns: Sequence[Sequence[float]]) -> Band:
-        """At each x the values of the seeds."""
         means, lows = tuple(map(fmean, columns)), tuple(map(min, columns))
         return cls(tuple(x), means, lows, tuple(map(max, columns)))
 
 
 def band(of_seeds: Sequence[Series], at: Callable[[int], float]) -> Band | None:
-    """Over the rounds that all seeds have."""
     if not of_seeds:
         return None
     rounds = sorted(set.intersection(*(set(series) for series in of_seeds)))
@@ -44,12 +42,11 @@ def band(of_seeds: Sequence[Series], at: Callable[[int], float]) -> Band | None:
 
 
 def over_rounds(founds: Sequence[Found], what: str, cluster: int | None = None) -> Band | None:
-    """Of one run. After round 0 one round is done."""
     return band([s for f in founds if (s := mean_series(f, what, cluster))], lambda r: r + 1)
 
 
 def over_bytes(founds: Sequence[Found], what: str, cluster: int | None = None) -> Band | None:
-    """Against the megabytes that all nodes together had sent; None: nothing was sent, or nobody counted."""
+    """By megabytes that all nodes together had sent; None: none, or not recorded."""
     sent = [{r: n * len(f.nodes) / 1e6 for r, n in mean_series(f, "bytes_sent").items()} for f in founds]
     if not any(any(series.values()) for series in sent):
         return None
@@ -57,7 +54,6 @@ def over_bytes(founds: Sequence[Found], what: str, cluster: int | None = None) -
 
 
 def same_cluster(found: Found) -> Series:
-    """Of what the nodes merged, the share that came from their own cluster; by round, in windows."""
     cluster = {n["id"]: n["cluster"] for n in found.nodes}
     width = max(1, -(-len(found.series) // WINDOWS))
     shares: dict[int, list[float]] = {}
@@ -70,24 +66,24 @@ def same_cluster(found: Found) -> Series:
 
 
 def clusters(found: Results) -> list[int]:
-    """Of all cells; one alone is none."""
+    """Of all cells; empty if there is only one cluster."""
     known = {n["cluster"] for f in found.found.values() for n in f.nodes if n["cluster"] is not None}
     return sorted(known) if len(known) > 1 else []
 
 
-# -- who got from whom -----------------------------------------------------------------------------------------
+# -- received models -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Models that a node (row) got from a node (column), the nodes sorted by cluster."""
+    """Models that a node (row) received from a node (column), sorted by cluster."""
 
     counts: tuple[tuple[int, ...], ...]
-    blocks: tuple[tuple[int | None, int], ...]  # the clusters in order, and how many nodes each has
+    blocks: tuple[tuple[int | None, int], ...]  # clusters in order with their sizes
 
 
 def exchange(found: Found, folder: ResultsDir, cell: Cell) -> Exchange | None:
-    """What they merged if they said so, what they took otherwise; None: nothing is known, or nothing was there."""
+    """Merged models if the nodes recorded them, accepted ones otherwise; None: there are none."""
     nodes = sorted(found.nodes, key=lambda n: (n["cluster"] is None, n["cluster"] or 0, n["id"]))
     place = {n["id"]: i for i, n in enumerate(nodes)}
     pairs = Counter(_merged(found)) or Counter(_taken(folder, cell))
@@ -107,34 +103,32 @@ def _merged(found: Found) -> Iterator[tuple[str, str]]:
 
 
 def _taken(folder: ResultsDir, cell: Cell) -> Iterator[tuple[str, str]]:
-    """From the messages, of which there are many: a line is read only when it is one of them."""
+    """Parses only matching lines, because journals are long."""
     with (folder.place(cell) / JOURNAL).open(encoding="utf-8") as lines:
         for line in lines:
             if '"event":"taken"' in line and '"call":"ask"' not in line:
                 row: dict[str, Any] = json.loads(line)
                 there = row["node"], row["from"]
-                yield there[::-1] if row["call"] == "fetch" else there  # who is asked for a model gives one
+                yield there[::-1] if row["call"] == "fetch" else there  # the receiver of a fetch sends the model
 
 
-# -- settlement ------------------------------------------------------------------------------------------------
+# -- heads ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How many nodes of a cluster were on each head, round by round."""
-
     rounds: tuple[int, ...]
     heads: Mapping[int, tuple[int, ...]]
 
 
 def choices(found: Found, cluster: int | None) -> Choices | None:
     members = {n["id"] for n in found.nodes if cluster is None or n["cluster"] == cluster}
-    told = {
+    counts = {
         round: Counter(row["head"] for node, row in rows.items() if node in members and "head" in row)
         for round, rows in sorted(found.series.items())
     }
-    told = {round: count for round, count in told.items() if count}
-    if not told:
+    counts = {round: count for round, count in counts.items() if count}
+    if not counts:
         return None
-    heads = sorted({head for count in told.values() for head in count})
-    return Choices(tuple(r + 1 for r in told), {h: tuple(count[h] for count in told.values()) for h in heads})
+    heads = sorted({head for count in counts.values() for head in count})
+    return Choices(tuple(r + 1 for r in counts), {h: tuple(count[h] for count in counts.values()) for h in heads})

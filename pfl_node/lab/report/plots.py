@@ -1,5 +1,4 @@
-"""The plots there are, by the names that specs use. What each shows is said here, once; how it is drawn is
-`drawing.py`'s business."""
+"""The titles and captions of the plots, by the names that specs use."""
 
 from __future__ import annotations
 
@@ -9,48 +8,48 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Plot:
     title: str
-    says: str  # one or two sentences under the title
+    caption: str
 
 
 PLOTS: dict[str, Plot] = {
     "accuracy": Plot(
         "Accuracy per cluster over rounds",
         "Mean accuracy of a cluster's nodes, each on the test data of its own cluster. A line is the mean over "
-        "the seeds, its band reaches from the lowest seed to the highest.",
+        "the seeds, its band the range from the lowest seed to the highest.",
     ),
     "accuracy_over_bytes": Plot(
         "Accuracy over bytes",
-        "The same accuracy against what all nodes together had sent by then. Runs whose nodes send nothing are "
-        "left out.",
+        "The same accuracy over the data that all nodes together had sent. Runs without communication are "
+        "omitted.",
     ),
     "who_from_whom": Plot(
-        "Who got from whom",
-        "How many models a node (row) got from a node (column) with the first seed, the nodes sorted by cluster; "
-        "white lines part the clusters. Bright blocks on the diagonal are nodes that learn within their own "
-        "cluster.",
+        "Models received",
+        "The models that a node (row) received from a node (column) with the first seed. Nodes are sorted by "
+        "cluster; white lines separate the clusters. Bright blocks on the diagonal show nodes that learn within "
+        "their own cluster.",
     ),
     "settlement": Plot(
-        "Which heads the nodes settle on",
-        "How many nodes of a cluster chose each head, round by round, with the first seed. A settled cluster has "
-        "one colour, and another one than the other clusters; a head has the same colour everywhere. Before the "
-        "heads part there is nothing to choose.",
+        "Choice of heads",
+        "The number of nodes of a cluster on each head by round, with the first seed. A head has the same colour "
+        "in all clusters. A settled cluster has one colour, different from those of other clusters. During the "
+        "warm-up there is one head.",
     ),
     "fairness": Plot(
         "Fairness",
-        "How differently the clusters are treated by their final models: demographic parity and equalized odds "
-        "are 0 when all are treated alike; fair accuracy rewards high and equal accuracies. A bar is the mean "
-        "over the seeds, a dot is one seed, a diamond the paper's figure.",
+        "Differences between clusters with their final models. Demographic parity and equalized odds are 0 if all "
+        "clusters are treated equally; fair accuracy rewards high and equal accuracies. A bar is the mean over "
+        "the seeds, a dot one seed, a diamond the paper's figure.",
     ),
     "precision_recall": Plot(
         "Precision and recall",
-        "Of the neighbours that nodes chose, the share of their own cluster (precision); of their own cluster, "
-        "the share that they chose (recall); a bar is the mean over the seeds, a dot is one seed, a diamond the "
-        "paper's figure. Over rounds: of the models that nodes merged, the share that came from their own "
-        "cluster; runs that do not tell what they merge are left out.",
+        "The share of a node's chosen neighbours that are in its own cluster (precision), and the share of its "
+        "cluster that it chose (recall). A bar is the mean over the seeds, a dot one seed, a diamond the paper's "
+        "figure. Over rounds: the share of merged models that came from the own cluster; runs that do not record "
+        "what they merge are omitted.",
     ),
     "sweep": Plot(
-        "Over the points of the sweep",
-        "Each measure at every point. A line is the mean over the seeds, its band reaches from the lowest seed to "
-        "the highest; hollow markers are the paper's figures.",
+        "Sweep",
+        "Each measure at every point. A line is the mean over the seeds, its band the range from the lowest seed "
+        "to the highest; hollow markers are the paper's figures.",
     ),
 }

@@ -1,4 +1,4 @@
-"""The table of an experiment: our figures beside the paper's, as rows, as Markdown and as plain values. Pure."""
+"""The table of an experiment with our figures and the paper's: as rows, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from pfl_node.lab.results import Estimate, Results
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One measure of one run."""
-
     metric: str
     ours: Estimate | None
     paper: float | None
-    seeds: int = 0  # those that are done
+    seeds: int = 0  # finished ones
 
     @property
     def difference(self) -> float | None:
@@ -27,14 +25,13 @@ class TableCell:
 
     @property
     def figure(self) -> str:
-        """Ours."""
         if self.ours is None and self.seeds and self.metric == "rounds_to_target":
             return "not reached"
         return phrases.spread(self.metric, self.ours, self.seeds)
 
     @property
     def beside(self) -> str:
-        """The paper's figure and the difference; empty where the paper has none."""
+        """The paper's figure and our difference from it; empty: the paper has none."""
         if self.paper is None:
             return ""
         places = phrases.digits(self.metric, self.paper)
@@ -47,8 +44,6 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row: a run at a point of the sweep."""
-
     run: str
     point: str
     entries: tuple[TableCell, ...]
@@ -66,7 +61,6 @@ def lines(found: Results, metrics: Sequence[str]) -> Iterator[TableRow]:
 
 
 def columns(experiment: Experiment) -> list[str]:
-    """The headings; the second is there when there is a sweep."""
     at = ["at"] if experiment.points != ("",) else []
     return ["run", *at, *(phrases.heading(metric) for metric in experiment.metrics)]
 
@@ -76,7 +70,6 @@ def texts(line: TableRow) -> list[str]:
 
 
 def missing(found: Results) -> list[Cell]:
-    """The cells that are not done."""
     return [cell for cell in found.experiment.cells if cell not in found.found]
 
 
@@ -84,7 +77,6 @@ def missing(found: Results) -> list[Cell]:
 
 
 def markdown(found: Results, facts: Mapping[str, str]) -> str:
-    """The table, what its figures are, which claims hold, and how it came about."""
     experiment = found.experiment
     rows = [columns(experiment), *(texts(line) for line in lines(found, experiment.metrics))]
     blocks = [
@@ -98,7 +90,9 @@ def markdown(found: Results, facts: Mapping[str, str]) -> str:
     if claims := [f"- **{phrases.judgement(v)}**: {phrases.verdict(v)}" for v in found.verdicts()]:
         blocks.append("\n".join(["Claims:", "", *claims]))
     if facts:
-        blocks.append("\n".join(["How it was made:", "", *(f"- {name}: {text}" for name, text in facts.items())]))
+        blocks.append(
+            "\n".join(["How it was produced:", "", *(f"- {name}: {text}" for name, text in facts.items())])
+        )
     return "\n\n".join(blocks) + "\n"
 
 
@@ -121,10 +115,10 @@ def markdown_table(rows: Sequence[Sequence[str]], words_first: int = 1) -> str:
 
 
 def as_dict(found: Results) -> dict[str, Any]:
-    """Everything that was estimated, in the measures' own units: accuracies between 0 and 1."""
+    """All estimates, in the units of the measures: accuracies are between 0 and 1."""
     experiment = found.experiment
-    asked = tuple(experiment.metrics)
-    others = [m for m in MEASURES if m not in asked]
+    requested = tuple(experiment.metrics)
+    others = [m for m in MEASURES if m not in requested]
     return {
         "name": experiment.name,
         "title": experiment.title,
@@ -132,8 +126,8 @@ def as_dict(found: Results) -> dict[str, Any]:
         "scale": experiment.scale,
         "backend": experiment.backend,
         "seeds": list(experiment.seeds),
-        "metrics": list(asked),
-        "rows": [_row(line, asked) for line in lines(found, [*asked, *others])],
+        "metrics": list(requested),
+        "rows": [_row(line, requested) for line in lines(found, [*requested, *others])],
         "claims": [
             {"metric": v.claim.metric, "higher": v.claim.higher, "lower": v.claim.lower, "by": v.claim.by}
             | {"point": v.point, "difference": v.difference, "holds": v.holds}
@@ -145,9 +139,9 @@ def as_dict(found: Results) -> dict[str, Any]:
     }
 
 
-def _row(line: TableRow, asked: Sequence[str]) -> dict[str, Any]:
-    """What was not asked for is there where it was found."""
-    known = [e for e in line.entries if e.metric in asked or e.ours is not None]
+def _row(line: TableRow, requested: Sequence[str]) -> dict[str, Any]:
+    """Other measures are included if they are known."""
+    known = [e for e in line.entries if e.metric in requested or e.ours is not None]
     return {"run": line.run, "point": line.point, **{e.metric: _entry(e) for e in known}}
 
 

@@ -1,4 +1,4 @@
-"""How a result came about, in words: command, scale, seeds, versions, machine, time."""
+"""How a result was produced: command, scale, seeds, versions, machine, time."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ def facts(record: Result) -> Iterator[tuple[str, str]]:
     yield "Versions", _each(map(_versions, made))
     yield "Machine", _each(map(_machine, made))
     wall, spent = (phrases.duration(record.seconds(what)) for what in ("wall", "cpu"))
-    yield "Time", f"{wall} of wall time, {spent} of CPU time, all runs added up"
+    yield "Time", f"{wall} of wall time, {spent} of CPU time, sum of all runs"
 
 
 def _each(texts: Iterable[str]) -> str:
-    """Once where all runs have the same; otherwise how many have which."""
     counted = Counter(texts)
     if len(counted) == 1:
         return next(iter(counted))
@@ -49,7 +48,7 @@ def _when(text: str) -> str:
 def _commit(commit: str | None) -> str:
     if not commit:
         return "unknown"
-    return f"{commit[:-1]} with changes that are not committed" if commit.endswith("+") else commit
+    return f"{commit[:-1]} with uncommitted changes" if commit.endswith("+") else commit
 
 
 def _versions(made: Mapping[str, Any]) -> str:

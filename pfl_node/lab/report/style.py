@@ -1,7 +1,7 @@
-"""How plots look: sizes, colours, where legends go. The only file that loads matplotlib, and only when asked to.
+"""The style of the plots, and their output. The only module that loads matplotlib, on first use.
 
-A run has the same colour, marker and dash in every plot. The colours are Okabe and Ito's, which colour-blind
-people can tell apart; markers and dashes say the same again.
+A run has the same colour, marker and dash in every plot. The colours are those of Okabe and Ito, which
+colour-blind readers can distinguish; markers and dashes are redundant with them.
 """
 
 from __future__ import annotations
@@ -21,24 +21,16 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-COLUMN, HEIGHT = 3.5, 2.7  # inches: one column of a paper, and a phone held upright
-LETTER = 0.055  # inches, the width of one in a label
+COLUMN, HEIGHT = 3.5, 2.7  # inches: one column of a paper, or the width of a phone
+LETTER = 0.055  # inches, the width of a letter in a label
 DPI = 220
 INK, FAINT, GRID, BACK = "#1f2328", "#59636e", "#d9dee3", "#fffffe"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6b6b6b")
-DARK = (
-    "#4aa8e8",
-    "#ff8a3d",
-    "#2fc99b",
-    "#e09ac2",
-    "#f0b73f",
-    "#8fd0f5",
-    "#b493d6",
-    "#a8adb3",
-)  # the same, on black
+# The same for dark mode.
+DARK = ("#4aa8e8", "#ff8a3d", "#2fc99b", "#e09ac2", "#f0b73f", "#8fd0f5", "#b493d6", "#a8adb3")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 DASHES = ("-", "--", ":")
-LINK = r'(?<=href="|..url\()#([\w-]+)'  # to a part of the same SVG
+LINK = r'(?<=href="|..url\()#([\w-]+)'  # a reference within the SVG
 THEME = {INK: "var(--ink)", FAINT: "var(--faint)", GRID: "var(--line)", BACK: "none"} | {
     colour: f"var(--c{i})" for i, colour in enumerate(COLOURS)
 }
@@ -69,15 +61,13 @@ RC: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), FAINT),
     "hatch.linewidth": 0.6,
-    "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's own font
+    "svg.fonttype": "none",  # keep text as text: small and searchable
     "svg.hashsalt": "pfl-node",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Of one run, in all plots."""
-
     colour: str
     marker: str
     dash: str
@@ -92,15 +82,12 @@ def looks(runs: Sequence[str]) -> dict[str, Look]:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One drawing, with the name of its files and what it is."""
-
     name: str
     title: str
     figure: Figure
 
 
-def is_there() -> bool:
-    """Can anything be drawn here?"""
+def is_available() -> bool:
     return find_spec("matplotlib") is not None
 
 
@@ -117,13 +104,12 @@ def canvas(title: str, height: float = HEIGHT, width: float = COLUMN) -> tuple[F
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(fill(title, 46), x=0.012, ha="left")  # a long one gets a second line
+    figure.suptitle(fill(title, 46), x=0.012, ha="left")  # wrapped
     return figure, figure.add_subplot()
 
 
 def legend_below(figure: Figure, axes: Axes, note: str = "") -> None:
-    """Outside of the data, in as many columns as the words allow, under a note that says what a line or bar is.
-    More rows make the figure higher."""
+    """Below the axes, in as many columns as fit, with a note as its title. The figure grows with the rows."""
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         columns = max(1, min(len(labels), int(COLUMN / (LETTER * max(map(len, labels)) + 0.5))))
@@ -138,7 +124,6 @@ def legend_below(figure: Figure, axes: Axes, note: str = "") -> None:
 
 
 def name_ticks(axis: Axis, names: Sequence[str], at: Sequence[float] | None = None) -> None:
-    """Words below an axis; such as would run into each other are turned."""
     places = list(range(len(names)) if at is None else at)
     room = COLUMN * 0.8 / max(1, len(names))
     if max(LETTER * len(name) for name in names) + 0.06 < room:
@@ -148,7 +133,6 @@ def name_ticks(axis: Axis, names: Sequence[str], at: Sequence[float] | None = No
 
 
 def whole_numbers(axis: Axis) -> None:
-    """Nobody is in round 2.5."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
@@ -161,14 +145,14 @@ def png(panel: Panel) -> bytes:
 
 
 def svg(panel: Panel) -> str:
-    """The same text for the same results: no date, no chance."""
+    """Deterministic: without a date and with fixed ids."""
     held = io.StringIO()
     panel.figure.savefig(held, format="svg", metadata={"Title": panel.title, "Date": None})
     return "\n".join(line.rstrip() for line in held.getvalue().splitlines()) + "\n"
 
 
 def inline(text: str, name: str, title: str) -> str:
-    """An SVG as part of a page: its colours are the page's, its ids its own."""
+    """Prepares an SVG for a page: with the page's colours and unique ids."""
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)
     used = set(re.findall(LINK, body))
     body = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", body)

@@ -31,8 +31,6 @@ LEAVING = 40.0  # seconds; a worker without a parent ends after 20
 
 @dataclass(frozen=True, slots=True)
 class NodeMark:
-    """One node in a state of the swarm."""
-
     round: int = 0  # the next one
     rows: int = 0  # bytes of its event file at that time
     details: Mapping[str, Any] | None = None  # its counters and its last records

@@ -1,4 +1,4 @@
-"""What every policy must hold, in the table or out of it: `check(Mine)`. Needs no torch; takes a few seconds."""
+"""The contract that every policy must keep, built-in or not: `check(Mine)`. Needs no torch; takes seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from pfl_node import plugin
+from pfl_node.plugin import explain
 from pfl_node.policies.base import Policy
 from pfl_node.testing.contract import source_rules, state_rules, swarm_rules
 from pfl_node.testing.contract.harness import Broken, PolicyUnderTest
@@ -20,7 +20,6 @@ __all__ = [
     "alternatives",
     "check",
     "findings",
-    "in_a_line",
     "small",
 ]
 
@@ -31,13 +30,13 @@ def _named(*rules: Rule) -> dict[str, Rule]:
     return {rule.__name__.replace("_", " "): rule for rule in rules}
 
 
-# Those that take next to no time; enough for the other things that a knob can be told.
+# The fast rules; they are enough for the alternative values of knobs.
 QUICK: dict[str, Rule] = {
     **_named(source_rules.it_asks_and_does_nothing_itself),
     **{f"works in a swarm of {n}": partial(swarm_rules.works_in_a_swarm_of, nodes=n) for n in (1, 2, 3)},
     **{
-        f"answers may be anything: {m}": partial(state_rules.answers_may_be_anything, mood=m)
-        for m in state_rules.MOODS
+        f"answers may be anything: {m}": partial(state_rules.answers_may_be_anything, environment=m)
+        for m in state_rules.ENVIRONMENTS
     },
     **_named(
         state_rules.the_state_survives_a_checkpoint,
@@ -66,24 +65,20 @@ RULES: dict[str, Rule] = {
 
 
 def check(policy: type[Policy], **knobs: Any) -> None:
-    """Raises Broken with a line for each rule that the policy breaks. Knobs that are not given are made small."""
+    """Raises Broken with a line for each broken rule. Knobs that are not given get small values."""
     broken = {rule: error for rule, error in findings(policy, **knobs) if error}
     if broken:
-        lines = (f"  {rule}: {in_a_line(error)}" for rule, error in broken.items())
+        lines = (f"  {rule}: {explain(error).line}" for rule, error in broken.items())
         raise Broken("\n".join((f"{policy.__name__} does not keep the contract", *lines)))
 
 
 def findings(policy: type[Policy], **knobs: Any) -> Iterator[tuple[str, Exception | None]]:
-    """Each rule with what is wrong, one after the other."""
+    """Each rule with the error that shows its violation, or None."""
     subject = PolicyUnderTest(policy, **knobs)
     for name, rule in RULES.items():
         try:
             rule(subject)
-        except Exception as error:  # whatever the policy raised is a rule broken
+        except Exception as error:  # an exception in the policy breaks the rule too
             yield name, error
         else:
             yield name, None
-
-
-def in_a_line(error: Exception) -> str:
-    return str(error) if isinstance(error, Broken) else f"{plugin.in_a_line(error)}{plugin.line_of(error)}"

@@ -1,4 +1,4 @@
-"""A policy under trial: swarms of toy learners that follow it, and what they wrote down. Knows no rule."""
+"""A policy under test: runs it in simulated swarms of toy learners."""
 
 from __future__ import annotations
 
@@ -26,20 +26,18 @@ from pfl_node.testing.contract.toy_learner import LAYOUT, two_clusters
 from pfl_node.types import PeerId
 
 ROUNDS = 8
-SWARM = 6  # nodes where something goes wrong
-STOPPED = "stopped"  # the event of a policy that ends before its last round because it has learnt enough
-HINT = "it keeps too little, or does again what it had done"  # to one who is not the same after a restart
-COSTS = Costs(batch=0.5)  # a round takes a second or more, so that faults hit in the middle of it
+SWARM = 6  # nodes of a swarm with faults
+STOPPED = "stopped"  # the event of early stopping
+HINT = "it keeps too little state, or repeats work after a restart"
+COSTS = Costs(batch=0.5)  # a round takes a second or more, so that faults occur in the middle of one
 
 
 class Broken(PflError):
-    """The policy does not keep the contract."""
+    """The policy breaks the contract."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A swarm after its run."""
-
     nodes: Mapping[PeerId, SimNode]
     refused: Mapping[str, int]
     journal: bytes
@@ -52,26 +50,17 @@ class Ran:
         return [r for r in self.rows if r["event"] == event and node in (None, r["node"])]
 
     def rounds(self, node: PeerId) -> list[int]:
-        """Those that the node reported."""
         return [r["round"] for r in self.of("round", node)]
 
 
 class PolicyUnderTest:
-    """A policy with its knobs, which are small ones where nothing else is said."""
-
     def __init__(self, policy: type[Policy], **knobs: Any) -> None:
         self.policy = policy
         self.options = {**small(policy), **knobs}
         self.cfg = configure(policy, self.options)
 
-    def run(
-        self,
-        nodes: int = SWARM,
-        faults: Sequence[Fault] = (),
-        *,
-        seed: int = 0,
-    ) -> Ran:
-        """A swarm, to its end. Every Report is a checkpoint, and what restarts comes from the disk."""
+    def run(self, nodes: int = SWARM, faults: Sequence[Fault] = (), *, seed: int = 0) -> Ran:
+        """Every Report writes a checkpoint, and a restarted node is restored from a file."""
         settings = Settings(
             rounds=ROUNDS,
             seed=seed,
@@ -93,7 +82,6 @@ class PolicyUnderTest:
             return Ran(swarm.world.nodes, swarm.refused(), path.read_bytes())
 
     def like(self, policy: type[Policy]) -> PolicyUnderTest:
-        """The same knobs for a relative."""
         return PolicyUnderTest(policy, **self.options)
 
     @cached_property
@@ -102,15 +90,14 @@ class PolicyUnderTest:
 
     @cached_property
     def midway(self) -> float:
-        """When half of the rounds of a swarm in which nothing goes wrong are done."""
+        """When half of the rounds are done in a swarm without faults."""
         times = [row["time"] for row in self.undisturbed.of("round")]
         if not times:
-            raise Broken("no round was reported, also where nothing goes wrong")
+            raise Broken("no round was reported, even without faults")
         return float(times[len(times) // 2])
 
     @cached_property
     def end(self) -> float:
-        """When such a swarm is done."""
         return float(self.undisturbed.rows[-1]["time"])
 
 
@@ -118,7 +105,7 @@ IDS = node_ids(SWARM)
 
 
 def from_disk(policy: type[Policy]) -> type[Policy]:
-    """The same policy, but what it is restored from was a real checkpoint file meanwhile."""
+    """A subclass whose state passes through a checkpoint file before it is restored."""
 
     def restore(self: Policy, state: Mapping[str, Any]) -> None:
         policy.restore(self, through_disk(state))

@@ -1,5 +1,5 @@
-"""Answers a policy by hand, as badly as the border allows: nobody there, nobody answering, others every time,
-answers that are valid and mean nothing. No clock, no network; chance is handed in."""
+"""A driver that gives a policy the worst answers that steps allow: no peers, silent or changing peers, valid but
+meaningless values."""
 
 from __future__ import annotations
 
@@ -12,33 +12,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pfl_node import aggregate, predictions
+from pfl_node import aggregate, predictions, steps
 from pfl_node.model import Layout, Model
 from pfl_node.policies.base import Policy
 from pfl_node.settings import AggregateSettings
 from pfl_node.sim.event_journal import exact
-from pfl_node.steps import (
-    Ask,
-    Average,
-    Distill,
-    Fetch,
-    Flow,
-    Fresh,
-    Gather,
-    Linger,
-    Peers,
-    Predict,
-    Publish,
-    Receive,
-    Record,
-    Report,
-    Score,
-    Send,
-    Sleep,
-    Step,
-    Train,
-    advance,
-)
+from pfl_node.steps import Flow, Publish, Record, Report, Step, advance
 from pfl_node.testing.contract.harness import ROUNDS, STOPPED, Broken
 from pfl_node.testing.contract.toy_learner import AUXILIARY, LAYOUT, ToyLearner
 from pfl_node.types import Eval, Offer, Part, PeerId
@@ -46,7 +25,7 @@ from pfl_node.types import Eval, Offer, Part, PeerId
 T = TypeVar("T")
 ME = PeerId("me")
 CROWD = tuple(PeerId(f"p{i:02}") for i in range(30))
-STEPS = 20_000  # after which a policy is taken to go round in circles
+STEPS = 20_000  # after which a policy is considered to be in an endless loop
 RULES = tuple(AggregateSettings(rule=rule) for rule in ("mean", "median", "multi_krum", "clipping"))
 NUMBERS = (0.0, 0.5, 0.5, 1.0, -1e6, 1e6)
 TAGS, SIZES = (0, 0, 1, 7, 2**32 - 1), (0, 1, 10, 2**63)
@@ -54,24 +33,26 @@ LOSSES, ACCURACIES = (nan, inf, 0.0, -1.0, 0.5, 1e30), (nan, 0.0, 0.5, 1.0)
 
 
 class Hostile:
-    """`there`: how likely a peer is in an answer of Peers; `answers`: how likely it answers anything else."""
+    """`present`: the probability that Peers lists a peer; `answers`: that it answers any other step."""
 
-    def __init__(self, policy: Policy, rng: Random, *, there: float, answers: float) -> None:
+    def __init__(self, policy: Policy, rng: Random, *, present: float, answers: float) -> None:
         self.policy = policy
         self.rng = rng
-        self.there = there
+        self.present = present
         self.answers = answers
-        self.calm_after: int | None = None  # from this round on everybody is there, nobody answers, chance is over
+        self.silent_after: int | None = (
+            None  # after this round all peers are present, none answers, nothing is random
+        )
         self.learner = ToyLearner(point=1.0, cluster=0)
         self.reports: list[Report] = []
         self.snapshots: list[dict[str, Any]] = []
-        self.stopped = False  # early, as its journal says
+        self.stopped = False  # early
         self._now = 0.0
-        self._calm = False
-        self._seen: list[tuple[Model, bytes]] = []  # every model that the policy had in its hands, as it was then
+        self._silent = False
+        self._seen: list[tuple[Model, bytes]] = []  # every model of a step or answer, with its original bytes
 
     def run(self) -> None:
-        """`main` to its end, and handlers beside it at any moment."""
+        """Run `main` to its end, interleaved with handlers at random."""
         flows: dict[str, tuple[Flow, Any]] = {"main": (self.policy.main(), None)}
         for _ in range(STEPS):
             if self.policy.pushes() and "handler" not in flows and self.rng.random() < 0.5:
@@ -85,63 +66,62 @@ class Hostile:
                 for other, _ in flows.values():
                     other.close()
                 return
-        raise Broken(f"no end after {STEPS} steps, in round {self.policy.round}")
+        raise Broken(f"it has not ended after {STEPS} steps, in round {self.policy.round}")
 
     @property
     def reported(self) -> list[int]:
         return [report.round for report in self.reports]
 
     def check(self) -> None:
-        """After the run."""
         if self.policy.more or any(b <= a for a, b in pairwise(self.reported)):
             raise Broken(f"it ended in round {self.policy.round} of {ROUNDS} and reported {self.reported}")
         if not self.policy.model.is_finite():
-            raise Broken("its model is not finite in the end")
+            raise Broken("its final model is not finite")
         if any(model.vector.tobytes() != was for model, was in self._seen):
-            raise Broken("it changed the numbers of a model, which may be somebody else's too")
+            raise Broken("it modified the vector of a model, which other nodes may share")
 
     def _handler(self) -> Flow:
-        silence = self.policy.quiet_after is not None and self.rng.random() < 0.5
-        if silence or not (came := self._offers([self.rng.choice(CROWD)], self._parts(), None)):
+        quiet = self.policy.quiet_after is not None and self.rng.random() < 0.5
+        if quiet or not (came := self._offers([self.rng.choice(CROWD)], self._parts(), None)):
             return self.policy.on_quiet()
         return self.policy.on_model(came[0])
 
-    def fall_silent(self) -> None:
-        self.there, self.answers, self._calm = 1.0, 0.0, True
+    def silence(self) -> None:
+        self.present, self.answers, self._silent = 1.0, 0.0, True
 
     # -- answers -------------------------------------------------------------------------------------------
 
     def answer(self, step: Step[Any]) -> Any:
-        for model in _models_in(step):
-            self._see(model)
-        found = self._tell(step)
-        for model in _models_in(found):
-            self._see(model)
+        found = self._answer(step)
+        for model in (*_models_in(step), *_models_in(found)):
+            self._seen.append((model, model.vector.tobytes()))
         return found
 
-    def _tell(self, step: Step[Any]) -> Any:
+    def _answer(self, step: Step[Any]) -> Any:
         match step:
-            case Sleep(seconds):
+            case steps.Sleep(seconds):
                 if not (isfinite(seconds) and seconds >= 0):
                     raise Broken(f"it slept for {seconds} s")
                 self._now += seconds
                 return self._now
-            case Peers():
-                return tuple(self._some(CROWD, self.there))
-            case Send():
+            case steps.Peers():
+                return tuple(self._some(CROWD, self.present))
+            case steps.Send():
                 if step.model.layout.part not in self.policy.takes:
-                    raise Broken(f"it sent {step.model.layout.part}, but takes {self.policy.takes}: all refuse it")
+                    raise Broken(
+                        f"it sent {step.model.layout.part}, but takes {self.policy.takes}: every peer refuses it"
+                    )
                 return tuple(self._some(step.to))
-            case Gather():
+            case steps.Gather():
                 strangers = self._some(CROWD, 0.1) if step.others else []
                 return self._offers([*step.peers, *strangers], self._parts(), step.round)
-            case Receive():
+            case steps.Receive():
                 return self._offers(self._some(CROWD)[: step.n], self._parts(), None)
-            case Fetch():
+            case steps.Fetch():
                 return self._offers(step.peers, (step.part,), self.rng.randrange(ROUNDS))
-            case Ask():
+            case steps.Ask():
                 return {p: self._eval() for p in self._some(step.peers)}
-            case Linger():
+            case steps.Linger():
                 return step.seconds is None or self.rng.random() < 0.2
             case Record() | Publish() | Report():
                 return self._note(step)
@@ -150,22 +130,22 @@ class Hostile:
     def _learn(self, step: Step[Any]) -> Any:
         learner, seed = self.learner, self.rng.randrange(1 << 30)
         match step:
-            case Fresh():
+            case steps.Fresh():
                 return learner.fresh(step.seed, step.part)
-            case Train():  # one that diverged is thrown away
+            case steps.Train():  # a diverged training returns the model unchanged
                 return step.model if self._rarely() else learner.train(step.model, seed=seed)
-            case Score() if self._calm:
+            case steps.Score() if self._silent:
                 return learner.score(step.models)
-            case Score():
+            case steps.Score():
                 return tuple(self._eval() for _ in step.models)
-            case Average():
-                rule = RULES[0] if self._calm else self.rng.choice(RULES)
+            case steps.Average():
+                rule = RULES[0] if self._silent else self.rng.choice(RULES)
                 return aggregate.combine(rule, step.mine, step.others, step.weights, step.own)
-            case Predict():
+            case steps.Predict():
                 return learner.predict(step.model, seed=seed, **step.options)
-            case Distill():
+            case steps.Distill():
                 return learner.distill(step.model, teacher=step.teacher, seed=seed)
-        raise Broken(f"it asked for {step!r}, which nobody knows")
+        raise Broken(f"it awaited {step!r}, an unknown step")
 
     def _note(self, step: Record | Publish | Report) -> None:
         if not isinstance(step, Publish):
@@ -175,21 +155,21 @@ class Hostile:
         if isinstance(step, Report):
             if step.round != self.policy.round:
                 raise Broken(
-                    f"in round {self.policy.round} it reported round {step.round}: a restart would go wrong"
+                    f"in round {self.policy.round} it reported round {step.round}: a restart would resume wrongly"
                 )
             self.reports.append(step)
             self.snapshots.append(self.policy.snapshot())
-            if step.round == self.calm_after:
-                self.fall_silent()
+            if step.round == self.silent_after:
+                self.silence()
 
-    # -- chance --------------------------------------------------------------------------------------------
+    # -- random values --------------------------------------------------------------------------------------------
 
     def _some(self, peers: Iterable[PeerId], share: float | None = None) -> list[PeerId]:
         share = self.answers if share is None else share
         return [p for p in dict.fromkeys(peers) if self.rng.random() < share]
 
     def _rarely(self) -> bool:
-        return not self._calm and self.rng.random() < 0.2
+        return not self._silent and self.rng.random() < 0.2
 
     def _eval(self) -> Eval:
         return Eval(self.rng.choice(LOSSES), self.rng.choice(ACCURACIES), self.rng.choice(SIZES))
@@ -201,7 +181,7 @@ class Hostile:
         return tuple(self._offer(p, self.rng.choice(parts), round) for p in self._some(peers) if parts)
 
     def _offer(self, sender: PeerId, part: Part, round: int | None) -> Offer:
-        model = self._said() if part == "predictions" else self._numbers(LAYOUT.of(part))
+        model = self._predictions() if part == "predictions" else self._numbers(LAYOUT.of(part))
         notes = {str(self.rng.choice(CROWD)): self.rng.choice((0.0, -1e300, 1.0, 1e300)) for _ in range(3)}
         tag, samples = self.rng.choice(TAGS), self.rng.choice(SIZES)
         return Offer(sender, model, round, tag, samples, notes)
@@ -209,8 +189,8 @@ class Hostile:
     def _numbers(self, layout: Layout) -> Model:
         return Model(layout, np.array([self.rng.choice(NUMBERS) for _ in range(layout.size)], np.float32))
 
-    def _said(self) -> Model:
-        """Predictions: no probabilities, or such that everybody is sure and all or nothing is strange."""
+    def _predictions(self) -> Model:
+        """Either no probabilities, or certain ones with extreme novelties and counts."""
         layout = self.learner.predictions
         if self.rng.random() < 0.5:
             return self._numbers(layout)
@@ -219,12 +199,8 @@ class Hostile:
         strange, counts = self.rng.choice((0.0, 1e-30, 1e30)), self.rng.choice((0, 1, 1e9))
         return predictions.pack(layout, outputs, np.full(n, strange), np.full(2, counts))
 
-    def _see(self, model: Model) -> None:
-        self._seen.append((model, model.vector.tobytes()))
-
 
 def _models_in(value: Any) -> list[Model]:
-    """Those of a step or an answer, as far as they lie open."""
     match value:
         case Model():
             return [value]

@@ -1,5 +1,4 @@
-"""The knobs of a policy made small, so that a few nodes do in a few rounds what the papers do in hundreds. Reads
-the policy's Config; knows no policy by name."""
+"""Small knobs for any policy, so that a few nodes do in a few rounds what the papers do in hundreds."""
 
 from __future__ import annotations
 
@@ -11,26 +10,25 @@ from pydantic.fields import FieldInfo
 
 from pfl_node.policies.base import Policy
 
-LARGE = 2  # a whole number above this is made smaller
-HASTE = 10.0  # by this seconds are made shorter, where time is real
+LARGE = 2  # larger integers are reduced
+SPEEDUP = 10.0  # of times in seconds
 
 
 def small(policy: type[Policy], *, real_time: bool = False) -> dict[str, Any]:
-    """Large whole numbers become about their logarithm, which keeps their order. In real time what is described as
-    seconds is shorter, too."""
+    """Replaces large integers by about their logarithm, which keeps their order. `real_time` shortens knobs whose
+    description mentions seconds."""
     found: dict[str, Any] = {}
     for name, field in policy.Config.model_fields.items():
         default = field.default
         if type(default) is int and default > LARGE:
             found[name] = max(LARGE, 1 + floor(log(default)), _least(field))
         elif real_time and type(default) is float and "second" in (field.description or ""):
-            found[name] = default / HASTE
+            found[name] = default / SPEEDUP
     return found
 
 
 def alternatives(policy: type[Policy]) -> Iterator[dict[str, Any]]:
-    """Everything else that one knob can be told: the other words and truths, a number where there is none, zero
-    where that is allowed."""
+    """Each knob with its other values: the other literals, a number instead of None, zero where it is allowed."""
     for name, field in policy.Config.model_fields.items():
         for value in _others(field):
             yield {name: value}
@@ -50,5 +48,5 @@ def _others(field: FieldInfo) -> list[Any]:
 
 
 def _least(field: FieldInfo) -> float:
-    """The lowest value that is allowed, as far as the field itself says so; below 0: there is none."""
+    """The lower bound in the field's metadata; -1: none."""
     return next((rule.ge for rule in field.metadata if hasattr(rule, "ge")), -1)

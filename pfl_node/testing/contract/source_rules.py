@@ -1,4 +1,4 @@
-"""What a policy's file may use: it asks its node and does nothing itself. Reads the text; runs nothing."""
+"""Checks the source of a policy: it must not act by itself, only through steps."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from types import ModuleType
 from pfl_node.policies.base import Policy
 from pfl_node.testing.contract.harness import Broken, PolicyUnderTest
 
-DOES = {"torch", "tensorflow", "jax", "grpc", "asyncio", "time", "socket", "threading", "multiprocessing",
+FORBIDDEN = {"torch", "tensorflow", "jax", "grpc", "asyncio", "time", "socket", "threading", "multiprocessing",
         "subprocess", "requests", "httpx", "secrets", "uuid", "pickle"}  # fmt: skip
-CHANCE = {"random", "numpy.random", "np.random"}  # everybody's, and nobody seeds it for a policy
-OWN = {"Random", "Generator", "default_rng"}  # what makes chance of one's own, or names its type
+GLOBAL_RNG = {"random", "numpy.random", "np.random"}  # shared by the process and not seeded for a policy
+ALLOWED = {"Random", "Generator", "default_rng"}  # own generators and their types
 
 
 def it_asks_and_does_nothing_itself(subject: PolicyUnderTest) -> None:
-    """Its file and those of the classes it inherits from import nothing that acts, and use no chance but `rng`."""
+    """Its module and those of its base classes import no I/O, and use no randomness but `rng`."""
     for module in modules_of(subject.policy):
         try:
             tree = ast.parse(inspect.getsource(module))
-        except (OSError, TypeError):  # typed at a prompt
+        except (OSError, TypeError):  # defined at a prompt
             continue
-        if wrong := sorted({name for name in _imported(tree) if name.partition(".")[0] in DOES}):
-            raise Broken(f"{_file(module)} imports {', '.join(wrong)}: a policy asks its node instead")
-        if wrong := sorted(set(_chances(tree))):
-            raise Broken(f"{_file(module)} uses {', '.join(wrong)}: a policy's chance is self.rng")
+        if wrong := sorted({name for name in _imported(tree) if name.partition(".")[0] in FORBIDDEN}):
+            raise Broken(f"{_file(module)} imports {', '.join(wrong)}: a policy acts through steps only")
+        if wrong := sorted(set(_global_rng(tree))):
+            raise Broken(f"{_file(module)} uses {', '.join(wrong)}: a policy draws from self.rng only")
 
 
 def modules_of(policy: type[Policy]) -> list[ModuleType]:
@@ -48,9 +48,9 @@ def _imported(tree: ast.AST) -> Iterator[str]:
             yield node.module or ""
 
 
-def _chances(tree: ast.AST) -> Iterator[str]:
+def _global_rng(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in CHANCE and node.attr not in OWN:
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in GLOBAL_RNG and node.attr not in ALLOWED:
             yield ast.unparse(node)
-        elif isinstance(node, ast.ImportFrom) and node.module in CHANCE:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name not in OWN)
+        elif isinstance(node, ast.ImportFrom) and node.module in GLOBAL_RNG:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name not in ALLOWED)

@@ -1,4 +1,4 @@
-"""What must hold however a policy is answered, and what a checkpoint must bring back. Knows no simulator."""
+"""Rules about answers and state: whatever the answers, and across checkpoints."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ from pfl_node.testing.contract.hostile import ME, Hostile
 from pfl_node.testing.contract.toy_learner import ToyLearner
 
 TRIES = range(3)  # seeds
-MOODS = {"nobody": (0.0, 0.0), "silent": (0.3, 0.0), "some": (0.4, 0.5), "others": (0.2, 1.0), "all": (1.0, 1.0)}
+ENVIRONMENTS = {
+    "nobody": (0.0, 0.0),
+    "silent": (0.3, 0.0),
+    "some": (0.4, 0.5),
+    "others": (0.2, 1.0),
+    "all": (1.0, 1.0),
+}
 
 
 def policy_of(subject: PolicyUnderTest, seed: int) -> Policy:
-    """A new one, outside any swarm."""
     return subject.policy(
         me=ME,
         cfg=subject.cfg,
@@ -33,24 +38,24 @@ def policy_of(subject: PolicyUnderTest, seed: int) -> Policy:
     )
 
 
-def played(
+def play(
     subject: PolicyUnderTest,
-    mood: str,
+    environment: str,
     seed: int,
     state: Mapping[str, Any] | None = None,
     *,
-    calm_after: int | None = None,
+    silent_after: int | None = None,
 ) -> Hostile:
-    """A whole run by hand, from the beginning or from a snapshot."""
+    """Run the policy with a hostile driver, from the beginning or from a snapshot."""
     policy = policy_of(subject, seed)
     if state:
         policy.restore(state)
-    there, answers = MOODS[mood]
-    hostile = Hostile(policy, Random(f"{mood}/{seed}"), there=there, answers=answers)
-    if calm_after is not None:
-        hostile.calm_after = calm_after
-        if policy.round > calm_after:
-            hostile.fall_silent()
+    present, answers = ENVIRONMENTS[environment]
+    hostile = Hostile(policy, Random(f"{environment}/{seed}"), present=present, answers=answers)
+    if silent_after is not None:
+        hostile.silent_after = silent_after
+        if policy.round > silent_after:
+            hostile.silence()
     hostile.run()
     hostile.check()
     return hostile
@@ -59,28 +64,28 @@ def played(
 # -- rules -----------------------------------------------------------------------------------------------------
 
 
-def answers_may_be_anything(subject: PolicyUnderTest, mood: str) -> None:
+def answers_may_be_anything(subject: PolicyUnderTest, environment: str) -> None:
     for seed in TRIES:
-        hostile = played(subject, mood, seed)
+        hostile = play(subject, environment, seed)
         if set(range(ROUNDS)) - set(hostile.reported) and not hostile.stopped:
             raise Broken(f"of {ROUNDS} rounds it reported {hostile.reported}")
 
 
 def the_state_survives_a_checkpoint(subject: PolicyUnderTest) -> None:
-    """Every snapshot comes back from the disk as it was, and so does a policy that is restored from it."""
+    """A checkpoint reproduces every snapshot, and a policy restored from it has the same state."""
     for seed in TRIES:
-        snapshots = played(subject, "some", seed).snapshots
+        snapshots = play(subject, "some", seed).snapshots
         for snapshot, found in zip(snapshots, all_through_disk(snapshots), strict=True):
             if difference := differs(snapshot, found):
-                raise Broken(f"what it keeps comes back from a checkpoint as something else: {difference}")
+                raise Broken(f"a checkpoint changes its state: {difference}")
             restored = policy_of(subject, seed + 1)
             restored.restore(found)
             if difference := differs(snapshot | {"round": snapshot["round"] + 1}, restored.snapshot()):
-                raise Broken(f"restored from a checkpoint it is not what it was: {difference}")
+                raise Broken(f"its state differs after a restore: {difference}")
 
 
 def a_snapshot_does_not_change_afterwards(subject: PolicyUnderTest) -> None:
-    class Watched(subject.policy):  # type: ignore[name-defined, misc]
+    class Recording(subject.policy):  # type: ignore[name-defined, misc]
         def snapshot(self) -> dict[str, Any]:
             found: dict[str, Any] = super().snapshot()
             taken.append((found, text(found)))
@@ -88,49 +93,49 @@ def a_snapshot_does_not_change_afterwards(subject: PolicyUnderTest) -> None:
 
     for seed in TRIES:
         taken: list[tuple[dict[str, Any], str]] = []
-        played(subject.like(Watched), "some", seed)
+        play(subject.like(Recording), "some", seed)
         for found, was in taken:
             if text(found) != was:
-                raise Broken(f"the snapshot of round {found['round']} changed when the policy went on")
+                raise Broken(f"the snapshot of round {found['round']} changed after it was taken")
 
 
 def a_restored_policy_goes_on(subject: PolicyUnderTest) -> None:
-    """From each of its snapshots, among the same and among other peers."""
-    for snapshot in all_through_disk(played(subject, "some", 0).snapshots):
-        for mood in ("nobody", "some"):
-            played(subject, mood, 0, snapshot)
+    """From each of its snapshots, with and without peers."""
+    for snapshot in all_through_disk(play(subject, "some", 0).snapshots):
+        for environment in ("nobody", "some"):
+            play(subject, environment, 0, snapshot)
 
 
 def a_restored_policy_does_what_it_would_have_done(subject: PolicyUnderTest) -> None:
-    """The peers fall silent after the checkpoint, so that only its own state decides. Not for handlers: what they
-    do depends on when they are called."""
+    """Peers are silent after the checkpoint, so that only the state matters. Skips policies with handlers, whose
+    behaviour depends on when they are called."""
     if subject.policy.pushes():
         return
-    wholes = [played(subject, "some", 0, calm_after=round) for round in range(ROUNDS - 1)]
-    wholes = [whole for whole in wholes if whole.calm_after in whole.reported]  # one may have stopped before
-    places = [whole.reported.index(round) for round, whole in enumerate(wholes)]
-    states = all_through_disk([whole.snapshots[place] for whole, place in zip(wholes, places, strict=True)])
-    for round, (whole, place, state) in enumerate(zip(wholes, places, states, strict=True)):
-        again = played(subject, "some", 0, state, calm_after=round)
-        if [_told(r) for r in again.reports] != [_told(r) for r in whole.reports[place + 1 :]]:
-            raise Broken(f"restored after round {round} it goes on otherwise than it would have: {HINT}")
+    wholes = [play(subject, "some", 0, silent_after=round) for round in range(ROUNDS - 1)]
+    wholes = [whole for whole in wholes if whole.silent_after in whole.reported]  # it may have stopped early
+    indices = [whole.reported.index(round) for round, whole in enumerate(wholes)]
+    states = all_through_disk([whole.snapshots[i] for whole, i in zip(wholes, indices, strict=True)])
+    for round, (whole, index, state) in enumerate(zip(wholes, indices, states, strict=True)):
+        again = play(subject, "some", 0, state, silent_after=round)
+        if [_content(r) for r in again.reports] != [_content(r) for r in whole.reports[index + 1 :]]:
+            raise Broken(f"restored after round {round} it behaves differently: {HINT}")
 
 
-def _told(report: Report) -> tuple[Any, ...]:
+def _content(report: Report) -> tuple[Any, ...]:
     return report.round, report.model.vector.tobytes(), exact(report.data), report.tag, dict(report.notes)
 
 
-# -- states ---- ------------------------------------------------------------------------------------------
+# -- comparing states ------------------------------------------------------------------------------------------
 
 
 def all_through_disk(snapshots: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """In one file, as every file is a wait for the disk."""
+    """In one file, because every file waits for an fsync."""
     found: list[dict[str, Any]] = through_disk({"all": list(snapshots)})["all"]
     return found
 
 
 def differs(one: Any, other: Any, where: str = "") -> str | None:
-    """Where two states are not the same in value and type; None: nowhere."""
+    """The first place where two states differ in value or type; None: they are equal."""
     if type(one) is not type(other):
         return f"{where}: a {type(one).__name__} became a {type(other).__name__}"
     if isinstance(one, dict):

@@ -1,4 +1,4 @@
-"""What must hold in a swarm, whatever happens to it. Each rule raises Broken, or whatever the policy raised."""
+"""Rules about swarms with faults. Each raises Broken, or the exception of the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISFITS = {"layout", "not_served", "not_finite", "unknown_run", "future_round", 
 
 
 def works_in_a_swarm_of(subject: PolicyUnderTest, nodes: int) -> None:
-    """Every node does every round, one after the other."""
+    """Every node does every round, in order."""
     ran = subject.run(nodes)
     all_finish(ran)
     for node in ran.nodes:
@@ -22,12 +22,12 @@ def works_in_a_swarm_of(subject: PolicyUnderTest, nodes: int) -> None:
         if done != list(range(len(done))) or (len(done) < ROUNDS and not ran.of(STOPPED, node)):
             raise Broken(f"in a swarm of {nodes}, {node} reported the rounds {done} of {ROUNDS}")
     if wrong := {why: n for why, n in ran.refused.items() if why in MISFITS}:
-        raise Broken(f"in a swarm of {nodes}, what nodes sent to others like them was refused: {wrong}")
+        raise Broken(f"in a swarm of {nodes}, nodes refused messages of nodes with the same policy: {wrong}")
 
 
 def a_peer_may_die(subject: PolicyUnderTest) -> None:
     ran = subject.run(faults=[Crash(subject.midway, MIDDLE)])
-    it_happened(ran, "crashed")
+    check_event(ran, "crashed")
     all_finish(ran, but=[MIDDLE])
 
 
@@ -36,7 +36,7 @@ def a_peer_may_be_slow(subject: PolicyUnderTest) -> None:
 
 
 def a_peer_may_never_answer(subject: PolicyUnderTest) -> None:
-    """It is there, it is believed alive for a while, and nothing gets to it or comes from it."""
+    """It is believed alive for a while, but no message reaches it or comes from it."""
     all_finish(subject.run(faults=[Partition(0.0, (frozenset([MIDDLE]),))]))
 
 
@@ -53,15 +53,15 @@ def a_peer_may_join_when_all_is_over(subject: PolicyUnderTest) -> None:
 
 
 def a_peer_may_restart_from_its_checkpoint(subject: PolicyUnderTest) -> None:
-    """At once, before it is missed, and after a while."""
+    """Before its failure is detected, and after that."""
     for pause in (0.5, 15.0):
         ran = subject.run(faults=[Crash(subject.midway, MIDDLE), Restart(subject.midway + pause, MIDDLE)])
-        it_happened(ran, "restarted")
+        check_event(ran, "restarted")
         all_finish(ran)
 
 
 def a_restart_changes_nothing_for_a_node_alone(subject: PolicyUnderTest) -> None:
-    """Right after any checkpoint: the end is the same as without it."""
+    """Restarting right after any checkpoint gives the same final model."""
     (node,) = node_ids(1)
     whole = subject.run(1)
     for row in whole.of("round")[:-1]:
@@ -78,11 +78,11 @@ def messages_may_be_lost(subject: PolicyUnderTest) -> None:
 
 
 def everything_may_go_wrong_at_once(subject: PolicyUnderTest) -> None:
-    all_finish(subject.run(faults=trouble(subject), seed=1), but=[IDS[-1]])
+    all_finish(subject.run(faults=many_faults(subject), seed=1), but=[IDS[-1]])
 
 
 def the_same_seed_gives_the_same_journal(subject: PolicyUnderTest) -> None:
-    one, same, other = (subject.run(faults=trouble(subject), seed=seed).journal for seed in (5, 5, 6))
+    one, same, other = (subject.run(faults=many_faults(subject), seed=seed).journal for seed in (5, 5, 6))
     if one != same:
         pairs = enumerate(zip(one.splitlines(), same.splitlines(), strict=False), 1)
         line = next((f"line {n}: {a.decode()} / {b.decode()}" for n, (a, b) in pairs if a != b), "at its end")
@@ -91,7 +91,7 @@ def the_same_seed_gives_the_same_journal(subject: PolicyUnderTest) -> None:
         raise Broken("two runs with different seeds are the same")
 
 
-def trouble(subject: PolicyUnderTest) -> list[Fault]:
+def many_faults(subject: PolicyUnderTest) -> list[Fault]:
     half = subject.midway
     return [
         Loss(0.1),
@@ -104,14 +104,14 @@ def trouble(subject: PolicyUnderTest) -> list[Fault]:
     ]
 
 
-def it_happened(ran: Ran, event: str) -> None:
+def check_event(ran: Ran, event: str) -> None:
     if not ran.of(event):
-        raise Broken(f"{MIDDLE} was never {event}: it had done its rounds when half of the swarm's were done")
+        raise Broken(f"{MIDDLE} was never {event}: it finished before half of the swarm's rounds were done")
 
 
 def all_finish(ran: Ran, but: Collection[PeerId] = (), late: Collection[PeerId] = ()) -> None:
-    """A node has finished when it did its last round; one that fell behind may have left out some. Those who come
-    late may find that nothing is left to do."""
+    """Every node has done its last round. A node that fell behind may have skipped some; a `late` one may have
+    found nothing left to do."""
     for id, node in ran.nodes.items():
         if id in but:
             continue

@@ -1,6 +1,6 @@
-"""A whole learner in a few lines of numpy: data is one point, training walks half the way to it."""
+"""A learner in a few lines of numpy: its data is one point, and training moves half the way to it."""
 
-# ruff: noqa: ARG001, ARG002 - the arguments are those of any learner
+# ruff: noqa: ARG001, ARG002 - the parameters are those of any learner
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.types import Eval, Part, PeerId, Split
 
 LAYOUT = Layout((Entry("core", (3,)),), (Entry("head", (2,)),))
-AUXILIARY = np.array([-2.0, 0.0, 1.0, 3.0], np.float32)  # points; which of them are above the model's?
+AUXILIARY = np.array([-2.0, 0.0, 1.0, 3.0], np.float32)  # points to classify as above or below the model's
 
 
 class ToyLearner:
-    """Deterministic; its loss is the distance to its point."""
+    """Deterministic. The loss is the distance to the point."""
 
     layout = LAYOUT
     predictions = predictions.layout_for(len(AUXILIARY), 2, "toy")
@@ -69,7 +69,7 @@ class ToyLearner:
     def distill(
         self, model: Model, *, teacher: Model, seed: int, between: Callable[[], None] | None = None, **options: Any
     ) -> Model:
-        """Half the way to the point that such a teacher has."""
+        """Moves half the way to the point that the teacher implies."""
         above = np.clip(predictions.outputs(teacher)[:, 0], 1e-6, 1 - 1e-6)
         point = np.float32((AUXILIARY - np.log(above / (1 - above))).mean())
         return Model(LAYOUT, ((model.vector + point) / 2).astype(np.float32))
@@ -79,5 +79,5 @@ class ToyLearner:
 
 
 def two_clusters(index: int, node: PeerId) -> ToyLearner:
-    """Around -1 and around 1, in turn."""
+    """Alternating points -1 and 1."""
     return ToyLearner(point=(-1.0, 1.0)[index % 2], cluster=index % 2)

@@ -1,4 +1,4 @@
-"""Runs in which things go wrong by lot, `pfl-node chaos`: from a seed a schedule, from that a run under watch."""
+"""Random fault schedules (`pfl-node chaos`): a seed gives a schedule, and its run is checked against rules."""
 
 from pfl_node.testing.schedules.generator import draw
 from pfl_node.testing.schedules.rules import RULES, Violation

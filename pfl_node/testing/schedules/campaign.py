@@ -6,14 +6,13 @@ Run as a program it is such a worker process (`ops/worker_process.py`).
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pfl_node.errors import PflError
-from pfl_node.ops.worker_process import Message, ParentPipe, serve
+from pfl_node.ops.worker_process import JsonOrder, Message, ParentPipe, serve
 from pfl_node.settings.load import load_settings
 from pfl_node.sim.process_pool import run_all
 from pfl_node.testing.schedules.generator import draw
@@ -25,21 +24,13 @@ SHOWN = 3  # violations reported of one schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(JsonOrder):
     """A range of seeds, one schedule each."""
 
     first: int
     number: int
     policies: tuple[str, ...] = ()  # none: all built-in ones
     sets: tuple[str, ...] = ()
-
-    def dump(self) -> str:
-        return json.dumps([self.first, self.number, self.policies, self.sets])
-
-    @classmethod
-    def load(cls, line: str) -> Batch:
-        first, number, policies, sets = json.loads(line)
-        return cls(first, number, tuple(policies), tuple(sets))
 
     @property
     def seeds(self) -> range:

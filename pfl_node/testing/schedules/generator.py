@@ -1,4 +1,4 @@
-"""From a seed to a schedule: policy, size, settings and faults by lot. Pure: the same seed gives the same one."""
+"""Draws a schedule from a seed: policy, size, settings and faults."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pfl_node.types import PeerId
 NODES = (2, 6)
 ROUNDS = (3, 8)
 FAULTS = (1, 6)  # a crash and its restart are one
-SECONDS = 2.5  # that a round takes, more or less
+SECONDS = 2.5  # of a round, roughly
 RULES = ("mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping")
 
 
 def draw(seed: int, policies: Sequence[str] = (), knobs: Mapping[str, Any] | None = None) -> Schedule:
-    """Of several policies each gets its turn. What the seed decides besides does not depend on the policy."""
+    """Consecutive seeds take the policies in turn. Everything but the knobs is independent of the policy."""
     names = policies or tuple(POLICIES)
     policy = names[seed % len(names)]
     size = Random(f"{seed}/size")
@@ -44,17 +44,17 @@ def draw(seed: int, policies: Sequence[str] = (), knobs: Mapping[str, Any] | Non
         nodes=nodes,
         rounds=rounds,
         knobs=draw_knobs(load_policy(policy), Random(f"{seed}/knobs/{policy}"), knobs or {}),
-        told=_settings(Random(f"{seed}/settings")),
+        settings=_settings(Random(f"{seed}/settings")),
         alert=size.random() < 0.5,
         faults=_faults(Random(f"{seed}/faults"), node_ids(nodes), SECONDS * (rounds + 1)),
     )
 
 
 def _settings(chance: Random) -> dict[str, Any]:
-    """What decides about waiting, keeping and merging; now and then everything is as it is by default."""
+    """Settings that affect waiting, checkpoints and merging; sometimes the defaults."""
     if chance.random() < 0.1:
         return {}
-    told: dict[str, Any] = {
+    drawn: dict[str, Any] = {
         "store.checkpoint_every": chance.choice((1, 1, 2, 3, 10)),
         "round.patience": chance.choice((1.0, 3.0, 10.0)),
         "round.linger": chance.choice((5.0, 30.0, 120.0)),
@@ -66,42 +66,41 @@ def _settings(chance: Random) -> dict[str, Any]:
         "serve.inbox": chance.choice((1, 3, 64)),
     }
     if chance.random() < 0.4:
-        told |= {"aggregate.rule": chance.choice(RULES), "aggregate.byzantine": chance.randint(0, 2)}
+        drawn |= {"aggregate.rule": chance.choice(RULES), "aggregate.byzantine": chance.randint(0, 2)}
     if chance.random() < 0.2:
-        told |= {"guard.gate": chance.choice((0.1, 0.5)), "guard.quarantine": chance.choice((0.0, 5.0, 60.0))}
+        drawn |= {"guard.gate": chance.choice((0.1, 0.5)), "guard.quarantine": chance.choice((0.0, 5.0, 60.0))}
     if chance.random() < 0.2:
-        told |= {"guard.outliers": 6.0, "guard.least": 2}
-    return told
+        drawn |= {"guard.outliers": 6.0, "guard.least": 2}
+    return drawn
 
 
 # -- faults ----------------------------------------------------------------------------------------------------
 
 
 class _Drawing:
-    """Faults one after the other, each possible after those before it."""
+    """Draws one fault after the other, each consistent with those before it."""
 
     def __init__(self, chance: Random, ids: Sequence[PeerId], seconds: float) -> None:
         self.chance = chance
         self.ids = ids
-        self.seconds = seconds  # that the run takes when nothing goes wrong
+        self.seconds = seconds  # of the run without faults
         self.found: list[Fault] = []
-        self._free = dict.fromkeys(ids, 0.0)  # from when on something may happen to a node; inf: it stays down
+        self._free = dict.fromkeys(ids, 0.0)  # when a node can crash next; inf: it stays down
 
     def moment(self, begin: float = 0.0) -> float:
         return round(begin + self.chance.uniform(0, max(self.seconds - begin, 1.0)), 2)
 
     def span(self, longest: float) -> tuple[float, float]:
-        """Sometimes from the beginning; never for ever, so that what follows can be seen."""
+        """Sometimes from the beginning, never without end, so that the recovery is tested."""
         begin = 0.0 if self.chance.random() < 0.2 else self.moment()
         return begin, round(begin + self.chance.uniform(0.5, longest), 2)
 
     def some(self) -> frozenset[PeerId]:
-        """Not nobody, and not all."""
         return frozenset(self.chance.sample(self.ids, self.chance.randint(1, len(self.ids) - 1)))
 
     def crash(self) -> None:
         node = self.chance.choice(self.ids)
-        if self._free[node] > self.seconds or not self._spares(node):
+        if self._free[node] > self.seconds or not self._leaves_one(node):
             return
         at = self.moment(self._free[node])
         self.found.append(Crash(at, node))
@@ -111,8 +110,8 @@ class _Drawing:
             self.found.append(Restart(back, node))
             self._free[node] = back + 0.01
 
-    def _spares(self, node: PeerId) -> bool:
-        """Somebody stays, or comes back."""
+    def _leaves_one(self, node: PeerId) -> bool:
+        """Another node stays up or restarts."""
         return any(free < float("inf") for other, free in self._free.items() if other != node)
 
     def join(self) -> None:

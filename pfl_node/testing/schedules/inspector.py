@@ -1,4 +1,4 @@
-"""Watches a run: every step that a policy asks for, every answer, every line of the journal, against the rules."""
+"""Checks a run against the rules: every step of a policy, every answer, every row of the journal."""
 
 from __future__ import annotations
 
@@ -8,25 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pfl_node import steps
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.sim.rounds import LOOK
-from pfl_node.steps import (
-    Ask,
-    Average,
-    Distill,
-    Fetch,
-    Gather,
-    Linger,
-    Peers,
-    Publish,
-    Receive,
-    Report,
-    Send,
-    Sleep,
-    Step,
-    Train,
-)
+from pfl_node.steps import Average, Fetch, Linger, Step
 from pfl_node.testing.schedules.round_check import RoundCheck
 from pfl_node.testing.schedules.rules import Violations
 from pfl_node.testing.schedules.shadow_mailbox import FATES, ShadowMailboxes
@@ -37,29 +23,31 @@ if TYPE_CHECKING:
     from pfl_node.sim.node import SimNode
     from pfl_node.sim.world import World
 
-FUZZ = 1e-6  # seconds, and parts of a number, that rounding may take
-MOVED = 0.01  # seconds that the few bytes of a model may take besides
+FUZZ = 1e-6  # seconds, and relative error, allowed for rounding
+TRANSFER = 0.01  # seconds to transfer a small model
 
 
 class Inspector:
-    """`attend` to a world before it begins, and `close` when it is over."""
+    """`attach` it before the run, and `close` it afterwards."""
 
-    def __init__(self, findings: Violations, staleness: int = 0) -> None:
-        self.findings = findings
-        self.ledger = ShadowMailboxes(findings, self._time, staleness)
-        self.progress = RoundCheck(findings, self._time)
-        self.sight = ViewCheck(findings)
+    def __init__(self, violations: Violations, staleness: int = 0) -> None:
+        self._violations = violations
+        self._check = violations.check
+        self.mailboxes = ShadowMailboxes(violations, staleness)
+        self.rounds = RoundCheck(violations)
+        self.views = ViewCheck(violations)
         self._world: World | None = None
-        self._busy: set[PeerId] = set()  # whose handler is running
-        self._shown: dict[PeerId, float] = {}  # what each node's clock said last
-        self._told: dict[PeerId, list[Model]] = {}  # what each published
+        self._busy: set[PeerId] = set()  # nodes whose handler is running
+        self._clocks: dict[PeerId, float] = {}  # the last time that each node saw
+        self._published: dict[PeerId, list[Model]] = {}
 
-    def attend(self, world: World) -> None:
+    def attach(self, world: World) -> None:
         self._world = world
-        self.progress.checkpoint_every = world.settings.store.checkpoint_every
+        self._violations.now = self._time
+        self.rounds.checkpoint_every = world.settings.store.checkpoint_every
 
     def _time(self) -> float:
-        return self._world.clock.now if self._world else 0.0
+        return self.world.clock.now
 
     @property
     def world(self) -> World:
@@ -69,118 +57,119 @@ class Inspector:
     def _node(self, policy: Policy) -> SimNode:
         return self.world.nodes[policy.me]
 
-    def _check(self, rule: str, holds: bool, me: PeerId, text: str) -> None:
-        self.findings.check(rule, holds, self._time(), me, text)
-
     # -- the journal ---------------------------------------------------------------------------------------
 
     def row(self, node: PeerId | None, event: str, row: Mapping[str, Any]) -> None:
         if node is None:
             return
         if event == "sent" or event in FATES:
-            self.ledger.row(node, event, row)
+            self.mailboxes.row(node, event, row)
             if event == "taken":
-                self._check("handlers", self.world.nodes[node].up, node, "took a message while it was down")
+                self._check("handlers", self.world.nodes[node].up, node, "accepted a message while it was down")
             return
-        self.progress.row(node, event, row)
+        self.rounds.row(node, event, row)
         if event in ("crashed", "finished"):
             self._busy.discard(node)
-            self.ledger.forget(node, event, len(self.world.nodes[node].mailbox))
-            self.sight.went(self._time())
+            self.mailboxes.forget(node, event, len(self.world.nodes[node].mailbox))
+            self.views.went(self._time())
 
     # -- the policy ----------------------------------------------------------------------------------------
 
     def restored(self, policy: Policy) -> None:
-        self.progress.restored(policy)
+        self.rounds.restored(policy)
 
-    def handles(self, policy: Policy, offer: Offer | None) -> None:
+    def handler_begins(self, policy: Policy, offer: Offer | None) -> None:
         me = policy.me
-        self._check("handlers", me not in self._busy, me, "a handler began before the last one was done")
+        self._check("handlers", me not in self._busy, me, "a handler began before the last one ended")
         self._busy.add(me)
         if offer:
-            self.ledger.received(me, (offer,))
+            self.mailboxes.received(me, (offer,))
             self._offers(me, (offer,))
 
-    def handled(self, policy: Policy) -> None:
+    def handler_ends(self, policy: Policy) -> None:
         self._busy.discard(policy.me)
 
-    def asks(self, policy: Policy, step: Step[Any]) -> float:
+    def before_step(self, policy: Policy, step: Step[Any]) -> float:
         me, node = policy.me, self._node(policy)
-        self._check("handlers", node.up and node.policy is policy, me, f"asks for {type(step).__name__} when down")
-        self.progress.seen(policy)
+        self._check(
+            "handlers", node.up and node.policy is policy, me, f"awaits {type(step).__name__} while it is down"
+        )
+        self.rounds.step(policy)
         match step:
-            case Send():
-                self._model(me, step.model, "a model that is sent")
-                self.ledger.sends(me, step)
-            case Gather():
-                self.ledger.gathers(me, step)
-            case Publish():
-                self._published(me, step.model)
-            case Report():
-                self._published(me, step.model)
+            case steps.Send():
+                self._model(me, step.model, "a sent model")
+                self.mailboxes.sends(me, step)
+            case steps.Gather():
+                self.mailboxes.gathers(me, step)
+            case steps.Publish():
+                self._publish(me, step.model)
+            case steps.Report():
+                self._publish(me, step.model)
                 self._model(me, step.model, "the model of a Report")
-                self.progress.reports(policy, step.round)
+                self.rounds.reports(policy, step.round)
         return node.clock.now
 
-    def got(self, policy: Policy, step: Step[Any], answer: Any, asked: float) -> None:
+    def after_step(self, policy: Policy, step: Step[Any], answer: Any, began: float) -> None:
         me = policy.me
-        by = partial(self._by, me, type(step).__name__, asked)
+        by = partial(self._by, me, type(step).__name__, began)
         world = self.world
         patience = world.settings.round.patience
-        calls = partial(by, world.settings.wire.base_timeout, MOVED)
+        calls = partial(by, world.settings.wire.base_timeout, TRANSFER)
         match step:
-            case Sleep():
+            case steps.Sleep():
                 by(step.seconds)
                 self._slept(me, answer)
-            case Peers():
+            case steps.Peers():
                 fine = list(answer) == sorted(set(answer)) and me not in answer and set(answer) <= set(world.nodes)
                 self._check("asked", fine, me, f"Peers answered {answer}")
-            case Send():
+            case steps.Send():
                 calls()
-                self.ledger.acknowledged(me, step, answer)
-            case Gather():
+                self.mailboxes.acknowledged(me, step, answer)
+            case steps.Gather():
                 by(patience if step.patience is None else step.patience)
-                self.ledger.gathered(me, step, answer, world.views.alive(me))
+                self.mailboxes.gathered(me, step, answer, world.views.alive(me))
                 self._offers(me, answer)
-            case Receive():
+            case steps.Receive():
                 by(patience if step.patience is None else step.patience)
-                self.ledger.received(me, answer)
+                self.mailboxes.received(me, answer)
                 self._offers(me, answer)
-            case Fetch():
+            case steps.Fetch():
                 calls()
                 self._fetched(me, step, answer)
-            case Ask():
+            case steps.Ask():
                 calls()
                 self._check("asked", set(answer) <= set(step.peers), me, f"Ask was answered by {sorted(answer)}")
-            case Average():
+            case steps.Average():
                 self._averaged(me, step, answer)
-            case Train() | Distill():
-                self._model(me, answer, f"what came of a {type(step).__name__}", like=step.model)
-            case Linger():
-                self._lingered(me, step, asked)
+            case steps.Train() | steps.Distill():
+                self._model(me, answer, f"the result of a {type(step).__name__}", like=step.model)
+            case steps.Linger():
+                self._lingered(me, step, began)
 
     # -- rules ---------------------------------------------------------------------------------------------
 
-    def _by(self, me: PeerId, step: str, asked: float, seconds: float, room: float = FUZZ) -> None:
-        """It was answered in time, by the node's own clock."""
-        due = self.world.nodes[me].clock.when(asked + seconds)
-        told = f"{step} took {self._time() - due:.3f} s longer than the {seconds:g} s it may"
-        self._check("deadline", self._time() <= due + room, me, told)
+    def _by(self, me: PeerId, step: str, began: float, seconds: float, room: float = FUZZ) -> None:
+        """The step took at most so many seconds by the node's own clock."""
+        due = self.world.nodes[me].clock.when(began + seconds)
+        text = f"{step} took {self._time() - due:.3f} s longer than its limit of {seconds:g} s"
+        self._check("deadline", self._time() <= due + room, me, text)
 
     def _slept(self, me: PeerId, woke: float) -> None:
         clock = self.world.nodes[me].clock
-        before = self._shown.get(me, 0.0)
-        self._shown[me] = woke
+        before = self._clocks.get(me, 0.0)
+        self._clocks[me] = woke
         self._check("clock", woke >= before, me, f"the clock went back from {before} to {woke} s")
-        self._check("clock", abs(woke - clock.now) < FUZZ, me, f"Sleep said {woke}, the clock says {clock.now}")
+        self._check(
+            "clock", abs(woke - clock.now) < FUZZ, me, f"Sleep returned {woke}, the clock shows {clock.now}"
+        )
 
-    def _lingered(self, me: PeerId, step: Linger, asked: float) -> None:
-        """As long as somebody gets on, and no longer than it was asked to."""
+    def _lingered(self, me: PeerId, step: Linger, began: float) -> None:
+        """While other nodes make progress, and no longer than requested."""
         clock, linger = self.world.nodes[me].clock, self.world.settings.round.linger
         if step.seconds is not None:
-            self._by(me, "Linger", asked, step.seconds)
-        if clock is self.world.clock:  # with another one cannot say when others got on
-            late = self._time() - (max(asked, self.progress.last) + linger + LOOK)
+            self._by(me, "Linger", began, step.seconds)
+        if clock is self.world.clock:  # a skewed clock cannot be compared with the progress of others
+            late = self._time() - (max(began, self.rounds.last) + linger + LOOK)
             self._check("deadline", late <= FUZZ, me, f"Linger took {late:.3f} s too long")
 
     def _averaged(self, me: PeerId, step: Average, answer: Model) -> None:
@@ -191,7 +180,7 @@ class Inspector:
         low, high = np.minimum.reduce(usable), np.maximum.reduce(usable)
         room = FUZZ * (1 + np.maximum(np.abs(low), np.abs(high)))
         within = bool(((answer.vector >= low - room) & (answer.vector <= high + room)).all())
-        self._check("average", within, me, f"an average of {len(usable)} models lies outside of them")
+        self._check("average", within, me, f"the average of {len(usable)} models lies outside their range")
 
     def _fetched(self, me: PeerId, step: Fetch, offers: tuple[Offer, ...]) -> None:
         senders = [o.sender for o in offers]
@@ -200,21 +189,24 @@ class Inspector:
         self._offers(me, offers)
         for offer in offers:
             part = offer.model.layout.part
-            told = [m.vector if part in ("model", "predictions") else m.of(part).vector for m in self._of(offer)]
-            same = any(np.array_equal(vector, offer.model.vector) for vector in told)
-            self._check("asked", same, me, f"fetched a {part} that {offer.sender} never told")
+            vectors = [
+                m.vector if part in ("model", "predictions") else m.of(part).vector
+                for m in self._published_by(offer)
+            ]
+            same = any(np.array_equal(vector, offer.model.vector) for vector in vectors)
+            self._check("asked", same, me, f"fetched a {part} that {offer.sender} never published")
 
-    def _of(self, offer: Offer) -> list[Model]:
+    def _published_by(self, offer: Offer) -> list[Model]:
         predictions = offer.model.layout.part == "predictions"
-        told = reversed(self._told.get(offer.sender, []))
-        return [m for m in told if (m.layout.part == "predictions") is predictions]
+        newest_first = reversed(self._published.get(offer.sender, []))
+        return [m for m in newest_first if (m.layout.part == "predictions") is predictions]
 
-    def _published(self, me: PeerId, model: Model) -> None:
-        self._told.setdefault(me, []).append(model)
+    def _publish(self, me: PeerId, model: Model) -> None:
+        self._published.setdefault(me, []).append(model)
 
     def _offers(self, me: PeerId, offers: tuple[Offer, ...]) -> None:
         for offer in offers:
-            self._check("asked", offer.sender != me, me, "got a model of its own")
+            self._check("asked", offer.sender != me, me, "received its own model")
             self._model(me, offer.model, f"a model of {offer.sender}")
 
     def _model(self, me: PeerId, model: Model, what: str, like: Model | None = None) -> None:
@@ -223,24 +215,26 @@ class Inspector:
         layout = learner.predictions if part == "predictions" else learner.layout.of(part)
         self._check("model", model.is_finite(), me, f"{what} is not finite")
         fine = model.layout == (like.layout if like else layout) and model.vector.size == model.layout.size
-        self._check("model", fine, me, f"{what} is of another layout")
+        self._check("model", fine, me, f"{what} has another layout")
 
-    # -- the end -------------------------------------------------------------------------------------------
+    # -- at the end -------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Nothing happens any more."""
-        self.ledger.close()
-        told = "no round was reported: end each round with `await Report(t, self.model)`"
+        self.mailboxes.close()
+        text = "no round was reported: end each round with `await Report(t, self.model)`"
         someone = any(node.state != "crashed" for node in self.world.nodes.values())
-        self.findings.check("finishes", self.progress.rounds > 0 or not someone, self._time(), None, told)
+        self._check("finishes", self.rounds.rounds > 0 or not someone, None, text)
         for id, node in self.world.nodes.items():
             if node.state != "crashed":
-                told = f"is {node.state} in round {node.policy.round} of {node.policy.rounds}"
-                self._check("finishes", node.state == "left" and not node.policy.more, id, told)
-                self._model(id, node.policy.model, "the model in the end")
+                text = f"is {node.state} in round {node.policy.round} of {node.policy.rounds}"
+                self._check("finishes", node.state == "left" and not node.policy.more, id, text)
+                self._model(id, node.policy.model, "the final model")
             box, limits = node.mailbox, node.mailbox.limits
             self._check(
-                "bounds", (box.size == 0) is (box.held == 0), id, f"{box.held} models are {box.size} bytes"
+                "bounds",
+                (box.size == 0) is (box.held == 0),
+                id,
+                f"{box.held} waiting models have {box.size} bytes",
             )
             fine = len(box) <= limits.inbox and box.held - len(box) <= limits.shelves
-            self._check("bounds", fine, id, f"{box.held} models wait")
+            self._check("bounds", fine, id, f"{box.held} models are waiting")

@@ -1,4 +1,4 @@
-"""What happened in one schedule, for people: what was to go wrong, the story line by line, what was checked."""
+"""Describes the run of one schedule: its faults, its events line by line, and the rules it kept or broke."""
 
 from __future__ import annotations
 
@@ -11,41 +11,44 @@ from pfl_node.sim.faults import Delay, Loss, Skew, Slow, in_text
 from pfl_node.testing.schedules.rules import RULES
 from pfl_node.testing.schedules.trial import Row, Trial
 
-QUIET = frozenset({"sent", "taken", "refused", "lost", "kept_out"})  # one of many
-TOLD_APART = frozenset({"time", "node", "event", "round"})
-LONGEST = 100  # characters of what a line tells besides
+COUNTED = frozenset({"sent", "taken", "refused", "lost", "kept_out"})  # counted instead of printed
+COLUMNS = frozenset({"time", "node", "event", "round"})
+LONGEST = 100  # characters of the other data
 
 
 def lines(trial: Trial) -> Iterator[str]:
     plan = trial.schedule
     yield f"seed {plan.seed}: {plan.policy}, {plan.nodes} nodes, {plan.rounds} rounds"
     yield f"knobs     {_pairs(plan.knobs) or 'none'}"
-    yield f"settings  {_pairs(plan.told) or 'the defaults'}"
+    yield f"settings  {_pairs(plan.settings) or 'the defaults'}"
     yield f"faults    {' '.join(map(in_text, plan.faults)) or 'none'}"
     yield ""
-    yield from story(trial)
+    yield from events(trial)
     yield ""
     yield f"messages  {messages(trial.counts)}"
     yield from verdict(trial)
 
 
-def story(trial: Trial) -> Iterator[str]:
-    """The journal without its single messages, which are counted."""
-    passed: Counter[str] = Counter()
+def events(trial: Trial) -> Iterator[str]:
+    counts: Counter[str] = Counter()
     for row in _rows(trial):
-        if row["event"] in QUIET:
-            passed[row["event"]] += 1
+        if row["event"] in COUNTED:
+            counts[row["event"]] += 1
             continue
-        if passed:
-            yield f"{'':>10}        … {', '.join(f'{n} {what}' for what, n in sorted(passed.items()))}"
-            passed.clear()
-        yield f"{row['time']:>10.3f}  {row['node'] or 'all':<5} {row['event']} {_said(row)}".rstrip()
-    if passed:
-        yield f"{'':>10}        … {', '.join(f'{n} {what}' for what, n in sorted(passed.items()))}"
+        if counts:
+            yield _counted(counts)
+            counts.clear()
+        yield f"{row['time']:>10.3f}  {row['node'] or 'all':<5} {row['event']} {_data(row)}".rstrip()
+    if counts:
+        yield _counted(counts)
+
+
+def _counted(counts: Counter[str]) -> str:
+    return f"{'':>10}        … {', '.join(f'{n} {what}' for what, n in sorted(counts.items()))}"
 
 
 def _rows(trial: Trial) -> list[Row]:
-    """The journal's, and when faults begin and end that it does not tell of."""
+    """The journal, and the beginnings and ends of faults that are not in it."""
     rows: list[Row] = [json.loads(line) for line in trial.journal]
     end = rows[-1]["time"] if rows else 0.0
     for fault in trial.schedule.faults:
@@ -58,27 +61,23 @@ def _rows(trial: Trial) -> list[Row]:
 
 def messages(counts: Mapping[str, int]) -> str:
     shown = ("sent", "taken", "refused", "lost", "acknowledged", "delivered")
-    told = [f"{counts.get(what, 0):,} {what}" for what in shown]
-    rest = [what for what in sorted(counts) if what not in shown and _is_fate(what)]
-    return ", ".join(told + [f"{counts[what]:,} {what}" for what in rest if counts[what]])
-
-
-def _is_fate(what: str) -> bool:
-    return what != "rounds" and not what.startswith("fault ")
+    first = [f"{counts.get(what, 0):,} {what}" for what in shown]
+    rest = [what for what in sorted(counts) if what not in (*shown, "rounds") and not what.startswith("fault ")]
+    return ", ".join(first + [f"{counts[what]:,} {what}" for what in rest if counts[what]])
 
 
 def verdict(trial: Trial) -> Iterator[str]:
     if not trial.broken:
         checks = sum(trial.checked.values())
-        yield f"holds     {len(trial.checked)} rules, looked at {checks:,} times"
-    for finding in trial.broken:
-        yield f"broken    {finding}"
-        yield f"          the rule: {RULES[finding.rule]}"
+        yield f"holds     {len(trial.checked)} rules, checked {checks:,} times"
+    for violation in trial.broken:
+        yield f"broken    {violation}"
+        yield f"          the rule: {RULES[violation.rule]}"
 
 
-def _said(row: Row) -> str:
+def _data(row: Row) -> str:
     first = {"round": row["round"]} if "round" in row else {}
-    text = _pairs(first | {key: value for key, value in row.items() if key not in TOLD_APART})
+    text = _pairs(first | {key: value for key, value in row.items() if key not in COLUMNS})
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 

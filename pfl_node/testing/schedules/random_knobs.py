@@ -1,4 +1,4 @@
-"""Knobs of a policy by lot, within what its Config allows. Reads the Config; knows no policy by name."""
+"""Draws random knobs for any policy, within the limits of its Config."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pfl_node.policies import configure
 from pfl_node.policies.base import Policy
 from pfl_node.testing.contract.small_config import small
 
-TRIES = 20  # combinations of knobs that do not go together, before the small ones are taken
-LARGEST = 6  # of a whole number: swarms and rounds are few
-TURNED = 0.5  # how likely a knob is turned
+TRIES = 20  # invalid combinations before the small defaults are used
+LARGEST = 6  # integer: swarms are small and rounds are few
+CHANGED = 0.5  # probability of changing a knob
 
 
 def draw_knobs(policy: type[Policy], chance: Random, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Small ones, some of them turned; those that are given stay."""
+    """The small defaults, some of them changed; `given` knobs stay."""
     plain = small(policy, real_time=True)
     for _ in range(TRIES):
-        turned = {
+        changed = {
             name: _value(field, chance)
             for name, field in policy.Config.model_fields.items()
-            if name not in given and chance.random() < TURNED
+            if name not in given and chance.random() < CHANGED
         }
-        found = {**plain, **{k: v for k, v in turned.items() if v is not ...}, **given}
+        found = {**plain, **{k: v for k, v in changed.items() if v is not ...}, **given}
         try:
             configure(policy, found)
         except ConfigError:
@@ -37,7 +37,7 @@ def draw_knobs(policy: type[Policy], chance: Random, given: Mapping[str, Any]) -
 
 
 def _value(field: FieldInfo, chance: Random) -> Any:
-    """Anything that the field itself allows; an ellipsis where nobody can know."""
+    """A value that the field allows; an ellipsis for an unknown type."""
     kind, default = field.annotation, field.default
     if kind is bool:
         return chance.random() < 0.5
@@ -56,7 +56,7 @@ def _value(field: FieldInfo, chance: Random) -> Any:
 
 
 def _fraction(field: FieldInfo, default: float, chance: Random) -> float:
-    """Around the default, seconds rather below it."""
+    """Around the default; long times are shortened."""
     seconds = "second" in (field.description or "")
     value = default * (chance.uniform(0.02, 0.3) if seconds and default > 5 else chance.uniform(0.2, 2.0))
     low = max(_bound(field, "ge", 0.0), _bound(field, "gt", 0.0))

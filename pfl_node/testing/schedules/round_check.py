@@ -1,8 +1,8 @@
-"""The rounds of every node: they go forward, and a restart goes back to the last checkpoint."""
+"""Checks the rounds of every node: they increase, and a restart returns to the last checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,40 +13,36 @@ from pfl_node.types import PeerId
 
 
 @dataclass
-class Life:
-    """One node from a start to its crash or its end."""
+class Incarnation:
+    """A node between a start and its crash or end."""
 
-    begin: int = 0  # the round in which it began, as far as its checkpoint says
+    begin: int = 0  # the round of the checkpoint it started from
     reported: list[int] = field(default_factory=list)
-    done: list[int] = field(default_factory=list)  # for each of them the round it would go on after
+    done: list[int] = field(default_factory=list)  # for each of them, the round to resume in
 
 
 class RoundCheck:
-    """Fed with the journal and with what policies report."""
-
-    def __init__(self, findings: Violations, now: Callable[[], float]) -> None:
+    def __init__(self, violations: Violations) -> None:
         self.checkpoint_every = 1
-        self.last = 0.0  # when somebody was seen in another round than before
-        self.rounds = 0  # reported in all
-        self._findings = findings
-        self._now = now
-        self._lives: dict[PeerId, Life] = {}
-        self._seen: dict[PeerId, int] = {}
-        self._reporting: dict[
-            PeerId, tuple[int, Model]
-        ] = {}  # the last Report: the round it was in, and the model
-        self._models: dict[tuple[PeerId, int], list[Model]] = {}  # at a Report, by the round it goes on in
+        self.last = 0.0  # when a node changed its round last
+        self.rounds = 0  # reported by all nodes
+        self._violations = violations
+        self._check = violations.check
+        self._lives: dict[PeerId, Incarnation] = {}
+        self._round: dict[PeerId, int] = {}
+        self._reporting: dict[PeerId, tuple[int, Model]] = {}  # round and model of the last Report
+        self._models: dict[tuple[PeerId, int], list[Model]] = {}  # of a Report, by the round to resume in
 
-    def seen(self, policy: Policy) -> None:
-        if policy.round != self._seen.get(policy.me):
-            self._seen[policy.me], self.last = policy.round, self._now()
+    def step(self, policy: Policy) -> None:
+        if policy.round != self._round.get(policy.me):
+            self._round[policy.me], self.last = policy.round, self._violations.now()
 
     def reports(self, policy: Policy, round: int) -> None:
         life = self._life(policy.me)
         before = life.reported[-1] if life.reported else None
-        told = f"reports round {round} after {before}"
-        self._check("rounds", before is None or round > before, policy.me, told)
-        last = policy.rounds or 0  # one more than there are: the exchange of all in the end
+        text = f"reports round {round} after {before}"
+        self._check("rounds", before is None or round > before, policy.me, text)
+        last = policy.rounds or 0  # a final exchange is reported as one more round
         self._check("rounds", 0 <= round <= last, policy.me, f"reports round {round} of {policy.rounds}")
         life.reported.append(round)
         self.rounds += 1
@@ -65,22 +61,18 @@ class RoundCheck:
                 self._restarted(node, row["round"])
 
     def restored(self, policy: Policy) -> None:
-        """It has the model of a Report after which it would have gone on in this round."""
+        """The model must be that of a Report after which the node would resume in this round."""
         models = self._models.get((policy.me, policy.round), [])
         same = any((policy.model.vector == m.vector).all() for m in models)
-        told = f"goes on in round {policy.round} with a model that it did not have there"
-        self._check("state", same, policy.me, told)
+        self._check("state", same, policy.me, f"resumes in round {policy.round} with a model it never had there")
 
     def _restarted(self, node: PeerId, round: int) -> None:
         life = self._life(node)
         sure = life.done[-self.checkpoint_every] if len(life.done) >= self.checkpoint_every else life.begin
         every = f"a checkpoint every {self.checkpoint_every}"
-        told = f"goes on in round {round}; it had done {life.reported}, with {every}"
-        self._check("rounds", round >= sure, node, told)
-        self._lives[node] = Life(begin=round)
+        text = f"resumes in round {round}; it had reported {life.reported}, with {every}"
+        self._check("rounds", round >= sure, node, text)
+        self._lives[node] = Incarnation(begin=round)
 
-    def _life(self, node: PeerId) -> Life:
-        return self._lives.setdefault(node, Life())
-
-    def _check(self, rule: str, holds: bool, node: PeerId, text: str) -> None:
-        self._findings.check(rule, holds, self._now(), node, text)
+    def _life(self, node: PeerId) -> Incarnation:
+        return self._lives.setdefault(node, Incarnation())

@@ -1,39 +1,38 @@
-"""What must hold in every run, whatever goes wrong in it, and what did not. Knows no simulator."""
+"""The rules that every run must keep, whatever its faults, and their violations."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pfl_node.types import PeerId
 
-MOST = 10  # findings of a run that are kept; the first tells most
+MOST = 10  # violations kept of a run; the first ones matter most
 
 RULES = {
-    "ends": "a run ends: nobody waits for what cannot come",
-    "works": "no policy fails, whatever answers it gets",
-    "finishes": "a node that is up in the end has done its rounds",
-    "fate": "whatever is sent is taken, refused or lost, and only once",
-    "acknowledged": "what was acknowledged was taken",
-    "delivered": "what was taken gets to the policy once, whole and in order, or it is known why not",
-    "asked": "answers are of those who were asked, and of what they told",
-    "model": "models are finite and of the layout of their node",
-    "average": "an average lies between the models it is of",
-    "rounds": "rounds go forward; a restart goes back to the last checkpoint, and by less than checkpoint_every",
+    "ends": "a run ends: no node waits for something that cannot happen",
+    "works": "no policy raises, whatever answers it gets",
+    "finishes": "a node that is up at the end has done its rounds",
+    "fate": "every message is accepted, refused or lost, exactly once",
+    "acknowledged": "an acknowledged model was accepted",
+    "delivered": "an accepted model reaches the policy once, intact and in order, or there is a reason why not",
+    "asked": "answers come from the peers that were asked and hold what these published",
+    "model": "models are finite and have the layout of their node",
+    "average": "an average lies between the averaged models",
+    "rounds": "round numbers increase; a restart goes back by less than checkpoint_every rounds",
     "state": "a restarted node has the model of its checkpoint",
-    "deadline": "nobody waits for longer than its deadline, by its own clock",
-    "clock": "the clock of a node goes forward",
-    "handlers": "one handler runs at a time, and none when the node is down",
-    "views": "when nothing has changed for a while, everybody knows who is there",
-    "bounds": "what waits at a node is bounded and counted",
+    "deadline": "no node waits beyond its deadline, by its own clock",
+    "clock": "the clock of a node never goes back",
+    "handlers": "one handler runs at a time, and none while the node is down",
+    "views": "when nothing has changed for a while, every node knows which peers are alive",
+    "bounds": "the models waiting at a node are bounded and counted",
     "repeats": "the same seed gives the same journal, byte for byte",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that was broken."""
-
     rule: str
     time: float  # virtual seconds
     node: PeerId | None
@@ -45,21 +44,20 @@ class Violation:
 
 
 class Violations:
-    """Filled while a run is watched."""
-
     def __init__(self) -> None:
+        self.now: Callable[[], float] = lambda: 0.0  # virtual time
         self.broken: list[Violation] = []
-        self.checked: Counter[str] = Counter()  # how often each rule was looked at
+        self.checked: Counter[str] = Counter()  # how often each rule was checked
 
-    def check(self, rule: str, holds: bool, time: float, node: PeerId | None, text: str) -> bool:
+    def check(self, rule: str, holds: bool, node: PeerId | None, text: str) -> bool:
         self.checked[rule] += 1
         if not holds:
-            self.broke(rule, time, node, text)
+            self.add(rule, node, text)
         return holds
 
-    def broke(self, rule: str, time: float, node: PeerId | None, text: str) -> None:
+    def add(self, rule: str, node: PeerId | None, text: str) -> None:
         if len(self.broken) < MOST:
-            self.broken.append(Violation(rule, time, node, " ".join(text.split())))
+            self.broken.append(Violation(rule, self.now(), node, " ".join(text.split())))
 
     @property
     def full(self) -> bool:

@@ -1,4 +1,4 @@
-"""One run in which things go wrong, as a value: who does what, how large, and which faults come when. Pure."""
+"""A fault schedule as a value: policy, size, settings and faults of one run."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from pfl_node.sim.faults import Fault, in_text
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The seed decides all of it, and everything that is left to chance while it runs."""
+    """Drawn from the seed, which also seeds the run itself."""
 
     seed: int
     policy: str  # as a user names it
     nodes: int
     rounds: int
     knobs: Mapping[str, Any] = field(default_factory=dict)
-    told: Mapping[str, Any] = field(default_factory=dict)  # settings by dotted key
+    settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted key
     faults: tuple[Fault, ...] = ()
-    alert: bool = (
-        False  # is it noticed within a few seconds that somebody is gone, or later than usual rounds take?
-    )
+    alert: bool = False  # failures are detected in a few seconds instead of after several rounds
 
 
 def command(schedule: Schedule, sets: Sequence[str] = (), *, faults: bool = False) -> str:
-    """The line that repeats it; with its faults where they are not those of the seed."""
+    """The command that repeats it. `faults`: they are not those of the seed, so the command lists them."""
     words = ["pfl-node", "chaos", "--seed", str(schedule.seed), "--policy", schedule.policy]
     for text in sets:
         words += ["--set", text]

@@ -1,4 +1,4 @@
-"""From a schedule that breaks a rule to one with as few faults as still break it."""
+"""Reduces a schedule that breaks a rule to as few faults as still break it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pfl_node.sim.faults import Crash, Fault, Restart
-from pfl_node.testing.schedules.schedule import Schedule
 from pfl_node.testing.schedules.trial import Trial, run
 
 
 def shrink(trial: Trial, sets: Sequence[str] = ()) -> Trial:
-    """Leaves out one fault after the other, a crash with what follows it, while the same rule is broken."""
+    """Removes one fault after the other, a crash with its restart, while the same rule is broken."""
     rule = trial.broken[0].rule
     smaller = True
     while smaller:
@@ -29,7 +28,7 @@ def _less(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
         yield ()
     for i, fault in enumerate(faults):
         match fault:
-            case Crash(node=node):  # without its restart, which would have nothing to restart
+            case Crash(node=node):  # with its restart
                 back = next((f for f in faults[i:] if isinstance(f, Restart) and f.node == node), None)
                 yield tuple(f for f in faults if f is not fault and f is not back)
             case Restart(node=node):
@@ -37,9 +36,3 @@ def _less(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
                     yield tuple(f for f in faults if f is not fault)
             case _:
                 yield tuple(f for f in faults if f is not fault)
-
-
-def of(schedule: Schedule, sets: Sequence[str] = ()) -> Trial:
-    """The smallest for a schedule that was run elsewhere; as it was if it breaks nothing here."""
-    trial = run(schedule, sets)
-    return shrink(trial, sets) if trial.broken else trial

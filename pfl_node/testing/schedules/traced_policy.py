@@ -1,4 +1,4 @@
-"""A policy whose every step and answer is seen by a watcher on their way. It is otherwise as it was."""
+"""A policy whose steps and answers pass through an observer, and which otherwise behaves as before."""
 
 from __future__ import annotations
 
@@ -16,49 +16,47 @@ from pfl_node.types import Offer
 P = TypeVar("P", bound=Policy)
 
 
-class Watcher(Protocol):
-    """Told of everything that passes between a policy and its node."""
+class Observer(Protocol):
+    def handler_begins(self, policy: Policy, offer: Offer | None) -> None:
+        """`on_model`, or without an offer `on_quiet`."""
 
-    def handles(self, policy: Policy, offer: Offer | None) -> None:
-        """A handler begins; None: of the silence."""
+    def handler_ends(self, policy: Policy) -> None: ...
 
-    def handled(self, policy: Policy) -> None: ...
+    def before_step(self, policy: Policy, step: Step[Any]) -> float:
+        """Returns the time by the node's own clock."""
 
-    def asks(self, policy: Policy, step: Step[Any]) -> float:
-        """Answers with the time by the node's own clock."""
-
-    def got(self, policy: Policy, step: Step[Any], answer: Any, asked: float) -> None: ...
+    def after_step(self, policy: Policy, step: Step[Any], answer: Any, began: float) -> None: ...
 
     def restored(self, policy: Policy) -> None: ...
 
 
-def _seen(policy: Policy, watcher: Watcher, step: Step[Any]) -> Generator[Step[Any], Any, Any]:
-    asked = watcher.asks(policy, step)
+def _observe(policy: Policy, observer: Observer, step: Step[Any]) -> Generator[Step[Any], Any, Any]:
+    began = observer.before_step(policy, step)
     answer = yield step
-    watcher.got(policy, step, answer, asked)
+    observer.after_step(policy, step, answer, began)
     return answer
 
 
-def witnessed(cls: type[P], watcher: Watcher, layout: Layout) -> type[P]:
-    """The policy's class, watched. What it is restored from has been what a checkpoint holds: JSON and vectors."""
+def traced(cls: type[P], observer: Observer, layout: Layout) -> type[P]:
+    """A traced subclass. Its state passes through the checkpoint format before it is restored."""
 
     async def main(self: Any) -> None:
-        await relay(cls.main(self), partial(_seen, self, watcher))
+        await relay(cls.main(self), partial(_observe, self, observer))
 
     async def on_model(self: Any, offer: Offer) -> None:
-        watcher.handles(self, offer)
-        await relay(cls.on_model(self, offer), partial(_seen, self, watcher))
-        watcher.handled(self)
+        observer.handler_begins(self, offer)
+        await relay(cls.on_model(self, offer), partial(_observe, self, observer))
+        observer.handler_ends(self)
 
     async def on_quiet(self: Any) -> None:
-        watcher.handles(self, None)
-        await relay(cls.on_quiet(self), partial(_seen, self, watcher))
-        watcher.handled(self)
+        observer.handler_begins(self, None)
+        await relay(cls.on_quiet(self), partial(_observe, self, observer))
+        observer.handler_ends(self)
 
     def restore(self: Any, state: Mapping[str, Any]) -> None:
         frozen, vectors = freeze(dict(state))
         cls.restore(self, thaw(json.loads(json.dumps(frozen)), vectors, layout))
-        watcher.restored(self)
+        observer.restored(self)
 
     body: dict[str, Any] = {
         "main": main,

@@ -1,11 +1,16 @@
-"""Runs a schedule with toy learners under the eyes of an inspector. Twice, as the second time must be the same."""
+"""Runs a schedule with toy learners and checks it. A second run must give the same journal."""
 
 from __future__ import annotations
 
 import hashlib
+import signal
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from pfl_node.errors import ConfigError, SimulationStuck
@@ -20,17 +25,16 @@ from pfl_node.sim.faults import kind_of
 from pfl_node.sim.simulation import Simulation
 from pfl_node.sim.snapshot import Plan
 from pfl_node.testing.contract.toy_learner import LAYOUT, two_clusters
-from pfl_node.testing.schedules.cpu_limit import at_most
 from pfl_node.testing.schedules.inspector import Inspector
 from pfl_node.testing.schedules.rules import Violation, Violations
 from pfl_node.testing.schedules.schedule import Schedule
-from pfl_node.testing.schedules.traced_policy import witnessed
+from pfl_node.testing.schedules.traced_policy import traced
 from pfl_node.types import PeerId
 
-COSTS = Costs(batch=0.5)  # a round takes a second or more, so that faults hit in the middle of it
+COSTS = Costs(batch=0.5)  # a round takes a second or more, so that faults occur in the middle of one
 ALERT = Costs(batch=0.5, detection=(1.0, 3.0), healing=(0.2, 1.0))
-COMPUTING = 20.0  # seconds of CPU; a schedule takes hundredths
-LONGEST = 20_000.0  # virtual seconds; nothing that is drawn takes nearly as long
+CPU_LIMIT = 20.0  # seconds; a schedule takes hundredths
+TIME_LIMIT = 20_000.0  # virtual seconds; no schedule takes nearly as long
 
 Row = dict[str, Any]
 Listener = Callable[[PeerId | None, str, Mapping[str, Any]], None]
@@ -38,12 +42,10 @@ Listener = Callable[[PeerId | None, str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Trial:
-    """A schedule after its run."""
-
     schedule: Schedule
     broken: tuple[Violation, ...]
-    checked: Counter[str]  # how often each rule was looked at
-    counts: Counter[str]  # messages by what became of them, faults by kind, rounds
+    checked: Counter[str]  # how often each rule was checked
+    counts: Counter[str]  # messages by outcome, faults by kind, rounds
     journal: tuple[str, ...]
     seconds: float  # virtual
 
@@ -52,8 +54,8 @@ class Trial:
         return hashlib.sha256("\n".join(self.journal).encode()).hexdigest()
 
 
-class Pages(EventJournal):
-    """A journal in memory; somebody listens to every line."""
+class MemoryJournal(EventJournal):
+    """Passes every row to a listener."""
 
     def __init__(self, listener: Listener | None) -> None:
         super().__init__(None)
@@ -68,50 +70,49 @@ class Pages(EventJournal):
             self._listener(node, event, data)
 
 
-class Watched(Simulation):
-    """A swarm that is given up when enough is known or it does not end."""
+class BoundedSimulation(Simulation):
+    """Stops after too many violations or too much virtual time."""
 
-    def __init__(self, findings: Violations, *args: Any, **given: Any) -> None:
+    def __init__(self, violations: Violations, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
-        self._findings = findings
+        self._violations = violations
 
     def _step(self) -> bool:
-        if self._findings.full:
-            raise SimulationStuck("too much is wrong to go on")
-        if self.world.clock.now > LONGEST:
-            raise SimulationStuck(f"it is not over after {LONGEST:g} s: {self._who_waits()}")
+        if self._violations.full:
+            raise SimulationStuck("stopped after too many violations")
+        if self.world.clock.now > TIME_LIMIT:
+            raise SimulationStuck(f"it has not ended after {TIME_LIMIT:g} s: {self._who_waits()}")
         return super()._step()
 
 
 def run(schedule: Schedule, sets: Sequence[str] = (), *, twice: bool = True) -> Trial:
-    """Raises ConfigError for knobs or settings that cannot be."""
-    findings = Violations()
+    """Raises ConfigError for invalid knobs or settings."""
+    violations = Violations()
     settings = settings_of(schedule, sets)
     if settings.attack.kind:
-        raise ConfigError("attack.kind breaks rules on purpose: use `pfl-node sim` for attacks")
-    inspector = Inspector(findings, _staleness(settings))
-    pages = Pages(inspector.row)
-    swarm = _swarm(schedule, settings, findings, pages, lambda cls: witnessed(cls, inspector, LAYOUT))
-    inspector.attend(swarm.world)
-    inspector.sight.plan(swarm)
-    _run(swarm, findings)
-    if not findings.broken:
+        raise ConfigError("attack.kind breaks the rules on purpose: use `pfl-node sim` for attacks")
+    inspector = Inspector(violations, _staleness(settings))
+    journal = MemoryJournal(inspector.row)
+    swarm = _swarm(schedule, settings, violations, journal, lambda cls: traced(cls, inspector, LAYOUT))
+    inspector.attach(swarm.world)
+    inspector.views.plan(swarm)
+    _run(swarm, violations)
+    if not violations.broken:
         inspector.close()
-    if twice and not findings.broken:
-        _again(schedule, settings, pages, findings, swarm.world.clock.now)
-    counts = Counter(inspector.ledger.counts)
+    if twice and not violations.broken:
+        _again(schedule, settings, journal, violations)
+    counts = Counter(inspector.mailboxes.counts)
     counts.update(f"fault {kind_of(f)}" for f in schedule.faults)
-    counts["rounds"] = inspector.progress.rounds
+    counts["rounds"] = inspector.rounds.rounds
     return Trial(
-        schedule, tuple(findings.broken), findings.checked, counts, tuple(pages.lines), swarm.world.clock.now
+        schedule, tuple(violations.broken), violations.checked, counts, tuple(journal.lines), swarm.world.clock.now
     )
 
 
 def settings_of(schedule: Schedule, sets: Sequence[str] = ()) -> Settings:
-    """What the seed drew, below what the user sets."""
     knobs = {f"policy.{name}": value for name, value in schedule.knobs.items()}
     own = {"policy.name": schedule.policy, "rounds": schedule.rounds, "seed": schedule.seed}
-    return load_settings(overrides={**schedule.told, **knobs, **own}, sets=sets)
+    return load_settings(overrides={**schedule.settings, **knobs, **own}, sets=sets)
 
 
 def _staleness(settings: Settings) -> int:
@@ -122,48 +123,48 @@ def _staleness(settings: Settings) -> int:
 def _swarm(
     schedule: Schedule,
     settings: Settings,
-    findings: Violations,
-    pages: Pages,
-    dress: Callable[[type[Policy]], type[Policy]],
-) -> Watched:
+    violations: Violations,
+    journal: MemoryJournal,
+    wrap: Callable[[type[Policy]], type[Policy]],
+) -> BoundedSimulation:
     policy = load_policy(schedule.policy)
-    plan = Plan(dress(policy), configure(policy, settings.policy.options))
-    return Watched(
-        findings,
+    plan = Plan(wrap(policy), configure(policy, settings.policy.options))
+    return BoundedSimulation(
+        violations,
         settings,
         plan,
         two_clusters,
         nodes=schedule.nodes,
-        journal=pages,
+        journal=journal,
         faults=schedule.faults,
         costs=ALERT if schedule.alert else COSTS,
     )
 
 
-def _run(swarm: Watched, findings: Violations) -> None:
+def _run(swarm: BoundedSimulation, violations: Violations) -> None:
     try:
-        with at_most(COMPUTING):
+        with cpu_limit(CPU_LIMIT):
             swarm.run()
     except SimulationStuck as stuck:
-        if not findings.full:
-            findings.broke("ends", swarm.world.clock.now, None, str(stuck))
+        if not violations.full:
+            violations.add("ends", None, str(stuck))
     except ConfigError:
         raise
     except Exception as error:
         where = line_of(error) or _last_line(error)
-        findings.broke("works", swarm.world.clock.now, None, f"{in_a_line(error)}{where}")
+        violations.add("works", None, f"{in_a_line(error)}{where}")
     else:
-        findings.checked["ends"] += 1
-        findings.checked["works"] += 1
+        violations.checked["ends"] += 1
+        violations.checked["works"] += 1
 
 
-def _again(schedule: Schedule, settings: Settings, pages: Pages, findings: Violations, now: float) -> None:
-    """Without an inspector, whose looking must change nothing."""
-    again, second = Violations(), Pages(None)
+def _again(schedule: Schedule, settings: Settings, journal: MemoryJournal, violations: Violations) -> None:
+    """Without an inspector, which must not affect the run."""
+    again, second = Violations(), MemoryJournal(None)
     _run(_swarm(schedule, settings, again, second, lambda cls: cls), again)
-    pairs = zip(pages.lines, second.lines, strict=False)
-    line = next((f"{a} / {b}" for a, b in pairs if a != b), f"{len(pages.lines)} / {len(second.lines)} lines")
-    findings.check("repeats", pages.lines == second.lines, now, None, f"two runs differ: {line}")
+    pairs = zip(journal.lines, second.lines, strict=False)
+    line = next((f"{a} / {b}" for a, b in pairs if a != b), f"{len(journal.lines)} / {len(second.lines)} lines")
+    violations.check("repeats", journal.lines == second.lines, None, f"two runs differ: {line}")
 
 
 def _last_line(error: Exception) -> str:
@@ -171,3 +172,24 @@ def _last_line(error: Exception) -> str:
     while trace and trace.tb_next:
         trace = trace.tb_next
     return f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})" if trace else ""
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Raises SimulationStuck after so much CPU time. Works in the main thread, on systems with a virtual timer."""
+    timer = getattr(signal, "ITIMER_VIRTUAL", None)
+    if timer is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def expired(_: int, frame: FrameType | None) -> None:
+        where = f" ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno})" if frame else ""
+        raise SimulationStuck(f"it has computed for {seconds:g} s without a step{where}")
+
+    before = signal.signal(signal.SIGVTALRM, expired)
+    signal.setitimer(timer, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(timer, 0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -1,4 +1,4 @@
-"""Does everybody know who is there? Looked at whenever nothing has changed for as long as it takes to notice."""
+"""Checks which peers each node believes alive, whenever nothing has changed for as long as detection takes."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from pfl_node.testing.schedules.rules import Violations
 
 
 class ViewCheck:
-    """`plan` it for a swarm that has not begun."""
-
-    def __init__(self, findings: Violations) -> None:
-        self._findings = findings
-        self._notice = 0.0  # seconds until everybody has noticed what happened
-        self._gone = -inf  # when somebody went last
+    def __init__(self, violations: Violations) -> None:
+        self._violations = violations
+        self._notice = 0.0  # seconds until all nodes have detected a change
+        self._gone = -inf  # when a node left last
 
     def plan(self, swarm: Simulation) -> None:
-        """Sets the moments on its clock."""
+        """Schedule the checks. The simulation must not have started."""
         costs, world = swarm.world.costs, swarm.world
         slowest = min((f.rate for f in swarm.faults if isinstance(f, Skew)), default=1.0)
         self._notice = max(*costs.detection, *costs.healing) / min(slowest, 1.0) + 2 * costs.news
         edges = sorted({0.0, *(t for f in swarm.faults for t in _edges(f))})
         for edge, following in zip(edges, [*edges[1:], inf], strict=True):
             if edge + self._notice < following and edge < inf:
-                world.clock.at(edge + self._notice, lambda: self._look(world))
+                world.clock.at(edge + self._notice, lambda: self._check(world))
 
     def went(self, now: float) -> None:
-        """Somebody left: with it a way around a link that is cut."""
+        """A node left, and with it perhaps the only path around a cut link."""
         self._gone = now
 
-    def _look(self, world: World) -> None:
+    def _check(self, world: World) -> None:
         now = world.clock.now
         if world.weather.cuts and now < self._gone + self._notice:
             return
@@ -41,12 +39,12 @@ class ViewCheck:
             for other in there:
                 if other is not me:
                     truth, belief = world.in_touch(me.id, other.id), world.views.believes(me.id, other.id)
-                    told = f"believes {other.id} {'alive' if belief else 'dead'}, which is not so"
-                    self._findings.check("views", belief is truth, now, me.id, told)
+                    text = f"wrongly believes {other.id} {'alive' if belief else 'dead'}"
+                    self._violations.check("views", belief is truth, me.id, text)
 
 
 def _edges(fault: Fault) -> list[float]:
-    """When it changes who reaches whom."""
+    """The times at which it changes which nodes can reach each other."""
     if isinstance(fault, Partition | Cut):
         return [fault.at, fault.until]
     return [fault.at] if isinstance(fault, Crash | Restart | Join) else []

@@ -19,7 +19,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_identity_is_made_once_and_shown_again(shell: Shell, place: Path) -> None:
     first = shell("identity", "--data-dir", "ann", "--format", "json")
-    assert "made ann/key.pem" in first.err
+    assert "created ann/key.pem" in first.err
     facts = json.loads(first.out)
     assert ID.fullmatch(facts["id"])
     assert (facts["certificate"], "pfl-node ca issue" in facts["hint"]) == (None, True)
@@ -32,7 +32,7 @@ def test_with_an_allow_list_a_node_vouches_for_itself(shell: Shell, place: Path)
     id = json.loads(shell("identity", "--data-dir", "ann", "--format", "json").out)["id"]
     (place / "ann" / "allow").write_text(f"{id} ann\n")
     facts = json.loads(shell("identity", "--data-dir", "ann", "--format", "json").out)
-    assert (facts["id"], facts["issuer"].startswith("nobody")) == (id, True)
+    assert (facts["id"], facts["issuer"].startswith("none")) == (id, True)
 
 
 def test_a_ca_issues_on_this_machine_and_on_request(shell: Shell, place: Path) -> None:
@@ -75,7 +75,7 @@ def test_who_is_revoked_is_on_the_list_and_gets_nothing_more(shell: Shell, place
         ("ca init --ca-dir there", "there already is a CA in there; use another --ca-dir"),
         (
             "ca issue --ca-dir there",
-            "for whom? --data-dir DIR on this machine, or --request FILE [--out DIR] from another one",
+            "name the recipient: --data-dir DIR on this machine, or --request FILE [--out DIR] for another one",
         ),
         (
             "ca issue --ca-dir there --request there/ca.pem",

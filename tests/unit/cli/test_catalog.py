@@ -39,7 +39,7 @@ def test_tasks_say_what_they_are_and_take(shell: Shell) -> None:
 def test_one_policy_is_shown_with_a_line_for_each_knob(shell: Shell) -> None:
     summary, _, head, *lines = shell("policies", "pens").out.splitlines()
     assert summary.startswith("PENS")
-    assert head.split() == ["knob", "may", "be", "default", "what", "it", "is"]
+    assert head.split() == ["knob", "type", "default", "description"]
     assert [line.split()[0] for line in lines] == list(POLICIES["pens"].Config.model_fields)
     assert [p["name"] for p in json.loads(shell("policies", "el", "--format", "json").out)["policies"]] == ["el"]
 
@@ -54,7 +54,10 @@ def test_a_policy_of_ones_own_is_checked_with_a_line_for_each_rule(
     done = shell("policies", f"{file}:Mine", "--check")
     assert done.code == 1
     assert [line.partition("  ")[0] for line in done.out.splitlines()].count("ok") > 0
-    assert "broken  works in a swarm of 1: IndexError: list index out of range (mine.py, line 5)" in done.out
+    assert (
+        "broken  works in a swarm of 1: your code failed (mine.py, line 5): IndexError: list index out of range"
+        in done.out
+    )
     done = shell("policies", "local", "--check", "--format", "json")
     assert done.code == 0
     assert {row["broken"] for row in json.loads(done.out)["rules"]} == {None}
@@ -63,7 +66,7 @@ def test_a_policy_of_ones_own_is_checked_with_a_line_for_each_rule(
 def test_a_check_needs_a_name(shell: Shell) -> None:
     done = shell("policies", "--check")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "which policy? pfl-node policies NAME --check" in done.err
+    assert "--check needs a policy: pfl-node policies NAME --check" in done.err
 
 
 def test_one_task_is_shown_with_a_line_for_each_option(shell: Shell) -> None:

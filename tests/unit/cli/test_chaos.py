@@ -41,16 +41,16 @@ def test_a_policy_that_breaks_a_rule_is_found_and_the_line_that_is_printed_repea
 
 
 def test_a_policy_that_computes_for_ever_is_ended(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pfl_node.testing.schedules.trial.COMPUTING", 1.0)
+    monkeypatch.setattr("pfl_node.testing.schedules.trial.CPU_LIMIT", 1.0)
     found = shell("chaos", "--policy", policy("Computes"), "--seed", "0")
     assert found.code == 1
-    assert "it has computed for 1 s and asks for nothing (broken_policies.py, line " in found.out
+    assert "it has computed for 1 s without a step (broken_policies.py, line " in found.out
 
 
 def test_a_policy_that_is_fine_is_not_blamed(shell: Shell) -> None:
     done = shell("chaos", "--policy", policy("Fine"), "--schedules", "10")
     assert (done.code, done.err) == (0, "")
-    assert "hold, looked at" in done.out
+    assert "hold, checked" in done.out
 
 
 def test_one_schedule_is_told_in_full(shell: Shell) -> None:
@@ -79,8 +79,8 @@ def test_no_faults_can_be_asked_for(shell: Shell) -> None:
     ("words", "said"),
     [
         ("chaos --policy elk", "unknown policy 'elk': did you mean 'el'?"),
-        ("chaos --policy ,", "--policy names none"),
-        ("chaos --schedules 3 --fault loss:0.5", "--fault is for one schedule"),
+        ("chaos --policy ,", "--policy is empty"),
+        ("chaos --schedules 3 --fault loss:0.5", "--fault applies to a single schedule"),
         ("chaos --seed 3 --fault crash:n009@1", "there is no node 'n009'"),
         ("chaos --seed 3 --policy el --set policy.degree=0", "policy.degree"),
         ("chaos --seed 3 --policy el --set round.patience=0", "round.patience"),

@@ -12,7 +12,7 @@ import pytest
 
 from pfl_node.cli.compare_view import show
 from pfl_node.cli.lab_view import progress_bars
-from pfl_node.cli.sim import apart
+from pfl_node.cli.sim import split_sets
 from pfl_node.errors import ConfigError
 from pfl_node.lab.policy_comparison import Entrant, PolicyComparison
 from pfl_node.lab.scale_knobs import Fit
@@ -111,7 +111,7 @@ def test_own_knobs_are_told_from_shared_ones_also_where_a_name_has_dots() -> Non
         "policy.a/b.c.py:Mine.k=0.5",
         "train.lr=0.1",
     ]
-    assert apart(sets) == (
+    assert split_sets(sets) == (
         ["policy.T=3", "train.lr=0.1"],
         {"pens": {"T": 4, "metric": "loss"}, "a/b.c.py:Mine": {"k": 0.5}},
     )

@@ -12,8 +12,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from pfl_node.cli.inspect import patiently, wait_until
-from pfl_node.cli.remote import NOBODY, why
+from pfl_node.cli.inspect import tolerant, wait_until
+from pfl_node.cli.remote import REFUSED, why
 from pfl_node.errors import PeerGone
 from pfl_node.membership import membership_pb2
 from pfl_node.wire import membership_pb2_grpc, peer_pb2, peer_pb2_grpc
@@ -137,7 +137,7 @@ def test_somebody_who_says_nothing_is_given_up_on(shell: Shell) -> None:
     [
         ("UNAVAILABLE", "DNS resolution failed for nowhere:1: x", "no such host"),
         ("UNAVAILABLE", "connect: No route to host (113)", "there is no route to that host"),
-        ("UNIMPLEMENTED", "Method not found!", "something answers there, but it is no node"),
+        ("UNIMPLEMENTED", "Method not found!", "the server there is not a pfl-node"),
         ("RESOURCE_EXHAUSTED", "a: b: too much", "no answer (resource exhausted: too much)"),
         ("DEADLINE_EXCEEDED", "Deadline Exceeded", "no answer within 3 s"),
     ],
@@ -183,10 +183,10 @@ def test_wait_for_nobody_says_so(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("answers", "ending", "still"),
     [
-        ([NOBODY], True, NOBODY),
-        (["training, not done", NOBODY], True, ""),
+        ([REFUSED], True, REFUSED),
+        (["training, not done", REFUSED], True, ""),
         (["training, not done", "no answer within 2 s"], True, "no answer within 2 s"),
-        (["in round 1, not 2", NOBODY], False, NOBODY),
+        (["in round 1, not 2", REFUSED], False, REFUSED),
     ],
 )
 def test_a_node_that_is_gone_has_ended_if_it_was_there_before(
@@ -199,7 +199,7 @@ def test_a_node_that_is_gone_has_ended_if_it_was_there_before(
             raise PeerGone("a:1", text)
         return text
 
-    ask = patiently(missing, ending=ending)
+    ask = tolerant(missing, ending=ending)
     assert [ask() for _ in answers][-1] == still
 
 

@@ -52,11 +52,11 @@ def test_a_summary_for_people_tells_who_found_whom(
 def test_a_summary_for_people_tells_who_was_malicious_and_what_the_guard_did() -> None:
     honest, bad = NodeRecord("n0", accuracy=0.5, kept_out=3, quarantined=("n1",)), NodeRecord("n1", honest=False)
     told = facts(Summary("el", "digits", 0, 5, (honest, bad), {}, 0, 12.0, 1.0, 1.0), ("sign_flip", "alie"))
-    assert told["malicious"] == "n1 (sign_flip, alie); accuracy and what was found are of the others"
+    assert told["malicious"] == "n1 (sign_flip, alie); accuracy and neighbours are those of the others"
     assert told["kept out"].endswith("quarantine: precision 100.0%, recall 100.0%")
 
 
 def test_an_attack_by_nobody_is_told() -> None:
     nodes = (NodeRecord("n0", accuracy=0.5), NodeRecord("n1", accuracy=0.5))
     told = facts(Summary("el", "digits", 0, 5, nodes, {}, 0, 12.0, 1.0, 1.0), ("sign_flip",))
-    assert told["malicious"] == "nobody: attack.share is no node of 2"
+    assert told["malicious"] == "none: attack.share of 2 nodes is less than one node"

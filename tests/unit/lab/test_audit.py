@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.errors import ConfigError
-from pfl_node.lab.audit.audit import _place, _samples, on_the_model, on_the_oracle
+from pfl_node.lab.audit.audit import _place, _samples, attack_model, attack_oracle, bound, roc
 from pfl_node.lab.audit.crafted_models import ModelForge
-from pfl_node.lab.audit.roc import bound, odds
 from pfl_node.model import Entry, Layout
 from pfl_node.settings import Settings
 
@@ -23,22 +22,22 @@ scores = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=30)
 @given(scores, scores)
 def test_the_area_under_the_curve_is_the_share_of_pairs_in_the_right_order(a: list[float], b: list[float]) -> None:
     pairs = [1.0 if x > y else 0.5 if x == y else 0.0 for x in a for y in b]
-    assert odds(a, b).auc == pytest.approx(sum(pairs) / len(pairs))
-    assert 0 <= odds(a, b).tpr <= 1
+    assert roc(a, b).auc == pytest.approx(sum(pairs) / len(pairs))
+    assert 0 <= roc(a, b).tpr <= 1
 
 
 def test_a_coin_finds_as_many_members_as_it_accuses_others() -> None:
     chance = np.random.default_rng(0)
-    found = odds(chance.normal(size=20_000).tolist(), chance.normal(size=20_000).tolist())
+    found = roc(chance.normal(size=20_000).tolist(), chance.normal(size=20_000).tolist())
     assert found.auc == pytest.approx(0.5, abs=0.01)
     assert found.tpr == pytest.approx(0.01, abs=0.004)
-    blind = odds([1.0] * 10, [1.0] * 10)
+    blind = roc([1.0] * 10, [1.0] * 10)
     assert blind.auc == 0.5
     assert blind.tpr == pytest.approx(0.01)
 
 
 def test_scores_that_tell_all_apart_find_everybody() -> None:
-    assert (odds([2.0, 3.0], [0.0, 1.0]).auc, odds([2.0, 3.0], [0.0, 1.0]).tpr) == (1.0, 1.0)
+    assert (roc([2.0, 3.0], [0.0, 1.0]).auc, roc([2.0, 3.0], [0.0, 1.0]).tpr) == (1.0, 1.0)
 
 
 def test_the_bound_is_that_of_pure_differential_privacy() -> None:
@@ -69,7 +68,7 @@ def test_models_of_another_kind_cannot_be_crafted() -> None:
 
 
 def test_exact_answers_tell_every_member_and_those_of_the_control_next_to_none() -> None:
-    exact, noisy = on_the_oracle(Settings(), nodes=4, trials=200)
+    exact, noisy = attack_oracle(Settings(), nodes=4, trials=200)
     assert exact.found.auc > 0.999
     assert exact.found.tpr > 0.99
     assert exact.answers == 1
@@ -80,22 +79,22 @@ def test_exact_answers_tell_every_member_and_those_of_the_control_next_to_none()
 
 
 def test_the_same_seed_finds_the_same() -> None:
-    first, second = (list(on_the_oracle(Settings(seed=3), nodes=4, trials=20)) for _ in range(2))
+    first, second = (list(attack_oracle(Settings(seed=3), nodes=4, trials=20)) for _ in range(2))
     assert first == second
 
 
 def test_a_model_that_was_trained_for_long_tells_its_members() -> None:
     settings = Settings.model_validate({"rounds": 20, "policy": {"name": "local"}})
-    plain = on_the_model(settings, nodes=2, private=False)
+    plain = attack_model(settings, nodes=2, private=False)
     assert plain.found.auc > 0.6
     assert plain.accuracy
-    private = on_the_model(settings.model_copy(update={"rounds": 2}), nodes=2, private=True)
+    private = attack_model(settings.model_copy(update={"rounds": 2}), nodes=2, private=True)
     assert private.epsilon
     assert private.epsilon > 1
 
 
 def test_what_is_left_to_chance_is_what_one_who_knows_nothing_gets() -> None:
     draw = np.random.default_rng(0)
-    found = [odds(draw.random(100).tolist(), draw.random(50).tolist()) for _ in range(1000)]
+    found = [roc(draw.random(100).tolist(), draw.random(50).tolist()) for _ in range(1000)]
     beyond = sum(abs(o.auc - 0.5) > o.chance for o in found)
     assert 25 <= beyond <= 75  # one in twenty, about

@@ -40,7 +40,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> s
 
 
 def first_cell(tmp_path: Path, *sets: str) -> Cell:
-    return spec.load(str(written(tmp_path)), wishes=spec.Wishes({}, sets)).cells[0]
+    return spec.load(str(written(tmp_path)), overrides=spec.Overrides({}, sets)).cells[0]
 
 
 # -- what shows when a run begins ------------------------------------------------------------------------------
@@ -104,8 +104,8 @@ def test_a_mistake_before_anything_was_learnt_ends_it_all_in_the_words_of_the_la
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
-        ("other", (), "holds results of experiment mine: say with --out where these shall go"),
-        ("mine", ("--scale", "paper"), "holds results of --scale quick: say with --out where these shall go"),
+        ("other", (), "holds results of experiment mine: choose another directory with --out"),
+        ("mine", ("--scale", "paper"), "holds results of --scale quick: choose another directory with --out"),
     ],
 )
 def test_the_results_of_something_else_are_not_overwritten(
@@ -124,7 +124,9 @@ def test_a_place_that_cannot_be_written_to_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
-    assert mistake(capsys, "run", str(written(tmp_path)), "--out", out, code=1).startswith(f"cannot make {out}: ")
+    assert mistake(capsys, "run", str(written(tmp_path)), "--out", out, code=1).startswith(
+        f"cannot create {out}: "
+    )
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -136,7 +138,7 @@ def test_a_folder_without_a_result_is_one_line(
     (tmp_path / "empty").mkdir()
     folders = [str(tmp_path / where)] * (2 if verb == "compare" else 1)
     line = mistake(capsys, verb, *folders)
-    assert line == f"{tmp_path / where} is no result of `pfl-node lab run`: it has no spec.toml"
+    assert line == f"{tmp_path / where} is not a results directory of `pfl-node lab run`: it has no spec.toml"
 
 
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,13 +146,13 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.
     (folder / "el" / "seed-0" / "summary.json").write_text('{"accuracy": 0.')
     line = mistake(capsys, "report", str(folder), code=1)
     assert line.startswith(f"{folder / 'el' / 'seed-0'} is damaged (")
-    assert line.endswith("): delete it and run the lab again")
+    assert line.endswith("): delete it and run the experiment again")
 
 
 def test_an_environment_of_something_else_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = result(tmp_path)
     (folder / "environment.json").write_text(json.dumps({"node": 1}))
-    assert mistake(capsys, "report", str(folder)).endswith("its environment.json is of something else")
+    assert mistake(capsys, "report", str(folder)).endswith("its environment.json has other contents")
 
 
 def test_a_run_that_a_result_does_not_have_names_the_nearest(
@@ -176,7 +178,7 @@ def test_a_run_that_a_result_does_not_have_names_the_nearest(
         ),
         (
             ("run", "digits-clusters", "--data-root", "x"),
-            "digits-clusters reads no data set: leave out --data-root",
+            "digits-clusters uses no data set: omit --data-root",
         ),
         (("rnu", "digits-clusters"), "no such verb 'rnu': did you mean 'run'?"),
     ],

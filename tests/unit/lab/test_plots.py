@@ -14,10 +14,9 @@ from pfl_node.lab.measures import Found
 from pfl_node.lab.report import bar_plots, plot_data, style
 from pfl_node.lab.report.page import page
 from pfl_node.lab.report.plots import PLOTS
-from pfl_node.lab.report.render import DRAW, draw
 from pfl_node.lab.report.result import reopen
 from pfl_node.lab.report.style import Panel
-from pfl_node.lab.report.write import write
+from pfl_node.lab.report.write import DRAW, draw, write
 from tests.unit.lab.made_results import result
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -122,7 +121,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_name_has_words_and_a_drawing() -> None:
     assert PLOTS.keys() == DRAW.keys()
-    assert all(plot.title and plot.says.endswith(".") for plot in PLOTS.values())
+    assert all(plot.title and plot.caption.endswith(".") for plot in PLOTS.values())
 
 
 def test_every_panel_is_a_png_and_an_svg(drawn: Path) -> None:
@@ -139,7 +138,9 @@ def test_axes_have_names_with_units_and_runs_a_legend(drawn: Path) -> None:
     texts = words_of(drawn / "plots" / "accuracy-minority.svg")
     assert {"Accuracy, minority", "test accuracy, %", "rounds", "Local", "EL", "FACADE"} <= texts
     assert {"sent by all nodes, MB"} <= words_of(drawn / "plots" / "accuracy-over-bytes-minority.svg")
-    assert {"majority (6)", "minority (2)", "models got"} <= words_of(drawn / "plots" / "who-from-whom-el.svg")
+    assert {"majority (6)", "minority (2)", "models received"} <= words_of(
+        drawn / "plots" / "who-from-whom-el.svg"
+    )
 
 
 def test_a_picture_says_by_itself_what_its_lines_and_bars_are(drawn: Path) -> None:
@@ -222,7 +223,7 @@ def test_plots_of_a_former_report_do_not_stay(tmp_path: Path) -> None:
 
 
 def test_a_plot_with_nothing_to_show_says_so(whole: Path) -> None:
-    assert "The journals hold nothing that it could show" in page(reopen(whole), {"settlement": []})
+    assert "The journals contain no data for this plot" in page(reopen(whole), {"settlement": []})
 
 
 def test_a_sweep_has_a_line_for_each_run_and_the_papers_figures(tmp_path: Path) -> None:

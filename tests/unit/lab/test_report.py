@@ -117,9 +117,9 @@ def test_the_table_has_our_figure_the_papers_and_the_difference(whole: Path) -> 
 
 def test_the_verdicts_stand_under_the_table(whole: Path) -> None:
     text = markdown(reopen(whole).results, {})
-    by = r"by 10.0 points or more: \+[\d.]+ ± [\d.]+ points, on 2 of 2 seeds"
+    by = r"by 10.0 points or more: \+[\d.]+ ± [\d.]+ points, for 2 of 2 seeds"
     assert re.search(rf"\*\*holds\*\*: minority of FACADE above EL {by}", text)
-    assert re.search(r"\*\*does not hold\*\*: accuracy of Local above FACADE: −\d.* on 0 of 2 seeds", text)
+    assert re.search(r"\*\*does not hold\*\*: accuracy of Local above FACADE: −\d.* for 0 of 2 seeds", text)
 
 
 def test_the_raw_markdown_is_a_table_whose_columns_stand_below_each_other(whole: Path) -> None:
@@ -196,7 +196,7 @@ def test_every_run_has_links_to_its_folder(whole: Path) -> None:
 
 def test_settings_that_all_runs_share_are_said_once(whole: Path) -> None:
     text = page(reopen(whole), None)
-    shared, own = text.split("<h3>Each run its own</h3>")
+    shared, own = text.split("<h3>Individual runs</h3>")
     assert shared.endswith("</dl>")
     assert "<dt><code>eval.every</code></dt><dd>5</dd>" in shared
     assert "<td>el</td><td>facade</td>" in own
@@ -237,7 +237,7 @@ def test_without_matplotlib_there_are_tables_and_one_line_that_says_what_to_do(t
     assert "\n" not in said
     assert sorted(p.name for p in folder.iterdir() if p.suffix in (".md", ".html")) == ["report.html", "table.md"]
     assert not (folder / "plots").exists()
-    assert "matplotlib is not installed" in (folder / "report.html").read_text()
+    assert "matplotlib was not installed" in (folder / "report.html").read_text()
 
 
 def test_a_report_needs_no_torch_and_loads_matplotlib_only_to_draw() -> None:
@@ -261,8 +261,8 @@ def test_a_folder_opened_again_tells_what_the_run_told(tmp_path: Path) -> None:
 
 def test_the_command_repeats_what_was_wished(tmp_path: Path) -> None:
     path = written(tmp_path)
-    wishes = spec.Wishes({"run": "some where"}, ["task.samples=40", "train.batch=4"])
-    folder = made(tmp_path / "result", spec.load(str(path), seeds=1, wishes=wishes))
+    wishes = spec.Overrides({"run": "some where"}, ["task.samples=40", "train.batch=4"])
+    folder = made(tmp_path / "result", spec.load(str(path), seeds=1, overrides=wishes))
     command = reopen(folder.path).command
     assert command.startswith(f"pfl-node lab run {folder.path / 'spec.toml'} --scale quick --seeds 1 --set ")
     for wish in ("--set 'run=some where'", "--set task.samples=40", "--set train.batch=4"):
@@ -290,7 +290,7 @@ def test_a_setting_that_is_not_known_any_more_does_not_hide_a_result(tmp_path: P
 def test_another_folder_is_one_clear_line(tmp_path: Path, lost: str) -> None:
     folder = result(tmp_path)
     (folder / lost).unlink()
-    with pytest.raises(ConfigError, match=f"no result of `pfl-node lab run`: it has no {lost}"):
+    with pytest.raises(ConfigError, match=f"not a results directory of `pfl-node lab run`: it has no {lost}"):
         reopen(folder)
 
 
@@ -319,4 +319,4 @@ def test_a_result_without_any_finished_run_is_one_clear_line(
 ) -> None:
     cells = tuple(f"{run}/seed-{seed}" for run in ("local", "el", "facade") for seed in (0, 1))
     assert main(["lab", "report", str(result(tmp_path, leave_out=cells))]) == 1
-    assert "no run is finished yet" in capsys.readouterr().err
+    assert "no run has finished yet" in capsys.readouterr().err

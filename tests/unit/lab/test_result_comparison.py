@@ -55,8 +55,8 @@ def test_results_that_are_the_same_differ_in_nothing(whole: Path) -> None:
 
 
 def test_what_differs_is_told_settings_versions_and_commit(whole: Path, tmp_path: Path) -> None:
-    wishes = spec.Wishes({"train.batch": 4})
-    other = made(tmp_path / "result", spec.load(str(written(tmp_path, rounds=10, seeds=3)), wishes=wishes)).path
+    wishes = spec.Overrides({"train.batch": 4})
+    other = made(tmp_path / "result", spec.load(str(written(tmp_path, rounds=10, seeds=3)), overrides=wishes)).path
     for path in other.glob("**/made_with.json"):
         (facts,) = json.loads(path.read_text())["environments"]
         facts |= {"commit": "abc", "packages": {**facts["packages"], "numpy": "1.0"}}
@@ -83,9 +83,7 @@ def test_results_with_nothing_in_common_are_one_clear_line(whole: Path, tmp_path
         text = text.replace(f'"{label}"', f'"other {label}"')
     path.write_text(text)
     other = made(tmp_path / "result", spec.load(str(path)), leave_out=tuple(_cells(path)))
-    with pytest.raises(
-        ConfigError, match="nothing in common: the one has Local, EL, FACADE, the other other Local"
-    ):
+    with pytest.raises(ConfigError, match="nothing in common: A has Local, EL, FACADE, B has other Local"):
         compare(side(whole), side(other.path))
 
 
@@ -95,7 +93,7 @@ def _cells(path: Path) -> list[str]:
 
 def test_results_at_other_points_have_nothing_in_common(whole: Path, tmp_path: Path) -> None:
     swept = result(tmp_path, sweep='[sweep]\nsetting = "train.lr"\nvalues = [0.1, 0.01]\n')
-    with pytest.raises(ConfigError, match="no run is finished at the same point with the same seed"):
+    with pytest.raises(ConfigError, match="no run has finished at the same point with the same seed"):
         compare(side(whole), side(swept))
 
 

@@ -55,7 +55,7 @@ def test_a_claim_is_judged_seed_by_seed() -> None:
     assert verdict.estimate.values == pytest.approx((0.1, 0.1, 0.02))
     assert verdict.holding == 2
     told = phrases.verdict(verdict)
-    assert told == "accuracy of A above B by 5.0 points or more: +7.3 ± 11.5 points, on 2 of 3 seeds"
+    assert told == "accuracy of A above B by 5.0 points or more: +7.3 ± 11.5 points, for 2 of 3 seeds"
 
 
 def test_a_seed_that_one_of_them_lacks_does_not_count() -> None:
@@ -66,7 +66,7 @@ def test_a_seed_that_one_of_them_lacks_does_not_count() -> None:
     assert nothing.estimate is None
     assert not nothing.holds
     assert phrases.judgement(nothing) == "not measured"
-    assert phrases.verdict(nothing).endswith(": no seed has both")
+    assert phrases.verdict(nothing).endswith(": no seed has both runs")
 
 
 def test_who_never_came_to_the_target_took_longer_than_all_its_rounds() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pfl_node.errors import ConfigError
 from pfl_node.lab.experiment import Experiment, PaperFigure, Scale
 from pfl_node.lab.report.plots import PLOTS
-from pfl_node.lab.spec import Wishes, load, read, shipped
+from pfl_node.lab.spec import Overrides, load, read, shipped
 
 BASE = """
 title = "Two rows"
@@ -174,9 +174,9 @@ def test_a_scale_may_have_a_target_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_rounds_of_the_command_line_win_over_everything(tmp_path: Path) -> None:
-    wishes = Wishes({"task.auxiliary": 0.5}, ("rounds=7", "train.lr=0.4"))
+    wishes = Overrides({"task.auxiliary": 0.5}, ("rounds=7", "train.lr=0.4"))
     for scale in ("quick", "paper"):
-        cells = made(tmp_path, BASE + ROWS, scale, wishes=wishes).cells
+        cells = made(tmp_path, BASE + ROWS, scale, overrides=wishes).cells
         assert {(c.settings.rounds, c.settings.train.lr) for c in cells} == {(7, 0.4)}
         assert {c.settings.task.options["auxiliary"] for c in cells} == {0.5}
 
@@ -192,17 +192,17 @@ def test_seeds_are_the_first_numbers_and_the_cells_differ_in_nothing_else(tmp_pa
 MISTAKES = [
     (
         ('title = "Two rows"', 'titel = "Two rows"'),
-        "experiment mine: titel is not a key here; did you mean 'title'?",
+        "experiment mine: titel is not a valid key; did you mean 'title'?",
     ),
-    (("rounds = 10\n", "round = 10\n"), "quick_scale.round is not a key here; did you mean 'rounds'?"),
+    (("rounds = 10\n", "round = 10\n"), "quick_scale.round is not a valid key; did you mean 'rounds'?"),
     (("rounds = 10\n", ""), "quick_scale.rounds: field required"),
-    (('label = "EL"', 'label = "EL"\nfigurs = {}'), "run.0.figurs is not a key here; did you mean 'figures'?"),
-    (("by = 10", "bye = 10"), "claim.0.bye is not a key here; did you mean 'by'?"),
+    (('label = "EL"', 'label = "EL"\nfigurs = {}'), "run.0.figurs is not a valid key; did you mean 'figures'?"),
+    (("by = 10", "bye = 10"), "claim.0.bye is not a valid key; did you mean 'by'?"),
     (('lower = "EL"', 'lower = "El"'), "there is no run 'El'; did you mean 'EL'?"),
     (('"accuracy", "minority"]', '"acuracy"]'), "there is no metric 'acuracy'; did you mean 'accuracy'?"),
     (("{ accuracy = 70,", "{ accurcy = 70,"), "there is no metric 'accurcy'; did you mean 'accuracy'?"),
     (('plots = ["accuracy"]', 'plots = ["acuracy"]'), "there is no plot 'acuracy'; did you mean 'accuracy'?"),
-    (("accuracy = 70", "accuracy = [70, 71]"), "EL: the figures of accuracy are 2, and the points of the paper 1"),
+    (("accuracy = 70", "accuracy = [70, 71]"), "EL: 2 figures of accuracy, but the paper has 1 points"),
     (('label = "FACADE"', 'label = "el"'), "two runs have the same label: 'EL' and 'el'"),
     (('label = "FACADE"', 'label = "…"'), "the label '…' has no letter or digit"),
     (("lr = 0.1,", "lrr = 0.1,"), "EL: unknown setting 'train.lrr': did you mean 'train.lr'?"),
@@ -214,7 +214,7 @@ MISTAKES = [
     (('"digits"', '"digits", angels = [0]'), "EL: task digits has no option 'angels'; did you mean 'angles'?"),
     (("by = 10", 'point = "there"'), "there is no point 'there'"),
     (("nodes = 6", "nodes = 0"), "quick_scale.nodes: input should be greater than 0"),
-    (("quick = {", "quick = { nodes = -1,"), "FACADE: nodes = -1 is not a whole number above zero"),
+    (("quick = {", "quick = { nodes = -1,"), "FACADE: nodes = -1 is not a positive integer"),
     (("by = 10", 'by = 10\nonly = "fast"'), "claim.0.only: input should be 'quick' or 'paper'"),
 ]
 
@@ -233,11 +233,11 @@ def test_a_mistake_is_one_line_that_says_where_it_is(change: tuple[str, str], sa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("[0.3]", "[0.4]"), "sweep.quick: 0.4 is none of the values [0.1, 0.2, 0.3]"),
-        (("share {}", "share"), "sweep.label = 'share' has no {}, where the value stands"),
-        (('[10, "-", 30]', "[10, 30]"), "Local: the figures of accuracy are 2, and the points of the paper 3"),
+        (("[0.3]", "[0.4]"), "sweep.quick: 0.4 is not one of the values [0.1, 0.2, 0.3]"),
+        (("share {}", "share"), "sweep.label = 'share' has no {} for the value"),
+        (('[10, "-", 30]', "[10, 30]"), "Local: 2 figures of accuracy, but the paper has 3 points"),
         (('[10, "-", 30]', '[10, "?", 30]'), "run.0.figures.accuracy"),
-        (("[sweep]", '[[point]]\nlabel = "a"\n[sweep]'), "it has both a sweep and points: write one of them"),
+        (("[sweep]", '[[point]]\nlabel = "a"\n[sweep]'), "it has both a sweep and points: use one of them"),
         (("0.2, 0.3]", "0.1, 0.3]"), "two points have the same label: 'share 0.1' and 'share 0.1'"),
         (("task.auxiliary", "task.auxilary"), "Local: task digits has no option 'auxilary'"),
     ],
@@ -253,10 +253,10 @@ def test_a_mistake_in_a_sweep_is_one_line(change: tuple[str, str], said: str, tm
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        ("seed=3", "--set seed would make all seeds the same: say how many with --seeds N"),
-        ("policy=el", "--set policy.name would make runs the same that differ in it: write a FILE.toml"),
-        ("task.auxiliary=0.2", "--set task.auxiliary would make runs the same that differ in it"),
-        ("nodes=3", "--set nodes: that is no setting but the spec's: write a FILE.toml"),
+        ("seed=3", "--set seed would make all seeds equal: set their number with --seeds N"),
+        ("policy=el", "--set policy.name would make different runs equal: write a FILE.toml"),
+        ("task.auxiliary=0.2", "--set task.auxiliary would make different runs equal"),
+        ("nodes=3", "--set nodes: it is a key of the spec, not a setting: write a FILE.toml"),
         ("train.lrr=3", "Local: unknown setting 'train.lrr' in --set: did you mean 'train.lr'?"),
         ("rounds=many", "Local: bad value 'many' for 'rounds' in --set: must be a whole number above 0"),
         ("policy.k=3", "Local: policy.k is not a knob of Local"),
@@ -264,7 +264,7 @@ def test_a_mistake_in_a_sweep_is_one_line(change: tuple[str, str], said: str, tm
 )
 def test_a_wish_for_all_runs_must_be_one_that_all_can_have(wish: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
-        made(tmp_path, BASE + SWEEP + SWEPT, wishes=Wishes(sets=(wish,)))
+        made(tmp_path, BASE + SWEEP + SWEPT, overrides=Overrides(sets=(wish,)))
 
 
 def test_an_experiment_that_is_not_there_names_the_nearest_one() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from pfl_node.policies import POLICIES
 from pfl_node.testing.contract import QUICK, RULES, PolicyUnderTest, alternatives
-from pfl_node.testing.contract.swarm_rules import trouble
+from pfl_node.testing.contract.swarm_rules import many_faults
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOBS = [(name, knob) for name, policy in POLICIES.items() for knob in alternatives(policy)]
@@ -45,7 +45,7 @@ def test_every_policy_keeps_it_whatever_a_knob_is_told(name: str, knob: dict[str
 
 def digests() -> dict[str, str]:
     """Of the journals of all policies when everything goes wrong."""
-    journals = {name: subject(name).run(faults=trouble(subject(name))).journal for name in POLICIES}
+    journals = {name: subject(name).run(faults=many_faults(subject(name))).journal for name in POLICIES}
     return {name: hashlib.sha256(journal).hexdigest() for name, journal in journals.items()}
 
 

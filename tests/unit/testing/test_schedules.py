@@ -67,7 +67,12 @@ def test_what_is_drawn_can_be() -> None:
 
 def test_what_happens_besides_does_not_depend_on_the_policy() -> None:
     one, other = draw(11, ["el"]), draw(11, ["pens"])
-    assert (one.nodes, one.rounds, one.told, one.faults) == (other.nodes, other.rounds, other.told, other.faults)
+    assert (one.nodes, one.rounds, one.settings, one.faults) == (
+        other.nodes,
+        other.rounds,
+        other.settings,
+        other.faults,
+    )
 
 
 def test_knobs_that_are_given_are_not_drawn() -> None:
