@@ -33,9 +33,9 @@ from pfl_node.lab.spec import Overrides, load
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.learning.train_options import BUILT_IN, resolve
-from pfl_node.ops.worker_process import ONE_THREAD
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.segments import SegmentStore, simulate_in_segments
+from pfl_node.sim.worker_process import ONE_THREAD
 from pfl_node.types import PeerId
 
 REAL, EMBEDDED = "facade-settlement", "digits-clusters"

@@ -114,7 +114,7 @@ def _with_faults(schedule: "Schedule", faults: Sequence[str] | None) -> "Schedul
 
 
 def _many(batch: "Batch", workers: int | None, format: str) -> int:
-    from pfl_node.ops.worker_process import cores
+    from pfl_node.sim.worker_process import cores
     from pfl_node.testing.schedules.campaign import run_campaign
 
     with progress_bar("schedules") as update:

@@ -15,12 +15,12 @@ from pfl_node.lab.measures import Found, summary_value
 from pfl_node.lab.results import Estimate, Results
 from pfl_node.lab.runner import OnCell
 from pfl_node.lab.scale_knobs import Fit, fit
-from pfl_node.ops.worker_process import Message, cores
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.settings import PolicySettings, Settings
 from pfl_node.sim.process_pool import run_all
 from pfl_node.sim.sim_worker import RunOrder
+from pfl_node.sim.worker_process import Message, cores
 
 Knobs = Mapping[str, Any]
 

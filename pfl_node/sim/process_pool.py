@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from pfl_node.ops.worker_process import Message, WorkerProcess
+from pfl_node.sim.worker_process import Message, WorkerProcess
 
 OnMessage = Callable[[int, Message], None]  # a message about the order of that number
 SIMULATE = "pfl_node.sim.sim_worker"

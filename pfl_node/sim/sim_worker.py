@@ -1,16 +1,16 @@
-"""A worker process that runs simulations, one after the other (`ops/worker_process.py`)."""
+"""A worker process that runs simulations, one after the other (`sim/worker_process.py`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from pfl_node.ops.worker_process import JsonOrder, ParentPipe, serve
 from pfl_node.settings import Settings
 from pfl_node.sim.faults import node_ids, parse_faults
 from pfl_node.sim.segments import simulate_in_segments
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Progress
+from pfl_node.sim.worker_process import JsonOrder, ParentPipe, serve
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfl_node.errors import PflError
-from pfl_node.ops.worker_process import WorkerProcess
 from pfl_node.settings import EvalSettings, PolicySettings, Settings
 from pfl_node.sim.process_pool import SIMULATE
 from pfl_node.sim.sim_worker import RunOrder
+from pfl_node.sim.worker_process import WorkerProcess
 
 
 @dataclass(frozen=True, slots=True)

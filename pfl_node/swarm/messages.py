@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError
-from pfl_node.ops.worker_process import JsonOrder
 from pfl_node.settings import Settings
+from pfl_node.sim.worker_process import JsonOrder
 
 START_WAIT = 120.0  # seconds: the least that a node waits for the others to load
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pfl_node.errors import PflError
 from pfl_node.membership.member import Member
-from pfl_node.ops.worker_process import Message, WorkerProcess, cores
 from pfl_node.settings import Settings
+from pfl_node.sim.worker_process import Message, WorkerProcess, cores
 from pfl_node.swarm.messages import TraceSpec, WorkerSpec, node_name, split
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_service import attach_membership

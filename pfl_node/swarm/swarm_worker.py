@@ -1,4 +1,4 @@
-"""A worker process of a swarm (`ops/worker_process.py`): some of its nodes in one event loop with one trainer."""
+"""A worker process of a swarm (`sim/worker_process.py`): some of its nodes in one event loop with one trainer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.learning.trainer import Trainer
 from pfl_node.node.ports import Job
 from pfl_node.ops.logs import configure_logs
+from pfl_node.ops.loop import run_loop
 from pfl_node.ops.status import details_of
-from pfl_node.ops.worker_process import ParentPipe, leave, serve_once
 from pfl_node.sim.attacks.malicious import role_of
+from pfl_node.sim.worker_process import ParentPipe, leave, serve_once
 from pfl_node.store.data_dir import DataDir
 from pfl_node.swarm.messages import WorkerSpec
 from pfl_node.swarm.trace import Trace
@@ -98,10 +99,10 @@ def _import_torch() -> None:
     from pfl_node.learning import learner  # noqa: F401
 
 
-async def run(order: str, parent: ParentPipe) -> None:
+def run(order: str, parent: ParentPipe) -> None:
     spec = WorkerSpec.load(order)
     configure_logs(spec.settings.log)
-    await SwarmWorker(spec, parent).run()
+    run_loop(SwarmWorker(spec, parent).run())
 
 
 if __name__ == "__main__":

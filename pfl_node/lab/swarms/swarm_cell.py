@@ -1,4 +1,4 @@
-"""A process that runs one cell of an experiment as a swarm of real nodes (`ops/worker_process.py`). When its stdin
+"""A process that runs one cell of an experiment as a swarm of real nodes (`sim/worker_process.py`). When its stdin
 ends, it kills the swarm."""
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from typing import Any
 from pfl_node.errors import ConfigError, PflError
 from pfl_node.lab.swarms.swarm_checkpoints import NodeMark, SwarmCheckpoints, SwarmMark, combined
 from pfl_node.ops.logs import configure_logs
-from pfl_node.ops.worker_process import Message, ParentPipe, leave, serve_once
+from pfl_node.ops.loop import run_loop
 from pfl_node.settings import Settings
 from pfl_node.sim.sim_worker import RunOrder
 from pfl_node.sim.simulate import MANY
+from pfl_node.sim.worker_process import Message, ParentPipe, leave, serve_once
 from pfl_node.swarm.messages import TraceSpec
 from pfl_node.swarm.supervisor import Swarm
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
@@ -109,13 +110,13 @@ def progress(swarm: Swarm) -> dict[str, Any]:
     return {"done": swarm.rounds_done, "total": swarm.rounds_total, "slowest": slowest, "started": started}
 
 
-async def run(line: str, parent: ParentPipe) -> None:
+def run(line: str, parent: ParentPipe) -> None:
     order = RunOrder.load(line)
     if order.settings.rounds is None:
         raise ConfigError("a run of the lab needs an end: give --set rounds=N")
     cell = SwarmCell(order, parent)
     configure_logs(cell.settings.log)
-    await cell.run()
+    run_loop(cell.run())
 
 
 if __name__ == "__main__":

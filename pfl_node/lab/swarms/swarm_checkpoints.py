@@ -138,7 +138,7 @@ def _sum(before: Mapping[str, int] | None, after: Mapping[str, int] | None) -> d
 
 
 def _in_use(home: Path) -> str | None:
-    """Who uses the data directory; None: nobody."""
+    """Who uses the data directory; None: it is free."""
     try:
         DataDir.open(home).close()
     except ConfigError as error:

@@ -1,6 +1,6 @@
 """Many fault schedules, spread over worker processes: their totals, and those that broke a rule.
 
-Run as a program it is such a worker process (`ops/worker_process.py`).
+Run as a program it is such a worker process (`sim/worker_process.py`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pfl_node.errors import PflError
-from pfl_node.ops.worker_process import JsonOrder, Message, ParentPipe, serve
 from pfl_node.settings.load import load_settings
 from pfl_node.sim.process_pool import run_all
+from pfl_node.sim.worker_process import JsonOrder, Message, ParentPipe, serve
 from pfl_node.testing.schedules.generator import draw
 from pfl_node.testing.schedules.trial import run
 

@@ -18,11 +18,11 @@ from pfl_node.lab.experiment import Cell
 from pfl_node.lab.policy_comparison import Entrant, PolicyComparison, compare, enter
 from pfl_node.lab.results import Estimate
 from pfl_node.lab.scale_knobs import Fit
-from pfl_node.ops.worker_process import Message
 from pfl_node.settings import EvalSettings, Settings, TaskSettings, TrainSettings
 from pfl_node.sim import simulate
 from pfl_node.sim.process_pool import run_all
 from pfl_node.sim.sim_worker import RunOrder
+from pfl_node.sim.worker_process import Message
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = Settings(rounds=2, train=TrainSettings(steps=1), device="cpu")

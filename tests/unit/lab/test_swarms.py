@@ -15,10 +15,10 @@ from pfl_node.lab import runner
 from pfl_node.lab.swarms import swarm_checkpoints
 from pfl_node.lab.swarms.swarm_cell import SwarmCell, patient, progress
 from pfl_node.lab.swarms.swarm_checkpoints import NodeMark, SwarmCheckpoints, SwarmMark, combined
-from pfl_node.ops.worker_process import Message, WorkerProcess
 from pfl_node.settings import Settings
 from pfl_node.sim.process_pool import run_all
 from pfl_node.sim.sim_worker import RunOrder
+from pfl_node.sim.worker_process import Message, WorkerProcess
 from pfl_node.store.data_dir import DataDir
 from pfl_node.swarm.messages import events_path, node_name, state_path
 from tests.unit.swarm.made_swarms import after, outcome, record, started, swarm
@@ -166,7 +166,7 @@ def test_progress_tells_how_many_are_there_and_then_the_slowest() -> None:
     assert progress(ready) == {"done": 13, "total": 20, "slowest": 3, "started": None}
 
 
-CHILD = "tests.unit.ops.child_process"
+CHILD = "tests.unit.sim.child_process"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A child process for tests: does what its first line says. `python -m tests.unit.ops.child_process`"""
+"""A child process for tests: does what its first line says. `python -m tests.unit.sim.child_process`"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 
 from pfl_node.errors import PflError, TaskError
-from pfl_node.ops.worker_process import ParentPipe, leave
+from pfl_node.sim.worker_process import ParentPipe, leave
 
 
 async def until_stopped(parent: ParentPipe) -> None:

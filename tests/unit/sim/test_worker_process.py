@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pfl_node.errors import ConfigError, PflError
-from pfl_node.ops.worker_process import Message, WorkerProcess
+from pfl_node.sim.worker_process import Message, WorkerProcess
 
 ROOT = Path(__file__).parents[3]
 LONG = 60.0  # seconds, on a busy machine
@@ -26,7 +26,7 @@ def the_child_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def child(order: str | None) -> AsyncIterator[WorkerProcess]:
-    made = await WorkerProcess.spawn("tests.unit.ops.child_process", "the child")
+    made = await WorkerProcess.spawn("tests.unit.sim.child_process", "the child")
     try:
         if order:
             made.order(json.dumps(order))

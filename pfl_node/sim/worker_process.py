@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
@@ -22,7 +22,6 @@ from typing import Any, NoReturn, Self
 from pydantic import TypeAdapter
 
 from pfl_node.errors import ConfigError, PflError
-from pfl_node.ops.loop import run_loop
 from pfl_node.plugin import explain
 
 Message = dict[str, Any]  # `event` and its data
@@ -114,13 +113,13 @@ def serve(run: Callable[[str, ParentPipe], None]) -> NoReturn:
             parent.failed(error)
 
 
-def serve_once(run: Callable[[str, ParentPipe], Coroutine[Any, Any, None]]) -> int:
-    """Run a single order in an event loop. Returns the exit code."""
+def serve_once(run: Callable[[str, ParentPipe], None]) -> int:
+    """Run a single order. Returns the exit code."""
     parent = ParentPipe()
     if (order := parent.order()) is None:
         return 0
     try:
-        run_loop(run(order, parent))
+        run(order, parent)
     except BaseException as error:
         return parent.failed(error)
     return 0
@@ -135,7 +134,7 @@ def leave(code: int = 0) -> NoReturn:
 
 
 class WorkerProcess:
-    """The parent's end. Whoever spawns one must `close` it."""
+    """The parent's end. The caller of `spawn` must `close` it."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
