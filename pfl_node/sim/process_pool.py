@@ -31,7 +31,7 @@ def run_all(
     grace: float = 0.0,
 ) -> list[Message]:
     """The last message about each order: `done` or `failed`. Without `reuse` every order gets a new process. A
-    process has `grace` seconds to shut down when the caller is interrupted."""
+    process has `grace` seconds to shut down."""
     pool = Pool(orders, on_message, module, reuse=reuse, grace=grace)
     return asyncio.run(pool.run(min(workers, len(orders))))
 
@@ -72,7 +72,7 @@ class Pool:
                     self._last[number] = await _run(worker, order, on_message)
                 on_message(self._last[number])
                 if worker and (worker.stopping or not self._reuse):
-                    await worker.close()
+                    await worker.close(self._grace)
                     worker = None
         finally:
             if worker:

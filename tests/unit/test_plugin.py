@@ -1,10 +1,10 @@
-"""Whose fault a failure is."""
+"""Errors in one line, and whose fault they are."""
 
 from __future__ import annotations
 
 from pfl_node import aggregate
-from pfl_node.errors import ConfigError, PflError, TaskError
-from pfl_node.plugin import users_fault
+from pfl_node.errors import ConfigError, PeerGone, PflError, TaskError
+from pfl_node.plugin import Explanation, explain, users_fault
 
 
 def raised(work: object) -> Exception:
@@ -42,3 +42,29 @@ def test_an_error_that_is_one_line_already_stays() -> None:
         raise PflError("say it once")
 
     assert users_fault("task", "own.py:f", raised(complains), TaskError) is None
+
+
+def too_small() -> None:
+    raise ValueError("too small")
+
+
+def test_a_users_mistake_and_another_failure_are_told_apart() -> None:
+    assert explain(ConfigError("no\nsuch thing")) == Explanation("no such thing", mistake=True)
+    assert explain(TaskError("no data")).mistake
+    assert explain(PeerGone("n1", "no answer")) == Explanation("n1: no answer")
+
+
+def test_an_error_in_the_users_code_names_the_line() -> None:
+    found = explain(raised(too_small))
+    assert found.mistake
+    assert found.line.startswith("your code failed (test_plugin.py, line ")
+    assert found.line.endswith("): ValueError: too small")
+
+
+def test_any_other_error_is_a_bug() -> None:
+    assert explain(KeyError("x")) == Explanation("KeyError: 'x'", bug=True)
+
+
+def test_of_several_errors_the_first_counts() -> None:
+    group = BaseExceptionGroup("nodes", [ConfigError("first"), KeyError("second")])
+    assert explain(group) == Explanation("first", mistake=True)

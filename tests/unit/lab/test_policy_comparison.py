@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +17,8 @@ from pfl_node.lab.experiment import Cell
 from pfl_node.lab.policy_comparison import Entrant, PolicyComparison, compare, enter
 from pfl_node.lab.results import Estimate
 from pfl_node.lab.scale_knobs import Fit
-from pfl_node.settings import EvalSettings, Settings, TaskSettings, TrainSettings
+from pfl_node.settings import EvalSettings, Settings, TrainSettings
 from pfl_node.sim import simulate
-from pfl_node.sim.process_pool import run_all
 from pfl_node.sim.sim_worker import RunOrder
 from pfl_node.sim.worker_process import Message
 
@@ -134,53 +132,6 @@ def alone(policy: str, seed: int) -> dict[str, Any]:
     del summary["per_node"]
     found: dict[str, Any] = json.loads(json.dumps(summary))
     return found
-
-
-@pytest.fixture
-def frail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers without torch, which do what the task's name says."""
-    monkeypatch.chdir(ROOT)
-
-
-FAILING = "tests.unit.sim.failing_worker"
-
-
-def orders(*tasks: str) -> list[RunOrder]:
-    return [RunOrder(Settings(rounds=1, task=TaskSettings(name=task)), nodes=1) for task in tasks]
-
-
-@pytest.mark.usefixtures("frail")
-def test_answers_come_in_the_order_of_the_orders_and_a_dead_worker_is_replaced() -> None:
-    found = run_all(orders("a", "die", "kill", "b", "c"), 2, lambda number, message: None, FAILING)
-    assert [said.get("summary") or said["why"] for said in found] == [
-        "a",
-        "its process exited with code 3",
-        "its process was killed by SIGKILL",
-        "b",
-        "c",
-    ]
-
-
-@pytest.mark.usefixtures("frail")
-def test_whoever_stops_a_comparison_leaves_no_process_behind() -> None:
-    pids: list[int] = []
-
-    def stop(number: int, message: Message) -> None:
-        pids.append(message["pid"])
-        if len(pids) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_all(orders("hang", "hang", "a"), 2, stop, FAILING)
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-def test_an_order_is_the_same_at_the_other_end() -> None:
-    task = TaskSettings.model_validate({"name": "digits", "angles": [0], "alpha": 0.1})
-    order = RunOrder(QUICK.model_copy(update={"task": task}), 7, ("loss:0.1", "crash:n003@2"), Path("x/y"))
-    assert RunOrder.load(order.dump()) == order
 
 
 # -- the table -------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,7 @@ def test_an_interrupted_runner_lets_the_process_end_its_swarm(
         return spawned[0]
 
     def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(WorkerProcess, "spawn", remember)
     with pytest.raises(KeyboardInterrupt):
