@@ -36,7 +36,7 @@ from pfl_node.testing.schedules.shrink import shrink
 from pfl_node.types import Offer
 
 HERE = Path(__file__).parent
-BROKEN = HERE / "broken.py"
+BROKEN = HERE.parent / "sim" / "broken_policies.py"
 MANY = 10_000
 
 
