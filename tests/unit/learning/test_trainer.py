@@ -13,9 +13,16 @@ from pfl_node.model import Model
 from pfl_node.types import Eval
 from tests.unit.learning.nets import learner, with_dropout
 
+EARLIER = weakref.WeakSet[threading.Thread]()  # of trainers that tests of other modules have not closed
+
+
+@pytest.fixture(autouse=True)
+def only_own_threads() -> None:
+    EARLIER.update(threading.enumerate())
+
 
 def threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name == "trainer"]
+    return [t.name for t in threading.enumerate() if t.name == "trainer" and t not in EARLIER]
 
 
 class Batches:
