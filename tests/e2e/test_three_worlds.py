@@ -64,10 +64,13 @@ def test_in_separate_daemons(policy: str, tmp_path: Path) -> None:
         ]  # fmt: skip
         assert [n.wait() for n in nodes] == [0, 0, 0], "".join(n.output for n in nodes)
         assert list(states(seed).values()) == ["left"] * 3
+    merged = False
     for i in range(3):
         rows = [json.loads(line) for line in (tmp_path / f"n{i}" / "journal.jsonl").read_text().splitlines()]
         rounds = [r for r in rows if r["event"] == "round"]
         assert len(rounds) >= ROUNDS
-        assert any(r.get("from") for r in rounds) or policy == "facade"
+        merged = merged or any(r.get("from") for r in rounds)
         assert rows[-1]["event"] == "finished"
         assert rows[-1]["test_accuracy"] > 0.2
+    # Gossip waits for nobody: on a busy machine one node may be done before another has sent its first model.
+    assert merged or policy == "facade"
