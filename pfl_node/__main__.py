@@ -1,13 +1,18 @@
-"""`python -m pfl_node` and the `pfl-node` script."""
+"""`python -m pfl_node` and the `pfl-node` script. Loads the command by name: the root package imports no other."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
-try:
-    from pfl_node.cli import main
-except KeyboardInterrupt:
-    sys.exit(130)
+
+def main() -> int:
+    try:
+        cli = import_module("pfl_node.cli")
+    except KeyboardInterrupt:
+        return 130
+    return int(cli.main())
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,10 +22,10 @@ from pfl_node.learning.trainer import Trainer
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.member_events import Changed, Died, JoinRefused, Left, MemberEvent
 from pfl_node.membership.service import Membership
-from pfl_node.node.lifecycle import Node
 from pfl_node.node.ports import HONEST, MembersListener, Plan, RoleOf
 from pfl_node.node.startup import check_lab, place_of
 from pfl_node.ops.events_service import attach_events
+from pfl_node.ops.observed_node import ObservedNode
 from pfl_node.ops.observer import NodeObserver
 from pfl_node.ops.status import status_of
 from pfl_node.policies import configure, load_policy
@@ -157,7 +157,7 @@ class GrpcNetwork(PeerClient):
         await self._endpoint.stop()
 
 
-class DaemonNode(Node):
+class DaemonNode(ObservedNode):
     """`await start()`, `await run()`, `await close()`. Many nodes can share one process and one trainer thread.
     `role_of` is given by a lab, which may make nodes malicious; a daemon is honest."""
 

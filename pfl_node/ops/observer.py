@@ -25,8 +25,8 @@ from pfl_node.settings.redact import without_secrets
 from pfl_node.store.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
-    from pfl_node.daemon.assemble import DaemonNode
     from pfl_node.node.ports import Journal, LearnerFacts
+    from pfl_node.ops.observed_node import ObservedNode
     from pfl_node.ops.web.web_server import Page
     from pfl_node.policies.base import Policy
 
@@ -48,7 +48,7 @@ REFUSALS_EVERY = 30.0  # seconds between log lines about one reason
 
 
 class NodeObserver:
-    def __init__(self, node: DaemonNode) -> None:
+    def __init__(self, node: ObservedNode) -> None:
         self.hub = Hub()
         self.history = History()
         self.ties = Affinities()

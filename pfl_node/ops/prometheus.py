@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
-    from pfl_node.daemon.assemble import DaemonNode
+    from pfl_node.ops.observed_node import ObservedNode
 
 STATES = ("starting", "joining", "training", "done", "leaving")
 Labels = tuple[str, ...]
@@ -43,7 +43,7 @@ class Figure:
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
 
-def registry_of(node: DaemonNode) -> CollectorRegistry:
+def registry_of(node: ObservedNode) -> CollectorRegistry:
     """A registry per node, because one process may run many nodes."""
     from prometheus_client import CollectorRegistry, ProcessCollector
 
@@ -54,7 +54,7 @@ def registry_of(node: DaemonNode) -> CollectorRegistry:
 
 
 class _Collector:
-    def __init__(self, node: DaemonNode) -> None:
+    def __init__(self, node: ObservedNode) -> None:
         self._node = node
 
     def describe(self) -> list[Metric]:
@@ -65,7 +65,7 @@ class _Collector:
             yield _family(figure, self._node)
 
 
-def _family(figure: Figure, node: DaemonNode) -> Any:
+def _family(figure: Figure, node: ObservedNode) -> Any:
     from prometheus_client import metrics_core as core
 
     kinds: Mapping[str, Any] = {
@@ -90,95 +90,95 @@ def _one(value: float | None) -> Samples:
     return [] if value is None else [((), float(value))]
 
 
-def _identity(node: DaemonNode) -> Samples:
+def _identity(node: ObservedNode) -> Samples:
     s = node.settings
     return [((node.id, node.name, s.run, s.policy.name, s.task.name, node.address), 1.0)]
 
 
-def _state(node: DaemonNode) -> Samples:
+def _state(node: ObservedNode) -> Samples:
     return [((state,), float(state == node.state)) for state in STATES]
 
 
-def _measured(what: str) -> Callable[[DaemonNode], Samples]:
-    def read(node: DaemonNode) -> Samples:
+def _measured(what: str) -> Callable[[ObservedNode], Samples]:
+    def read(node: ObservedNode) -> Samples:
         measured = node.recorder.measured if node.recorder else {}
         return [((split,), getattr(found, what)) for split, found in sorted(measured.items())]
 
     return read
 
 
-def _models(node: DaemonNode) -> Samples:
+def _models(node: ObservedNode) -> Samples:
     moved = Moved.of(node)
     return [(("sent",), moved.models_sent.total()), (("received",), moved.models_received.total())]
 
 
-def _bytes(node: DaemonNode) -> Samples:
+def _bytes(node: ObservedNode) -> Samples:
     moved = Moved.of(node)
     return [(("sent",), moved.sent), (("received",), moved.received)]
 
 
-def _peer_models(node: DaemonNode) -> Samples:
+def _peer_models(node: ObservedNode) -> Samples:
     moved = Moved.of(node)
     for peer in node.peers():
         yield (peer, "sent"), moved.models_sent[peer]
         yield (peer, "received"), moved.models_received[peer]
 
 
-def _peer_bytes(node: DaemonNode) -> Samples:
+def _peer_bytes(node: ObservedNode) -> Samples:
     called, calls = node.client.traffic.bytes, node.host.moved
     for peer in node.peers():
         yield (peer, "sent"), called[peer, "out"] + calls[peer, "out"]
         yield (peer, "received"), called[peer, "in"] + calls[peer, "in"]
 
 
-def _peer_names(node: DaemonNode) -> Samples:
+def _peer_names(node: ObservedNode) -> Samples:
     for member in node.membership.alive(run=node.settings.run):
         yield (member.id, member.name, str(member.state)), 1.0
 
 
-def _peer_rounds(node: DaemonNode) -> Samples:
+def _peer_rounds(node: ObservedNode) -> Samples:
     return [((peer,), round) for peer, round in node.peers.rounds().items()]
 
 
-def _waiting(node: DaemonNode) -> Samples:
+def _waiting(node: ObservedNode) -> Samples:
     inbox = len(node.mailbox)
     return [(("inbox",), inbox), (("shelves",), node.mailbox.held - inbox)]
 
 
-def _members(node: DaemonNode) -> Samples:
+def _members(node: ObservedNode) -> Samples:
     found = Counter(str(member.state) for member in node.membership.members() if member.role == "node")
     return [((str(state),), found[str(state)]) for state in State]
 
 
-def _served(node: DaemonNode) -> Samples:
+def _served(node: ObservedNode) -> Samples:
     return [((call, outcome), n) for (call, outcome), n in sorted(node.host.calls.items())]
 
 
-def _failed(node: DaemonNode) -> Samples:
+def _failed(node: ObservedNode) -> Samples:
     failures = node.recorder.failures if node.recorder else {}
     return [((call, why), n) for (call, why), n in sorted(failures.items())]
 
 
-def _checkpoint_age(node: DaemonNode) -> Samples:
+def _checkpoint_age(node: ObservedNode) -> Samples:
     at = node.node_observer.checkpoint_at
     return _one(None if at is None else max(0.0, time.time() - at))
 
 
-def _checkpoints(node: DaemonNode) -> Samples:
+def _checkpoints(node: ObservedNode) -> Samples:
     counts = node.node_observer.hub.counts
     return [(("written",), counts["checkpoint"]), (("failed",), counts["checkpoint_failed"])]
 
 
-def _oracle(node: DaemonNode) -> Samples:
+def _oracle(node: ObservedNode) -> Samples:
     spent = node.privacy.oracle.spent if node.privacy.oracle else {}
     return [((peer,), spent[peer]) for peer in node.peers() if peer in spent]
 
 
-def _expiry(node: DaemonNode) -> Samples:
+def _expiry(node: ObservedNode) -> Samples:
     return _one(node.tls.trust.credentials.certificate.not_after.timestamp() if node.tls else None)
 
 
-def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[DaemonNode], Samples]:
+def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[ObservedNode], Samples]:
     return lambda node: [((key,), n) for key, n in sorted(counts(node).items())]
 
 

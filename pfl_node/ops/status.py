@@ -14,10 +14,10 @@ from pfl_node.types import PeerId
 from pfl_node.wire.peer_pb2 import Status
 
 if TYPE_CHECKING:
-    from pfl_node.daemon.assemble import DaemonNode
+    from pfl_node.ops.observed_node import ObservedNode
 
 
-def status_of(node: DaemonNode) -> Status:
+def status_of(node: ObservedNode) -> Status:
     settings, policy = node.settings, node.policy
     return Status(
         id=node.id,
@@ -57,7 +57,7 @@ class Moved:
     models_received: Counter[PeerId]
 
     @classmethod
-    def of(cls, node: DaemonNode) -> Moved:
+    def of(cls, node: ObservedNode) -> Moved:
         models, nbytes, host = node.client.traffic.models, node.client.traffic.bytes, node.host
         fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
         pushed = Counter({peer: n for (peer, way), n in models.items() if way == "out"})
@@ -69,7 +69,7 @@ class Moved:
         )
 
 
-def details_of(node: DaemonNode) -> dict[str, Any]:
+def details_of(node: ObservedNode) -> dict[str, Any]:
     """JSON values only."""
     moved = Moved.of(node)
     details: dict[str, Any] = {

@@ -19,7 +19,7 @@ from pfl_node.ops.status import status_of
 from pfl_node.types import PeerId
 
 if TYPE_CHECKING:
-    from pfl_node.daemon.assemble import DaemonNode
+    from pfl_node.ops.observed_node import ObservedNode
 
 ASKED = 256  # nodes queried at most
 AT_ONCE = 8
@@ -29,7 +29,7 @@ SHOWN = 512  # members, including those that are gone
 
 
 class SwarmView:
-    def __init__(self, node: DaemonNode, *, clock: Any = time.monotonic) -> None:
+    def __init__(self, node: ObservedNode, *, clock: Any = time.monotonic) -> None:
         self._node = node
         self._clock = clock
         self._every = node.settings.http.every

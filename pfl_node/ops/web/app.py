@@ -22,7 +22,7 @@ from pfl_node.ops.web.auth import Token, TokenAuth
 from pfl_node.ops.web.static_files import StaticFiles
 
 if TYPE_CHECKING:
-    from pfl_node.daemon.assemble import DaemonNode
+    from pfl_node.ops.observed_node import ObservedNode
 
 TICK = 1.0  # seconds between messages of /api/live
 READY = ("training", "done")
@@ -32,7 +32,7 @@ LONGEST_FORM = 4096  # bytes
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(node: DaemonNode) -> TokenAuth:
+def application(node: ObservedNode) -> TokenAuth:
     token = Token(node.settings.http.token, node.id) if node.settings.http.token else None
     views = Pages(node, token)
     routes: dict[str, Handler] = {
@@ -58,7 +58,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 class Pages:
-    def __init__(self, node: DaemonNode, token: Token | None) -> None:
+    def __init__(self, node: ObservedNode, token: Token | None) -> None:
         self._node = node
         self._token = token
         self._files = StaticFiles()

@@ -16,7 +16,7 @@ from pfl_node.errors import ConfigError
 from pfl_node.ops.web.app import application
 
 if TYPE_CHECKING:
-    from pfl_node.daemon.assemble import DaemonNode
+    from pfl_node.ops.observed_node import ObservedNode
 
 GRACE = 2  # seconds for pending responses when the node ends
 VISITORS = 128  # concurrent connections
@@ -47,7 +47,7 @@ class _Server(uvicorn.Server):
 
 
 class Page:
-    def __init__(self, node: DaemonNode) -> None:
+    def __init__(self, node: ObservedNode) -> None:
         assert node.settings.http.listen is not None
         self.host, self.port = parse_address(node.settings.http.listen, what="http", any_port=True)
         self._node = node
