@@ -2,6 +2,7 @@
 
 PflError
 ├── ConfigError           the user: a setting, a file, a name, a port; one line, exit code 2
+│   └── PolicyFailed      a policy of the user's own raised an error while it ran
 ├── TaskError             the user's task: its data or model cannot be used; one line, exit code 2
 ├── LayoutMismatch        two models that cannot be combined
 ├── StoreError            a file of the node that cannot be read or written
@@ -32,6 +33,10 @@ class PflError(Exception):
 
 class ConfigError(PflError):
     """The user asked for something that does not exist or is impossible."""
+
+
+class PolicyFailed(ConfigError):
+    """A policy of the user's own raised an error while it ran."""
 
 
 class TaskError(PflError):

@@ -23,7 +23,7 @@ from pfl_node.membership.member import Member, State
 from pfl_node.membership.member_events import Changed, Died, JoinRefused, Left, MemberEvent
 from pfl_node.membership.service import Membership
 from pfl_node.node.ports import HONEST, MembersListener, Plan, RoleOf
-from pfl_node.node.startup import check_lab, place_of
+from pfl_node.node.startup import check_lab, check_reports, place_of
 from pfl_node.ops.events_service import attach_events
 from pfl_node.ops.observed_node import ObservedNode
 from pfl_node.ops.observer import NodeObserver
@@ -191,6 +191,7 @@ class DaemonNode(ObservedNode):
             members=self._members,
             trainer=ThreadTrainer(thread, lambda account: learner_at(settings, place, account, role.poison)),
             observer=self.node_observer,
+            log=structlog.get_logger("pfl_node.node.lifecycle"),
             # On a lab's one machine, and where TLS says who calls, names are sure.
             certain=role_of is not None or self.tls is not None or settings.guard.names,
             role=role,
@@ -223,6 +224,11 @@ class DaemonNode(ObservedNode):
             *await advertised_address(mine.advertise, bound.host, bound.port, mine.peer_seed)
         )
         await self.node_observer.open()
+
+    async def _learn(self) -> None:
+        await super()._learn()
+        assert self.recorder is not None
+        check_reports(self.settings.policy.name, self.recorder.reports, had_rounds=self.had_rounds)
 
     async def close(self) -> None:
         """Give back the port, the channels and the directory, however far it came."""

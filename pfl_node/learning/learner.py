@@ -86,6 +86,11 @@ class Learner:
             own = self._splits["train"].x
             self._beside = about, Novelty(task.name, own, about, task.autoencoder, batch)
 
+    def size(self, split: Split, samples: int | None) -> int:
+        """On how many samples of a split a score is made that asks for so many; None: all."""
+        n = self._splits[split].n
+        return n if samples is None else min(samples, n)
+
     def fresh(self, seed: int, part: Part = "model") -> Model:
         model = Model(self.layout, layouts.pack(self._build(seed), self.layout)).of(part)
         return model if part == "model" else Model(model.layout, model.vector.copy())

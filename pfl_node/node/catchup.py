@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import structlog
-
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.types import PeerId
 
-log = structlog.get_logger(__name__)
 TRUSTING = 5  # rounds after a pause of its own in which a node believes any round, as one that comes late does
 
 
@@ -37,7 +34,6 @@ class CatchUp:
         if ahead := self._mailbox.left_behind(round, self._rounds(), absent=absent):
             if policy.rounds is not None:
                 ahead = min(ahead, policy.rounds)
-            log.info("catching up", round=round, swarm=ahead)
             policy.round = ahead - 1
             self._mailbox.advance(ahead)
         return ahead

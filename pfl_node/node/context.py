@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,12 +10,15 @@ from pfl_node.errors import PeerError
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.ports import LearnerFacts, Network, Trainer
 from pfl_node.node.work_count import WorkCount
+from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.settings import Settings
 from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import PeerId
+
+Hold = Callable[[Report | None], Awaitable[None]]
 
 
 class RecorderPort(Protocol):
@@ -48,8 +51,10 @@ class NodeContext:
     trainer: Trainer
     network: Network
     mailbox: Mailbox
+    patience: Deadlines  # it hears of every model that comes for a round
     notifier: Notifier  # of models that come, and of members that come and go
     peers: PeersPort
     diary: RecorderPort
     work: WorkCount
+    hold: Hold | None = None  # awaited before every step and after every Report, where the policy can be stopped
     guard: Guard = field(default_factory=lambda: Guard(GuardSettings(), certain=False))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from pfl_node.errors import ConfigError, SimulationStuck
+from pfl_node.errors import PolicyFailed, SimulationStuck
 from pfl_node.node.calls import Calls
 from pfl_node.node.context import NodeContext
 from pfl_node.node.gather import LOOK, Gatherer
@@ -17,7 +18,6 @@ from pfl_node.node.push import Pusher
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy
-from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.steps import (
     Ask,
     Fetch,
@@ -46,17 +46,19 @@ class Driver:
         self.policy = policy
         self.context = context
         self.waits = PendingWaits()
-        patience = Deadlines(context.settings.round, now())
+        context.patience.begin(now())
         self._calls = Calls(context, self.waits)
-        self._rounds = Gatherer(context, self.waits, patience, lockstep=policy.lockstep)
+        self._rounds = Gatherer(context, self.waits, context.patience, lockstep=policy.lockstep)
         self._study = LearningSteps(policy, context)
         self._lingering = LingerTimer(context.settings.round.linger)
-        self._pushes = Pusher(context, self._calls, self.waits, patience)
+        self._pushes = Pusher(context, self._calls, self.waits, context.patience)
+        self._heard = now()  # when the last handler ended
+        self._asked: dict[str, Step[Any]] = {}  # what main and the handlers wait for
         self._moment, self._steps = 0.0, 0  # what was asked for since time last moved
 
     async def run(self) -> None:
         """Until `main` returns. A policy that fails takes the node with it."""
-        flows = [asyncio.create_task(self._drive(self.policy.main()), name="main")]
+        flows = [asyncio.create_task(self._drive(self.policy.main(), "main"), name="main")]
         if self.policy.pushes():
             flows.append(asyncio.create_task(self._lane(), name="lane"))
         try:
@@ -70,17 +72,34 @@ class Driver:
             await asyncio.gather(*flows, return_exceptions=True)
             await self._pushes.finish()
 
-    async def _drive(self, flow: Flow) -> None:
+    def dump(self) -> dict[str, Any]:
+        """What goes on after a segment of a simulation, besides the policy."""
+        return {
+            "pushes": self._pushes.dump(),
+            "lingering": self._lingering.dump(),
+            "jobs": self._study.jobs,
+            "heard": self._heard,
+        }
+
+    def load(self, row: Mapping[str, Any]) -> None:
+        self._pushes.load(row["pushes"])
+        self._lingering.load(row["lingering"])
+        self._study.jobs, self._heard = row["jobs"], row["heard"]
+
+    async def _drive(self, flow: Flow, name: str) -> None:
         """What fails while a step is answered fails in the policy, at the line that asked."""
         answer: Any = None
         failure: Exception | None = None
         try:
             while (step := self._next(flow, answer, failure)) is not None:
-                answer = failure = None
+                self._asked[name], answer, failure = step, None, None
                 try:
                     answer = await self._answer(step)
                 except Exception as error:
                     failure = error
+        except Exception as error:
+            error.add_note(f"{self.policy.me}, {name}")
+            raise
         finally:
             flow.close()
 
@@ -94,28 +113,37 @@ class Driver:
         except StopIteration:
             return None
         except Exception as error:
-            if fault := users_fault("policy", self.context.settings.policy.name, error, ConfigError):
+            if fault := users_fault("policy", self.context.settings.policy.name, error, PolicyFailed):
                 raise fault from error
             raise
 
+    def waits_for(self) -> str:
+        """For a human who asks why nothing happens."""
+        step = self._asked.get("main")
+        if isinstance(step, Gather):
+            return f"Gather of round {step.round} from {', '.join(sorted(self.waits.peers))}"
+        return type(step).__name__
+
     async def _lane(self) -> None:
         """The handlers, one after the other: every model of the inbox, and the silence between them."""
-        box, heard = self.context.mailbox, now()
+        box = self.context.mailbox
         while True:
             if offers := box.take(1):
-                await self._drive(self.policy.on_model(offers[0]))
-                heard = now()
+                await self._drive(self.policy.on_model(offers[0]), "on_model")
+                self._heard = now()
                 continue
             patience = self.policy.quiet_after
-            left = None if patience is None else heard + patience - now()
+            left = None if patience is None else self._heard + patience - now()
             if left is not None and left <= 0:
-                await self._drive(self.policy.on_quiet())
-                heard = now()
+                await self._drive(self.policy.on_quiet(), "on_quiet")
+                self._heard = now()
                 continue
             await self.context.notifier.wait(left, "inbox")
 
     async def _answer(self, step: Step[Any]) -> Any:
         self._count(step)
+        if self.context.hold:
+            await self.context.hold(None)
         match step:
             case Sleep():
                 return await self._sleep(step)
@@ -138,7 +166,8 @@ class Driver:
             case Record():
                 return self.context.diary.record(step)
             case Report():
-                return await self.context.diary.report(step)
+                await self.context.diary.report(step)
+                return await self.context.hold(step) if self.context.hold else None
         return await self._study.answer(step)
 
     # -- time ----------------------------------------------------------------------------------------------

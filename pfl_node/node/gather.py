@@ -13,14 +13,13 @@ LOOK = 0.5  # seconds between two looks at how far the others are; their rounds 
 
 
 class Gatherer:
-    """One for each driver. Hears from the mailbox of every model, so that it knows what peers need."""
+    """One for each driver."""
 
     def __init__(self, context: NodeContext, waits: PendingWaits, patience: Deadlines, *, lockstep: bool) -> None:
         self._context = context
         self._lockstep = lockstep  # so one left behind catches up
         self._waits = waits
         self._patience = patience
-        context.mailbox.heard = lambda peer, round: self._patience.came(peer, round, now())
 
     async def gather(self, step: Gather) -> tuple[Offer, ...]:
         box, began = self._context.mailbox, now()

@@ -73,7 +73,7 @@ class Host:
         self._judging = 0  # bytes of the models of all of them
         self._whole = 0  # bytes of one
         self._learning: tuple[LearnerFacts, Trainer] | None = None
-        self._window = window
+        self.window = window
 
     def open(self, learner: LearnerFacts, trainer: Trainer) -> None:
         """From now on models are taken."""
@@ -86,7 +86,7 @@ class Host:
 
     def publish(self, step: Publish) -> None:
         """What GetModel and GetHead answer with, or, for predictions, GetPredictions."""
-        self._window.show(step, self._learning[0].samples if self._learning else 0)
+        self.window.show(step, self._learning[0].samples if self._learning else 0)
 
     # -- what the server asks ------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Host:
     def serve(self, part: Part) -> Offer:
         if self._learning is None:
             raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
-        return self._window.give(part)
+        return self.window.give(part)
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         self.calls[call, outcome] += 1
@@ -213,7 +213,7 @@ class Host:
         if call == "EvaluateModel" and envelope.part != "model":
             raise Refused(Reason.LAYOUT, f"of a {envelope.part} alone there is no score", envelope.sender)
         if call in SERVED:
-            self._window.check(envelope.part)
+            self.window.check(envelope.part)
         if call == "EvaluateModel" and not self.settings.evaluate:
             raise Refused(Reason.NOT_SERVED, f"this node does not serve {call}")
 

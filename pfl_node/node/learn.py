@@ -24,12 +24,12 @@ class LearningSteps:
     def __init__(self, policy: Policy, context: NodeContext) -> None:
         self.policy = policy
         self.context = context
-        self._jobs = 0
+        self.jobs = 0  # that had a seed of their own
 
     def _seed(self, kind: str) -> int:
         """A new one for every job, also after a restart, when jobs are counted anew: the round is part of it."""
-        self._jobs += 1
-        return seed_from(self.policy.seed, self.policy.me, self.policy.round, kind, self._jobs)
+        self.jobs += 1
+        return seed_from(self.policy.seed, self.policy.me, self.policy.round, kind, self.jobs)
 
     async def answer(self, step: Step[Any]) -> Any:
         match step:

@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-import structlog
-
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.failpoints import afailpoint
 from pfl_node.node.catchup import CatchUp
-from pfl_node.node.context import NodeContext
+from pfl_node.node.context import Hold, NodeContext
 from pfl_node.node.driver import Driver
 from pfl_node.node.host import Host
 from pfl_node.node.notifier import Notifier
@@ -20,6 +18,7 @@ from pfl_node.node.ports import (
     HONEST,
     Job,
     LearnerFacts,
+    Log,
     Members,
     Network,
     Observer,
@@ -30,21 +29,29 @@ from pfl_node.node.ports import (
     now,
 )
 from pfl_node.node.recorder import Recorder, restore_checkpoint
-from pfl_node.node.startup import check_reports, entry_round, fresh_seed, make_policy
+from pfl_node.node.startup import entry_round, fresh_seed, make_policy
 from pfl_node.node.work_count import WorkCount
 from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy
+from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox, limits_of
 from pfl_node.protocol.published import PublishedModels
 from pfl_node.settings import Settings
 from pfl_node.types import PeerId
 
-log = structlog.get_logger(__name__)
-
 
 class Node:
     """`await run()`, `await close()`; `stop()` ends `run` early and in order. Peers' calls go to `host`."""
+
+    address = ""  # what others dial
+    state = "starting"
+    policy: Policy | None = None
+    driver: Driver | None = None
+    recorder: Recorder | None = None
+    had_rounds = False  # were there any left when the policy began?
+    _resumes: Mapping[str, Any] | None = None  # what its driver had when it was held
+    _refusal: ConfigError | None = None
 
     def __init__(
         self,
@@ -56,8 +63,10 @@ class Node:
         members: Members,
         trainer: Trainer,
         observer: Observer,
+        log: Log,
         certain: bool,  # are callers who they say they are?
         role: Role = HONEST,
+        hold: Hold | None = None,
         observe: Callable[[str, Mapping[str, Any]], None] | None = None,  # called with every line of the journal
     ) -> None:
         self.settings = settings
@@ -67,39 +76,41 @@ class Node:
         self.members = members
         self.trainer = trainer
         self.observer = observer
+        self.log = log
         self.role = role
         self.id = store.identity.id
         self.name = settings.name or f"node-{self.id[:6]}"
-        self.address = ""  # what others dial
-        self.state = "starting"
         self.started = now()
         self.work = WorkCount()
-        self.policy: Policy | None = None
-        self.driver: Driver | None = None
-        self.recorder: Recorder | None = None
         self._observe = observe
+        self._hold = hold
         self._notifier = Notifier()
         self._stop = asyncio.Event()
-        self._refusal: ConfigError | None = None
         late = settings.round.staleness if plan.policy.late else 0
         self.mailbox = Mailbox(limits_of(settings.serve, late), plan.policy.takes)
+        self.patience = Deadlines(settings.round)
+        self.mailbox.heard = lambda peer, round: self.patience.came(peer, round, now())
         self.guard = Guard(role.guard(settings.guard), certain=certain, tell=observer.guarded)
         self.privacy = store.privacy(settings, certain=certain)
-        self.host = Host(
+        self.host = self._make_host()
+        self.peers = RunPeers(members, settings.rounds)
+        self._catch_up = CatchUp(self.mailbox, self.peers.rounds, lambda: members.pauses)
+        members.listener = self
+
+    def _make_host(self) -> Host:
+        settings = self.settings
+        return Host(
             self.id,
             settings.run,
             settings.serve,
             self.mailbox,
             self._notifier,
-            window=PublishedModels(self.id, settings.serve, plan.policy.serves),
+            window=PublishedModels(self.id, settings.serve, self.plan.policy.serves),
             guard=self.guard,
             mine=lambda: self.policy.model if self.policy else None,
             oracle=self.privacy.oracle,
-            role=role,
+            role=self.role,
         )
-        self.peers = RunPeers(members, settings.rounds)
-        self._catch_up = CatchUp(self.mailbox, self.peers.rounds, lambda: members.pauses)
-        members.listener = self
 
     # -- lifecycle -----------------------------------------------------------------------------------------
 
@@ -153,6 +164,7 @@ class Node:
             learner,
             self.trainer,
             work=self.work,
+            log=self.log,
             publish=self.host.publish,
             ended=self._ended,
             observe=self._observe,
@@ -170,23 +182,28 @@ class Node:
             trainer=self.trainer,
             network=self.network,
             mailbox=self.mailbox,
+            patience=self.patience,
             notifier=self._notifier,
             peers=self.peers,
             diary=self.recorder,
             work=self.work,
             guard=self.guard,
+            hold=self._hold,
         )
         self.driver = Driver(policy, context)
-        had_rounds = policy.more
+        if self._resumes:
+            self.driver.load(self._resumes)
+        self.had_rounds = policy.more
         await self.driver.run()
-        check_reports(self.settings.policy.name, self.recorder.reports, had_rounds=had_rounds)
 
     async def _make_policy(self, learner: LearnerFacts) -> Policy:
         """As the checkpoint left it, or new."""
         seed = fresh_seed(self.settings, self.id, 0)
         model = await self.trainer.soon(Job("fresh", options={"seed": seed}))
         policy = make_policy(self.plan, self.settings, self.id, learner, model)
-        return restore_checkpoint(policy, self.settings, self.store, learner.layout, warn=self.observer.warn)
+        return restore_checkpoint(
+            policy, self.settings, self.store, learner.layout, warn=self.observer.warn, log=self.log
+        )
 
     async def _join(self, policy: Policy) -> None:
         """Become a member, wait for peers, and learn where the swarm is."""
@@ -227,6 +244,27 @@ class Node:
                 self.peers.i_am_done()
             if not await afailpoint("leave"):
                 await self.members.leave()
+
+    # -- segments of a simulation --------------------------------------------------------------------------
+
+    def dump(self) -> dict[str, Any]:
+        """At a Report: all that goes on besides the policy, whose snapshot is a checkpoint."""
+        assert self.driver is not None
+        return {
+            "mailbox": self.mailbox.dump(),
+            "window": self.host.window.dump(),
+            "patience": self.patience.dump(),
+            "guard": self.guard.dump(),
+            "driver": self.driver.dump(),
+        }
+
+    def load(self, row: Mapping[str, Any]) -> None:
+        """Before `run`."""
+        self.mailbox.load(row["mailbox"])
+        self.host.window.load(row["window"])
+        self.patience.load(row["patience"])
+        self.guard.load(row["guard"])
+        self._resumes = row["driver"]
 
     # -- what the members port calls -----------------------------------------------------------------------
 

@@ -16,6 +16,13 @@ class LingerTimer:
         self._progress: float | None = None  # when somebody got on, or the lingering began
         self._furthest: dict[PeerId, int] = {}
 
+    def dump(self) -> tuple[float | None, dict[PeerId, int]]:
+        """For `load`."""
+        return self._progress, dict(self._furthest)
+
+    def load(self, row: tuple[float | None, Mapping[PeerId, int]]) -> None:
+        self._progress, self._furthest = row[0], dict(row[1])
+
     def left(self, now: float, at_work: Mapping[PeerId, int]) -> float:
         """Seconds to stay if nothing changes, for those who are at work and in which round; 0: go."""
         if self._progress is None:

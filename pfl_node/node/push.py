@@ -53,6 +53,14 @@ class Pusher:
             self._patience.spent(ended - max(began, self._taken))
         return tuple(p for p, task in sends.items() if p not in still and task.result())
 
+    def dump(self) -> tuple[Any, ...]:
+        """What goes on after a segment of a simulation; pushes under way do not."""
+        return self._number, self._taken, self._receipts.dump()
+
+    def load(self, row: tuple[Any, ...]) -> None:
+        self._number, self._taken, receipts = row
+        self._receipts.load(receipts)
+
     def _make_way(self, peer: PeerId) -> bool:
         """A model that has not got through by the next round gives way to that round's, but not before its time: a
         peer that is back would never get one where rounds are short."""

@@ -11,19 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import structlog
-
 from pfl_node import __version__
 from pfl_node.errors import PeerError, Reason, Refused, StoreError
 from pfl_node.model import Layout, Model
-from pfl_node.node.ports import Job, LearnerFacts, Store, Tell, Trainer, nobody, now
+from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, nobody, now
 from pfl_node.node.work_count import WorkCount
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import DIVERGED, Publish, Record, Report
 from pfl_node.types import Eval, PeerId
-
-log = structlog.get_logger(__name__)
 
 # What says that a peer has another model, run or policy, or told all it tells: it will not get better by itself.
 MISFIT = frozenset(r.value for r in (Reason.LAYOUT, Reason.UNKNOWN_RUN, Reason.NOT_SERVED, Reason.BUDGET))
@@ -37,7 +33,7 @@ def checkpoint_facts(settings: Settings, policy: Policy) -> dict[str, str]:
 
 
 def restore_checkpoint(
-    policy: Policy, settings: Settings, store: Store, layout: Layout, *, warn: Callable[[str], None]
+    policy: Policy, settings: Settings, store: Store, layout: Layout, *, warn: Callable[[str], None], log: Log
 ) -> Policy:
     """The policy as its last checkpoint left it, if there is one."""
     if found := store.load_checkpoint(layout, checkpoint_facts(settings, policy)):
@@ -66,6 +62,7 @@ class Recorder:
         trainer: Trainer,
         *,
         work: WorkCount,
+        log: Log,
         publish: Callable[[Publish], None],
         ended: Callable[[int], int | None],
         observe: Observer | None = None,
@@ -77,6 +74,7 @@ class Recorder:
         self.learner = learner
         self.trainer = trainer
         self.work = work
+        self.log = log
         self.publish = publish
         self.ended = ended  # called after every round; the answer is the round to catch up with, if there is one
         self.observe = observe
@@ -107,7 +105,7 @@ class Recorder:
             self._line_lost(event, error)
         else:
             if self._lines_lost:
-                log.info("the journal is written again", lines_lost=self._lines_lost)
+                self.log.info("the journal is written again", lines_lost=self._lines_lost)
             self._lines_lost = 0
         if self.observe:
             self.observe(event, data)
@@ -118,7 +116,7 @@ class Recorder:
         if self._lines_lost & (self._lines_lost - 1):
             return
         told = {"lost": event, "lines_lost": self._lines_lost, "error": str(error)}
-        log.error("a line of the journal was not written; training goes on", **told)
+        self.log.error("a line of the journal was not written; training goes on", **told)
         self.tell("warning", {"text": "a line of the journal was not written", "error": str(error)})
 
     # -- what the driver tells -----------------------------------------------------------------------------
@@ -127,7 +125,7 @@ class Recorder:
         self.told[step.event] = dict(step.data)
         self.tell("told", {**step.data, "what": step.event})
         if step.event == DIVERGED:
-            log.warning("the training diverged and was thrown away", **step.data)
+            self.log.warning("the training diverged and was thrown away", **step.data)
         self.write(step.event, step.data)
 
     def published(self, step: Publish) -> None:
@@ -149,6 +147,7 @@ class Recorder:
         self.tell("round", row)
         self._log(row)
         if ahead is not None:
+            self.log.info("catching up", round=step.round, swarm=ahead)
             self.write("catching_up", {"round": step.round, "swarm": ahead})
         self._snapshot = self.policy.snapshot()
         self._unsaved += 1
@@ -161,7 +160,9 @@ class Recorder:
         self.tell("failed", {"call": call, "peer": error.peer, "reason": why, "text": error.text})
         news = why in MISFIT and (error.peer, why) not in self._misfits
         self._misfits.add((error.peer, why))
-        (log.warning if news else log.debug)("call failed", call=call, peer=error.peer, why=why, text=error.text)
+        (self.log.warning if news else self.log.debug)(
+            "call failed", call=call, peer=error.peer, why=why, text=error.text
+        )
 
     def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None:
         """A round went on without these, whose models had not come in time."""
@@ -169,14 +170,14 @@ class Recorder:
         row = {"round": round, "peers": list(peers), "seconds": float(f"{seconds:.3f}")}
         self.write("given_up", row)
         self.tell("given_up", row)
-        log.debug("gave up", **row)
+        self.log.debug("gave up", **row)
 
     def _log(self, row: Mapping[str, Any]) -> None:
         """A round for people, at most once a second."""
         if now() - self._logged >= 1.0:
             self._logged = now()
             known = {k: round(row[k], 4) for k in ("val_loss", "val_accuracy") if k in row}
-            log.info("round", round=row["round"], **known)
+            self.log.info("round", round=row["round"], **known)
 
     # -- the rest ------------------------------------------------------------------------------------------
 
@@ -201,6 +202,11 @@ class Recorder:
         await self._save(lambda: self._save_all(model))
         self.write("finished", row)
         self.tell("finished", row)
+
+    @property
+    def measured_model(self) -> Model | None:
+        """The one whose figures `measured` has."""
+        return self._last_measured[0] if self._last_measured else None
 
     def close(self) -> None:
         self.store.close_journal()
@@ -228,7 +234,7 @@ class Recorder:
         try:
             self.store.save_model(model, self.learner, self._facts())
         except StoreError as error:
-            log.error("the personal model was not written", error=str(error))
+            self.log.error("the personal model was not written", error=str(error))
             unwritten.append("model.safetensors")
         self.unwritten = tuple(unwritten)
         return outcome
@@ -246,7 +252,7 @@ class Recorder:
                 self.store.save_checkpoint(snapshot, self.learner.layout, facts)
                 self._kept = snapshot
             except StoreError as error:
-                log.error("the checkpoint was not written; training goes on", error=str(error))
+                self.log.error("the checkpoint was not written; training goes on", error=str(error))
                 return {"error": str(error)}
         return {"round": self.policy.round}
 
@@ -255,7 +261,7 @@ class Recorder:
         try:
             self.store.sync()
         except StoreError as error:
-            log.warning("the end of the journal may be lost if the power goes", error=str(error))
+            self.log.warning("the end of the journal may be lost if the power goes", error=str(error))
 
     def _facts(self) -> dict[str, str]:
         """What model.safetensors says about itself."""

@@ -8,8 +8,9 @@ how long my own training takes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, inf
+from typing import Any
 
 from pfl_node.settings import RoundSettings
 from pfl_node.types import PeerId
@@ -46,6 +47,16 @@ class PeerTiming:
         self.silent += 1
         if not self._needed or seconds >= self.usual:
             self._needed.append((round, seconds))
+
+    def dump(self) -> tuple[Any, ...]:
+        return self.silent, *self._needed
+
+    @classmethod
+    def load(cls, row: Sequence[Any]) -> PeerTiming:
+        habit = cls()
+        habit.silent, *needed = row
+        habit._needed.extend(needed)
+        return habit
 
     @property
     def known(self) -> bool:
@@ -101,15 +112,24 @@ class Deadline:
 class Deadlines:
     """The timing of all peers of a node."""
 
-    def __init__(self, settings: RoundSettings, now: float) -> None:
+    def __init__(self, settings: RoundSettings, now: float | None = None) -> None:
         self.settings = settings
         self.timings: dict[PeerId, PeerTiming] = {}
         self.recent: deque[float] = deque(maxlen=RECENT)  # seconds, of any peers
-        self._began = now  # start of my round
+        self._begun = now  # start of my round; None: no round has begun
         self._started: dict[int, float] = {}  # start of each round that has begun to wait
         self._over = -1  # the last closed round
         self._arrivals: dict[tuple[PeerId, int], float] = {}  # of open rounds
         self._spent = 0.0  # seconds of my round in which pushes timed out
+
+    def begin(self, now: float) -> None:
+        """My first round begins."""
+        self._begun = now if self._begun is None else self._begun
+
+    @property
+    def _began(self) -> float:
+        assert self._begun is not None
+        return self._begun
 
     def spent(self, seconds: float) -> None:
         """The pushes of my round waited this long for unresponsive peers; models could arrive meanwhile."""
@@ -150,7 +170,23 @@ class Deadlines:
         self._over = max(self._over, round)
         for early in [key for key in self._arrivals if key[1] <= round]:
             del self._arrivals[early]
-        self._began, self._spent = now, 0.0
+        self._begun, self._spent = now, 0.0
+
+    def dump(self) -> dict[str, Any]:
+        """What goes on after a segment of a simulation."""
+        return {
+            "timings": {peer: timing.dump() for peer, timing in self.timings.items()},
+            "recent": list(self.recent),
+            "own": (self._begun, self._over, self._spent),
+            "started": dict(self._started),
+            "arrivals": dict(self._arrivals),
+        }
+
+    def load(self, row: Mapping[str, Any]) -> None:
+        self.timings = {peer: PeerTiming.load(timing) for peer, timing in row["timings"].items()}
+        self.recent.extend(row["recent"])
+        self._begun, self._over, self._spent = row["own"]
+        self._started, self._arrivals = dict(row["started"]), dict(row["arrivals"])
 
     def _took(self, peer: PeerId, round: int, seconds: float) -> None:
         self._timing_of(peer).took(round, seconds)
@@ -207,6 +243,13 @@ class SendDeadlines:
         if len(self._timings) > PEERS:
             del self._timings[next(iter(self._timings))]
         return timing
+
+    def dump(self) -> dict[PeerId, Any]:
+        """What goes on after a segment of a simulation."""
+        return {peer: timing.dump() for peer, timing in self._timings.items()}
+
+    def load(self, rows: Mapping[PeerId, Any]) -> None:
+        self._timings = {peer: PeerTiming.load(timing) for peer, timing in rows.items()}
 
     def _seconds(self, peer: PeerId) -> float:
         """A peer that did not answer recently does not delay the round."""

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.settings import ServeSettings
@@ -57,6 +58,12 @@ class LateArrivals:
     def close(self, round: int, asked: Iterable[PeerId], came: Iterable[PeerId], *, others: bool) -> None:
         if self.rounds:
             self._closed[round] = ClosedRound(frozenset(asked), frozenset(came), others)
+
+    def dump(self) -> dict[int, Any]:
+        return {round: (c.asked, c.came, c.others) for round, c in self._closed.items()}
+
+    def load(self, rows: Mapping[int, Any]) -> None:
+        self._closed = {round: ClosedRound(*row) for round, row in rows.items()}
 
     def owes(self, peer: PeerId, round: int) -> bool:
         closed = self._closed.get(round)
@@ -240,12 +247,40 @@ class Mailbox:
         """Bytes of models that wait or are in flight."""
         return self._waiting.total()
 
+    def waiting_from(self, sender: PeerId) -> int:
+        """Models of this peer in the inbox, or on their way to it."""
+        return sum(1 for o in self._inbox if o.sender == sender) + self._in_flight[sender, None]
+
     def began(self, peer: PeerId, round: int) -> None:
         """A peer may claim any round; it is believed only as far as its models would be accepted."""
         believed = min(round, self.round + self.limits.ahead)
         self._latest[peer] = max(self._latest.pop(peer, 0), believed)
         if len(self._latest) > self.limits.peers:
             del self._latest[next(iter(self._latest))]
+
+    def dump(self) -> dict[str, Any]:
+        """What goes on after a segment of a simulation. Nothing is on the wire then."""
+        return {
+            "round": self.round,
+            "inbox": list(self._inbox),
+            "shelves": {round: dict(shelf) for round, shelf in self._shelves.items()},
+            "latest": dict(self._latest),
+            "stale_for": sorted(self._stale_for),
+            "spoiled": sorted(self._spoiled),
+            "late": self._late.dump(),
+        }
+
+    def load(self, row: Mapping[str, Any]) -> None:
+        self.round = row["round"]
+        self._inbox = deque(row["inbox"])
+        self._shelves = {round: dict(shelf) for round, shelf in row["shelves"].items()}
+        self._latest = dict(row["latest"])
+        self._stale_for = set(row["stale_for"])
+        self._spoiled = set(row["spoiled"])
+        self._late.load(row["late"])
+        self._waiting = Counter()
+        for offer in (*self._inbox, *(o for shelf in self._shelves.values() for o in shelf.values())):
+            self._waiting[offer.sender] += offer.nbytes
 
     def _check_part(self, sender: PeerId, part: Part) -> None:
         if not self.takes:
@@ -273,7 +308,7 @@ class Mailbox:
             del self._waiting[peer]
 
     def _check_inbox(self, sender: PeerId) -> None:
-        waiting = sum(1 for o in self._inbox if o.sender == sender) + self._in_flight[sender, None]
+        waiting = self.waiting_from(sender)
         if waiting >= self.limits.per_peer:
             raise Refused(Reason.FLOOD, f"{waiting} models of yours are still waiting; slow down", sender)
         coming = sum(n for (_, round), n in self._in_flight.items() if round is None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pfl_node.errors import Reason, Refused
@@ -23,6 +24,12 @@ class PublishedModels:
     def show(self, step: Publish, samples: int) -> None:
         offer = Offer(self.me, step.model, step.round, step.tag, samples, step.notes)
         self._published[step.model.layout.part] = offer
+
+    def dump(self) -> dict[Part, Offer]:
+        return dict(self._published)
+
+    def load(self, published: Mapping[Part, Offer]) -> None:
+        self._published = dict(published)
 
     def check(self, part: Part) -> None:
         if part not in self._serves:

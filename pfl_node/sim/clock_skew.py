@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf, prod
 
-from pfl_node.sim.clock import Action, Clock
 from pfl_node.sim.faults import Skew
 
 
@@ -45,27 +44,25 @@ class Hands:
         return min(end, piece.begin + (shown - piece.shows) / piece.rate)
 
 
-class OwnClock:
-    """Used as the world's clock is, in the node's own seconds."""
+class SkewedClock:
+    """A node's own clock, on the world's time."""
 
-    def __init__(self, world: Clock, hands: Hands) -> None:
-        self._world = world
+    def __init__(self, hands: Hands, world: Callable[[], float]) -> None:
         self._hands = hands
-        self._rang = -inf  # the latest alarm: no rounding may show a time before it
+        self._world = world
+        self._rang = -inf  # the latest timer that fired: no rounding may show a time before it
 
     @property
     def now(self) -> float:
-        return max(self._rang, self._hands.show(self._world.now))
+        return self.show(self._world())
 
-    def at(self, time: float, action: Action) -> None:
-        def ring() -> None:
-            self._rang = max(self._rang, time)
-            action()
-
-        self._world.at(self.when(time), ring)
-
-    def after(self, seconds: float, action: Action) -> None:
-        self.at(self.now + seconds, action)
+    def show(self, world: float) -> float:
+        return max(self._rang, self._hands.show(world))
 
     def when(self, time: float) -> float:
+        """At what time of the world it shows this time."""
         return self._hands.when(time)
+
+    def rang(self, time: float) -> None:
+        """A timer fired that was set to this time."""
+        self._rang = max(self._rang, time)

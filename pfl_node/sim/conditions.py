@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from random import Random
+from collections.abc import Callable, Iterable
 
 from pfl_node.sim.faults import Cut, Delay, Fault, Loss, Partition, Skew, Slow
 from pfl_node.types import PeerId
@@ -27,13 +26,18 @@ class Conditions:
             f.at <= now < f.until and f.apart(a, b) for f in self.cuts
         )
 
-    def loses(self, now: float, chance: Random) -> bool:
-        """Is a message lost that is sent now?"""
-        return any(chance.random() < f.rate for f in self._losses if f.at <= now < f.until)
+    def loses(self, now: float, chance: Callable[[int], float]) -> bool:
+        """Is a message lost that is sent now? `chance` draws for each fault by its number."""
+        return any(chance(n) < f.rate for n, f in enumerate(self._losses) if f.at <= now < f.until)
 
     def delay(self, now: float) -> float:
         """Seconds that a message takes besides its usual time."""
         return sum(f.seconds for f in self._delays if f.at <= now < f.until)
+
+    @property
+    def longest(self) -> float:
+        """Seconds that `delay` may ever be."""
+        return sum(f.seconds for f in self._delays)
 
     def slowness(self, node: PeerId, now: float) -> float:
         """By how much a job that begins now takes longer."""

@@ -30,6 +30,10 @@ class LearnerPort(Protocol):
     @property
     def predictions(self) -> Layout | None: ...
 
+    def size(self, split: Split, samples: int | None) -> int:
+        """On how many samples a score is made that asks for so many; None: all."""
+        ...
+
     def fresh(self, seed: int, part: Part = "model") -> Model: ...
 
     def train(

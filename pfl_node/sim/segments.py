@@ -1,8 +1,10 @@
 """A simulation in segments: after every so many rounds the whole swarm stands still and is written to disk, so
 that a run that was broken off goes on from there, with the same result as one that was not.
 
-Whatever is under way at the end of a segment is dropped, in every run alike: messages in flight, and what a policy
-does not keep. Knows no algorithm.
+Each node is held after its Report of the segment's last round, and goes on at that moment of virtual time. What it
+got and has not used, what it published and what it knows of its peers goes on, too. So a run in segments of a
+policy in lockstep is the same as one without, byte for byte. Nodes of other policies do not wait for each other:
+they go on together, when the last one was held.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from heapq import merge
 from pathlib import Path
+from typing import Any
 
 from pfl_node.errors import StoreError
-from pfl_node.jsonable import plain
+from pfl_node.node.ports import Plan
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
@@ -23,12 +28,11 @@ from pfl_node.sim.event_journal import EventJournal, Level
 from pfl_node.sim.learner_port import Load, learners_of
 from pfl_node.sim.simulate import MANY, summary_of
 from pfl_node.sim.simulation import Progress, Simulation
-from pfl_node.sim.snapshot import Plan, held_from
+from pfl_node.sim.snapshot import NodeSnapshot, goes_on_alone
 from pfl_node.sim.summary import Summary
 from pfl_node.store.atomic import sync_directory, write_atomic
-from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint
 
-FORMAT = "pfl-node segment 1"
+FORMAT = "pfl-node segment 2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,10 @@ class Course:
             journal.close()
         journal.publish()
         spent = time.perf_counter() - wall, time.process_time() - cpu
-        return swarm, SegmentMark(until, swarm.virtual_seconds, mark.wall + spent[0], mark.cpu + spent[1])
+        now = swarm.virtual_seconds
+        if goes_on_alone(self.plan.policy):
+            now = min((held.at for held in swarm.held.values() if held.state == "up"), default=now)
+        return swarm, SegmentMark(until, now, mark.wall + spent[0], mark.cpu + spent[1])
 
 
 class SegmentStore:
@@ -148,14 +155,9 @@ class SegmentStore:
         made = self.out / "segments" / "next"
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
-        rows = {}
-        for id, node in swarm.world.nodes.items():
-            held = node.pause()
-            if held.checkpoint is not None:
-                file, layout = made / f"{id}.safetensors", node.learner.layout
-                save_checkpoint(file, held.checkpoint, layout, told=None, **self.facts)
-            rows[id] = held.row()
-        facts = plain({"told": self.told, "mark": asdict(mark), "nodes": rows})
+        for id, held in swarm.held.items():
+            held.save(made / f"{id}.safetensors", swarm.world.nodes[id].learner.layout, **self.facts)
+        facts = {"told": self.told, "mark": asdict(mark)}
         write_atomic(made / "swarm.json", json.dumps(facts).encode())
         shutil.rmtree(self._state(mark.round), ignore_errors=True)
         made.rename(self._state(mark.round))
@@ -168,18 +170,21 @@ class SegmentStore:
         if mark.round == 0:
             return
         folder = self._state(mark.round)
-        rows = json.loads((folder / "swarm.json").read_text())["nodes"]
         for id, node in swarm.world.nodes.items():
-            checkpoint = load_checkpoint(folder / f"{id}.safetensors", node.learner.layout, **self.facts)
-            node.resume(held_from(rows[id], checkpoint))
+            node.resume(NodeSnapshot.load(folder / f"{id}.safetensors", node.learner, **self.facts))
 
     def finish(self, summary: Summary) -> None:
-        """One journal; the states are not needed any more."""
+        """One journal, in the order of time: a segment begins when its first node goes on, and the last of the
+        one before is held later. The states are not needed any more."""
         parts = sorted((self.out / "segments").glob("*.jsonl"))
         whole = self.out / "journal.jsonl.part"
-        with whole.open("wb") as file:
-            for part in parts:
-                file.write(part.read_bytes())
+        with whole.open("wb") as file, ExitStack() as open_parts:
+            lines = [open_parts.enter_context(part.open("rb")) for part in parts]
+            file.writelines(merge(*lines, key=_time))
         whole.replace(self.out / "journal.jsonl")
         summary.write(self.out / "summary.json")
         shutil.rmtree(self.out / "segments")
+
+
+def _time(line: Any) -> float:
+    return float(json.loads(line)["time"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pfl_node.errors import ConfigError, StoreError
+from pfl_node.node.ports import Plan
 from pfl_node.node.startup import check_reports
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
@@ -15,7 +16,6 @@ from pfl_node.sim.event_journal import EventJournal, Level
 from pfl_node.sim.faults import Fault
 from pfl_node.sim.learner_port import Load, learners_of
 from pfl_node.sim.simulation import Progress, Simulation
-from pfl_node.sim.snapshot import Plan
 from pfl_node.sim.summary import Summary
 
 MANY = 100  # nodes; in a bigger run single messages are not written down unless asked for

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from random import Random
 
 from pfl_node.errors import SimulationStuck
-from pfl_node.settings import Settings
-from pfl_node.sim.attacks.colluders import SharedModels, bad_places
-from pfl_node.sim.attacks.malicious import AttackPlan, malicious
-from pfl_node.sim.clock import Clock
+from pfl_node.node.ports import Plan
+from pfl_node.settings import Settings, StartSettings
+from pfl_node.sim.attacks.colluders import SharedModels
+from pfl_node.sim.attacks.malicious import role_of
 from pfl_node.sim.conditions import Conditions
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal
+from pfl_node.sim.event_loop import HASTE, VirtualLoop
 from pfl_node.sim.faults import Crash, Cut, Fault, Join, Partition, Restart, check_faults, node_ids
 from pfl_node.sim.learner_port import Load
-from pfl_node.sim.message_network import Post
-from pfl_node.sim.node import SimNode
+from pfl_node.sim.node_process import Process
 from pfl_node.sim.outcome import NodeRecord
-from pfl_node.sim.snapshot import Plan
+from pfl_node.sim.snapshot import NodeSnapshot
 from pfl_node.sim.world import World
+from pfl_node.types import PeerId
 
 SHOWN = 5  # nodes named in an error
 STALL = 3600.0  # virtual seconds without a finished round after which a run is given up
+GRACE = 60.0  # virtual seconds that it has then to finish one
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,6 @@ class Progress:
     rounds_done: int  # over all nodes
     rounds_total: int
     virtual_seconds: float
-
-
-def plan_of_bad(plan: Plan, settings: Settings, nodes: int, bad: Collection[int]) -> Plan:
-    """What malicious nodes are to do."""
-    pool = SharedModels() if settings.attack.collude else None
-    return replace(plan, policy=malicious(plan.policy, AttackPlan(settings.attack, nodes, len(bad), pool)))
 
 
 class Simulation:
@@ -65,18 +61,20 @@ class Simulation:
         self.faults = sorted(faults, key=lambda f: f.at)
         self.progress = progress
         self.virtual_seconds = 0.0
-        self.world = World(
-            settings, costs or Costs(), Clock(now), Conditions(faults), journal, reported=self._reported
-        )
-        self.post = Post(self.world)
-        bad = bad_places(settings.attack, nodes, settings.seed)
-        malicious = plan_of_bad(plan, settings, nodes, bad) if bad else plan
+        settings = settings.model_copy(update={"start": StartSettings(peers=0)})  # all know when they begin
+        loop = VirtualLoop(now, haste=HASTE * nodes)
+        self.world = World(settings, costs or Costs(), loop, Conditions(faults), journal, reported=self._reported)
+        loop.waiting = lambda: f", but {self._who_waits()}"
+        pool = SharedModels() if settings.attack.collude else None
         for index, id in enumerate(ids):
-            own = malicious if index in bad else plan
-            self.world.nodes[id] = SimNode(id, load(index, id), own, self.world, self.post)
+            role = role_of(settings, index, nodes, pool)
+            self.world.nodes[id] = Process(id, load(index, id), plan, role, self.world)
+        self.held: dict[PeerId, NodeSnapshot] = {}  # the nodes at the end of a segment
+        self._began = False
         self._to_come = 0  # joins and restarts that have not happened yet
         self._rounds_done = done  # over all nodes
         self._alive_at = now  # when something last showed that the run goes on
+        self._stalled_at: float | None = None
 
     # -- results -------------------------------------------------------------------------------------------
 
@@ -96,26 +94,41 @@ class Simulation:
 
     def run(self) -> None:
         """Until every node has finished or is down for good, and every message has arrived somewhere."""
-        self._found()
-        self._plan_faults()
-        world = self.world
-        while world.running > world.held or self._to_come:
-            if not self._step():
-                raise SimulationStuck(f"nothing is left to happen, but {self._who_waits()}")
-            if world.clock.now - self._alive_at > STALL:
-                raise SimulationStuck(f"no round was finished for {STALL:g} s: {self._who_waits()}")
-        self.virtual_seconds = world.clock.now
-        for node in world.nodes.values():
-            node.stop()
-        while self.post.flying and self._step():
-            pass
-
-    def _step(self) -> bool:
+        world, loop = self.world, self.world.clock
+        loop.call_soon(self._found)
         try:
-            return self.world.clock.step()
+            loop.run(self._over)
+            self.virtual_seconds = loop.now
+            loop.run(lambda: not (world.fabric.flying or any(node.busy for node in world.nodes.values())))
+            self.held = {id: node.pause() for id, node in world.nodes.items()} if world.held else {}
         except Exception as error:
-            error.add_note(f"at {self.world.clock.now:.6f} s of the simulation")
+            error.add_note(f"at {loop.now:.6f} s of the simulation")
             raise
+        finally:
+            self._close()
+
+    def _over(self) -> bool:
+        """Asked whenever time is about to move."""
+        world = self.world
+        if not self._began or world.running > world.held or self._to_come:
+            if world.clock.now - self._alive_at > STALL:
+                self._stalled_at = self._stalled_at or world.clock.now  # a round may just be ending
+                if world.clock.now > self._stalled_at + GRACE:
+                    raise SimulationStuck(f"no round was finished for {STALL:g} s: {self._who_waits()}")
+            return False
+        return True
+
+    def _close(self) -> None:
+        """Whatever is left of the nodes' tasks ends in no time, as their ports are cut."""
+        loop = self.world.clock
+        for node in self.world.nodes.values():
+            node.stop()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
 
     def _who_waits(self) -> str:
         up = [n for n in self.world.nodes.values() if n.up]
@@ -124,7 +137,7 @@ class Simulation:
 
     def _reported(self) -> None:
         clock, settings = self.world.clock, self.world.settings
-        self._alive_at = clock.now
+        self._alive_at, self._stalled_at = clock.now, None
         self._rounds_done += 1
         if self.progress and settings.rounds:
             self.progress(Progress(self._rounds_done, settings.rounds * len(self.world.nodes), clock.now))
@@ -133,13 +146,15 @@ class Simulation:
 
     def _found(self) -> None:
         """Those who are there from the beginning know each other and begin at nearly the same time."""
+        self._began = True
         late = {f.node for f in self.faults if isinstance(f, Join)}
         first = [n for n in self.world.nodes.values() if n.id not in late and n.state != "left"]
-        self.world.views.found(n.id for n in first)
-        chance = Random(f"{self.world.settings.seed}/start/{self.world.clock.now}")
+        left = [n for n in self.world.nodes.values() if n.state == "left"]
+        self.world.views.found((n.id for n in first), (n.id for n in left))
         for node in first:
-            node.appear()
-            self.world.clock.after(chance.uniform(0, self.world.costs.start), node.start)
+            jitter = self.world.costs.start * self.world.chance(node.id, "start")
+            node.start(self.world.clock.now + jitter if node.resumes_at is None else node.resumes_at)
+        self._plan_faults()
 
     def _plan_faults(self) -> None:
         clock = self.world.clock
@@ -157,25 +172,20 @@ class Simulation:
                     clock.at(fault.at, partial(self._divide, fault))
                     clock.at(fault.until, self._heal)
 
-    def _crash(self, node: SimNode) -> None:
+    def _crash(self, node: Process) -> None:
         if node.up:
             node.crash()
 
-    def _restart(self, node: SimNode) -> None:
+    def _restart(self, node: Process) -> None:
         self._to_come -= 1
         if node.state == "crashed":  # it may have been done before it could crash
-            node.come_back()
-            self._enter(node)
+            self._alive_at = self.world.clock.now
+            node.restart()
 
-    def _join(self, node: SimNode) -> None:
+    def _join(self, node: Process) -> None:
         self._to_come -= 1
-        self._enter(node)
-
-    def _enter(self, node: SimNode) -> None:
         self._alive_at = self.world.clock.now
-        node.appear()
-        self.world.views.arrived(node.id)
-        node.start_late()
+        node.start()
 
     def _divide(self, fault: Partition | Cut) -> None:
         now, journal = self.world.clock.now, self.world.journal

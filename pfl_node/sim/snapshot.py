@@ -1,17 +1,28 @@
-"""A simulated node as values: what it is to do, and how it stands between two segments of a run."""
+"""A simulated node as values: how it stands between two segments of a run."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from pfl_node.node.ports import Plan as Plan
-from pfl_node.sim.world import Traffic
-from pfl_node.types import Eval, Split
+import numpy as np
+
+from pfl_node.errors import StoreError
+from pfl_node.model import Layout, Model
+from pfl_node.policies.base import Policy
+from pfl_node.sim.learner_port import LearnerPort
+from pfl_node.sim.memory_store import Disk
+from pfl_node.sim.network import Traffic
+from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint
+from pfl_node.store.policy_state import freeze
+from pfl_node.types import Offer, PeerId
 
 State = Literal["away", "up", "crashed", "left"]
+BASE = ("me", "cfg", "model", "rounds", "seed", "rng", "samples", "truth", "round", "claim", "discreet")
+OFFER, PREDICTIONS = "$offer", "$predictions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,27 +30,91 @@ class NodeSnapshot:
     """All that must go on."""
 
     state: State
-    checkpoint: dict[str, Any] | None  # of its policy
-    traffic: Traffic
-    reports: int
-    told: dict[str, Any]
-    measured: dict[Split, Eval]
-    guard: dict[str, Any]
-    privacy: dict[str, Any]
+    at: float  # virtual seconds, when it was held
+    policy: Mapping[str, Any] | None  # its snapshot
+    node: Mapping[str, Any] | None  # what the node has besides
+    disk: Mapping[str, Any]
+    traffic: Mapping[str, Any]
+    calls: Mapping[PeerId, int]  # the number of the last call to each peer
+    jobs: int
+    rounds: list[tuple[float, int]]  # that it announced, and from when on they are known
+    mail: list[tuple[float, Offer, int]]  # models for its inbox that came when it was held, and their bytes
 
-    def row(self) -> dict[str, Any]:
-        """Everything but the checkpoint."""
-        return asdict(replace(self, checkpoint=None))
+    @property
+    def traffic_so_far(self) -> Traffic:
+        return Traffic(**{**self.traffic, "refused": Counter(self.traffic["refused"])})
+
+    def save(self, path: Path, layout: Layout, **facts: str) -> None:
+        values = {name: getattr(self, name) for name in self.__slots__}
+        save_checkpoint(path, pack(values), layout, told=None, **facts)
+
+    @classmethod
+    def load(cls, path: Path, learner: LearnerPort, **facts: str) -> NodeSnapshot:
+        found = load_checkpoint(path, learner.layout, **facts)
+        return cls(**unpack(found, learner))
 
 
-def held_from(row: Mapping[str, Any], checkpoint: dict[str, Any] | None) -> NodeSnapshot:
-    """The inverse of `row`, read from JSON, where a number that is none has become null."""
-    scores = {split: Eval(**{k: nan_for(v) for k, v in s.items()}) for split, s in row["measured"].items()}
-    traffic = Traffic(**row["traffic"] | {"refused": Counter(row["traffic"]["refused"])})
-    return NodeSnapshot(
-        row["state"], checkpoint, traffic, row["reports"], row["told"], scores, row["guard"], row["privacy"]
-    )
+def goes_on_alone(policy: type[Policy]) -> bool:
+    """May each node go on at the time at which it was held? In lockstep no peer that is further sends it anything
+    but models for rounds to come."""
+    return policy.lockstep or policy.solitary
 
 
-def nan_for(value: Any) -> Any:
-    return float("nan") if value is None else value
+def attributes(policy: Policy) -> dict[str, Any]:
+    """What a policy has besides its snapshot: a restart may forget it, the end of a segment must not."""
+    found = {}
+    for name, value in vars(policy).items():
+        if name in (*BASE, *policy.keeps):
+            continue
+        try:
+            freeze(pack(value))
+        except StoreError:
+            continue
+        found[name] = value
+    return found
+
+
+def written(disk: Disk) -> dict[str, Any]:
+    """What a node has on its disk besides the checkpoint."""
+    return {"reports": disk.reports, "told": disk.told, "figures": disk.figures, "privacy": disk.privacy.dump()}
+
+
+def plain_traffic(traffic: Traffic) -> dict[str, Any]:
+    return {**asdict(traffic), "refused": dict(traffic.refused)}
+
+
+def pack(value: Any) -> Any:
+    """With containers, numbers, texts and models only, as a checkpoint holds them."""
+    match value:
+        case Offer():
+            said = (value.sender, value.round, value.tag, value.samples, dict(value.notes))
+            return (OFFER, *said, pack(value.model))
+        case Model() if value.layout.part == "predictions":
+            return (PREDICTIONS, value.vector.tolist())
+        case Counter():
+            return value
+        case dict():
+            return {key: pack(item) for key, item in value.items()}
+        case list():
+            return [pack(item) for item in value]
+        case tuple():
+            return tuple(pack(item) for item in value)
+    return value
+
+
+def unpack(value: Any, learner: LearnerPort) -> Any:
+    """The inverse of `pack`."""
+    match value:
+        case (str(kind), sender, round, tag, samples, notes, model) if kind == OFFER:
+            return Offer(sender, unpack(model, learner), round, tag, samples, notes)
+        case (str(kind), numbers) if kind == PREDICTIONS and learner.predictions:
+            return Model(learner.predictions, np.array(numbers, np.float32))
+        case Counter():
+            return value
+        case dict():
+            return {key: unpack(item, learner) for key, item in value.items()}
+        case list():
+            return [unpack(item, learner) for item in value]
+        case tuple():
+            return tuple(unpack(item, learner) for item in value)
+    return value

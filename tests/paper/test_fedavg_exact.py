@@ -15,6 +15,7 @@ from pfl_node.learning.learner import Learner
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.model import Model
+from pfl_node.node.ports import Plan
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.topology import sample
 from pfl_node.seeds import seed_from
@@ -23,7 +24,6 @@ from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import node_ids
 from pfl_node.sim.learner_port import learners_of
 from pfl_node.sim.simulation import Simulation
-from pfl_node.sim.snapshot import Plan
 from pfl_node.types import PeerId
 from tests.e2e.in_process import Town, play
 

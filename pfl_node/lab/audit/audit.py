@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pfl_node.lab.audit.oracle_attack import Sample, attack
+from pfl_node.node.ports import Plan
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.learner_port import learners_of
 from pfl_node.sim.simulation import Simulation
-from pfl_node.sim.snapshot import Plan
 
 if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner

@@ -120,6 +120,7 @@ class Guard:
         return {
             "refused": dict(self.refused),
             "ever": dict(self.ever),
+            "untrained": self.untrained,
             "conduct": self._reputations.dump(),
             "usual": self._typical.dump() if self._typical else [],
         }
@@ -127,6 +128,7 @@ class Guard:
     def load(self, row: Mapping[str, Any]) -> None:
         self.refused = Counter(row["refused"])
         self.ever = dict(row["ever"])
+        self.untrained = row["untrained"]
         self._reputations.load(row["conduct"])
         if self._typical:
             self._typical.load(row["usual"])

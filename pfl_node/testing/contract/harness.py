@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from pfl_node.errors import PflError
+from pfl_node.node.ports import Plan
 from pfl_node.policies import configure
 from pfl_node.policies.base import Policy
 from pfl_node.settings import PolicySettings, Settings, StoreSettings
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Fault, node_ids
-from pfl_node.sim.node import SimNode
+from pfl_node.sim.node_process import Process
 from pfl_node.sim.simulation import Simulation
-from pfl_node.sim.snapshot import Plan
 from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint
 from pfl_node.testing.contract.small_config import small
 from pfl_node.testing.contract.toy_learner import LAYOUT, two_clusters
@@ -38,7 +38,7 @@ class Broken(PflError):
 
 @dataclass(frozen=True)
 class Ran:
-    nodes: Mapping[PeerId, SimNode]
+    nodes: Mapping[PeerId, Process]
     refused: Mapping[str, int]
     journal: bytes
 

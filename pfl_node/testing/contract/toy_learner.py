@@ -31,6 +31,9 @@ class ToyLearner:
         self.account = DpAccount()
         self.trained: list[dict[str, Any]] = []
 
+    def size(self, split: Split, samples: int | None) -> int:
+        return self.samples
+
     def fresh(self, seed: int, part: Part = "model") -> Model:
         vector = np.random.default_rng(seed).normal(size=LAYOUT.size).astype(np.float32)
         return Model(LAYOUT, vector).of(part)

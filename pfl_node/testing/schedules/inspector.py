@@ -10,9 +10,14 @@ import numpy as np
 
 from pfl_node import steps
 from pfl_node.model import Model
+from pfl_node.node.gather import LOOK
 from pfl_node.policies.base import Policy
-from pfl_node.sim.rounds import LOOK
-from pfl_node.steps import Average, Fetch, Linger, Step
+from pfl_node.steps import (
+    Average,
+    Fetch,
+    Linger,
+    Step,
+)
 from pfl_node.testing.schedules.round_check import RoundCheck
 from pfl_node.testing.schedules.rules import Violations
 from pfl_node.testing.schedules.shadow_mailbox import FATES, ShadowMailboxes
@@ -20,7 +25,7 @@ from pfl_node.testing.schedules.view_check import ViewCheck
 from pfl_node.types import Offer, PeerId
 
 if TYPE_CHECKING:
-    from pfl_node.sim.node import SimNode
+    from pfl_node.sim.node_process import Process
     from pfl_node.sim.world import World
 
 FUZZ = 1e-6  # seconds, and relative error, allowed for rounding
@@ -54,7 +59,7 @@ class Inspector:
         assert self._world is not None
         return self._world
 
-    def _node(self, policy: Policy) -> SimNode:
+    def _node(self, policy: Policy) -> Process:
         return self.world.nodes[policy.me]
 
     # -- the journal ---------------------------------------------------------------------------------------
@@ -169,7 +174,8 @@ class Inspector:
         if step.seconds is not None:
             self._by(me, "Linger", began, step.seconds)
         if clock is self.world.clock:  # a skewed clock cannot be compared with the progress of others
-            late = self._time() - (max(began, self.rounds.last) + linger + LOOK)
+            heard = self.world.costs.news + self.world.weather.longest  # until the others know of a round
+            late = self._time() - (max(began, self.rounds.last + heard) + linger + LOOK)
             self._check("deadline", late <= FUZZ, me, f"Linger took {late:.3f} s too long")
 
     def _averaged(self, me: PeerId, step: Average, answer: Model) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pfl_node.errors import ConfigError, SimulationStuck
+from pfl_node.errors import ConfigError, PolicyFailed, SimulationStuck
+from pfl_node.node.ports import Plan
 from pfl_node.plugin import in_a_line, line_of
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
@@ -23,7 +24,6 @@ from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import JSON, EventJournal, exact
 from pfl_node.sim.faults import kind_of
 from pfl_node.sim.simulation import Simulation
-from pfl_node.sim.snapshot import Plan
 from pfl_node.testing.contract.toy_learner import LAYOUT, two_clusters
 from pfl_node.testing.schedules.inspector import Inspector
 from pfl_node.testing.schedules.rules import Violation, Violations
@@ -77,12 +77,12 @@ class BoundedSimulation(Simulation):
         super().__init__(*args, **given)
         self._violations = violations
 
-    def _step(self) -> bool:
+    def _over(self) -> bool:
         if self._violations.full:
             raise SimulationStuck("stopped after too many violations")
         if self.world.clock.now > TIME_LIMIT:
             raise SimulationStuck(f"it has not ended after {TIME_LIMIT:g} s: {self._who_waits()}")
-        return super()._step()
+        return super()._over()
 
 
 def run(schedule: Schedule, sets: Sequence[str] = (), *, twice: bool = True) -> Trial:
@@ -148,6 +148,8 @@ def _run(swarm: BoundedSimulation, violations: Violations) -> None:
     except SimulationStuck as stuck:
         if not violations.full:
             violations.add("ends", None, str(stuck))
+    except PolicyFailed as failed:
+        violations.add("works", None, str(failed))
     except ConfigError:
         raise
     except Exception as error:

@@ -20,7 +20,7 @@ from pfl_node.node.driver import Driver
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.work_count import WorkCount
 from pfl_node.policies.base import Policy, PolicyConfig
-from pfl_node.protocol.deadlines import ENOUGH, SILENT
+from pfl_node.protocol.deadlines import ENOUGH, SILENT, Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Limits, Mailbox
 from pfl_node.settings import Settings
@@ -180,18 +180,17 @@ def driver(
     learner = learner or ToyLearner()
     notes = Notes()
     line: Any = Line(board, me)
+    waits = {"patience": 0.05, "linger": linger, **(waiting or {})}
+    settings = Settings.model_validate({"round": waits, "aggregate": aggregate or {}, "wire": wire or {}})
+    patience = Deadlines(settings.round)
+    board.boxes[me].heard = lambda peer, round: patience.came(peer, round, asyncio.get_running_loop().time())
     context = NodeContext(
-        settings=Settings.model_validate(
-            {
-                "round": {"patience": 0.05, "linger": linger, **(waiting or {})},
-                "aggregate": aggregate or {},
-                "wire": wire or {},
-            }
-        ),
+        settings=settings,
         learner=learner,
         trainer=ThreadTrainer.of(trainer, learner),
         network=line,
         mailbox=board.boxes[me],
+        patience=patience,
         notifier=board.bells[me],
         peers=Company(board, me),
         diary=notes,

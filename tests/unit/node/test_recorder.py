@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 from safetensors import safe_open
 from structlog.testing import capture_logs
 
@@ -62,6 +63,7 @@ class Scene:
             learner,
             ThreadTrainer.of(trainer, learner),
             work=self.work,
+            log=structlog.get_logger(),
             publish=self.published.append,
             ended=lambda round: self.ended.append(round),
             observe=lambda event, _: self.observed.append(event),
@@ -336,7 +338,10 @@ def test_a_stop_waits_for_a_checkpoint_that_is_being_written(
 def test_a_checkpoint_that_another_node_wrote_is_gone_on_from_and_told(tmp_path: Path) -> None:
     scene = play(tmp_path, lambda s: s.rounds(1), store={"checkpoint_every": 1})
     writer, told = scene.home.identity.id, list[str]()
-    assert restore_checkpoint(scene.policy, scene.settings, scene.store, LAYOUT, warn=told.append).round == 1
+    log = structlog.get_logger()
+    assert (
+        restore_checkpoint(scene.policy, scene.settings, scene.store, LAYOUT, warn=told.append, log=log).round == 1
+    )
     assert told == [
         f"checkpoint-000001.safetensors was written by node {writer}, and this is {scene.policy.me}: "
         "is it in the right place?"

@@ -57,6 +57,7 @@ def learns(node: DaemonNode) -> None:
         ToyLearner(),
         node.trainer,
         work=node.work,
+        log=node.log,
         publish=lambda _: None,
         ended=lambda _: None,
     )

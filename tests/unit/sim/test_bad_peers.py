@@ -12,6 +12,7 @@ import pytest
 
 from pfl_node.errors import ConfigError
 from pfl_node.model import Entry, Layout, Model
+from pfl_node.node.ports import Plan
 from pfl_node.policies import POLICIES, configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
@@ -22,7 +23,6 @@ from pfl_node.sim.outcome import caught
 from pfl_node.sim.segments import simulate_in_segments
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Simulation
-from pfl_node.sim.snapshot import Plan
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Sleep, Train
 from pfl_node.types import Eval, Part, PeerId
 from tests.toy import ToyLearner

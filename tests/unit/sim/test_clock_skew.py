@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
-from pfl_node.sim.clock import Clock
-from pfl_node.sim.clock_skew import Hands, OwnClock
+from pfl_node.sim.clock_skew import Hands, SkewedClock
+from pfl_node.sim.event_loop import CLOCK, VirtualLoop
 from pfl_node.sim.faults import Crash, Cut, Delay, Partition, Skew
 from pfl_node.steps import Fetch, Gather, Peers, Publish, Report, Send, Sleep
 from tests.unit.sim.toy_swarms import A, B, C, ran
@@ -51,13 +52,20 @@ def test_no_clock_ever_goes_back(wrong: list[Skew], one: float, other: float) ->
 
 @settings(max_examples=30, deadline=None)
 @given(skews, seconds)
-def test_an_alarm_rings_when_the_clock_shows_its_time(wrong: list[Skew], after: float) -> None:
-    world = Clock()
-    own = OwnClock(world, Hands(wrong))
-    due, shown = own.now + after, []
-    own.after(after, lambda: shown.append(own.now))
-    while world.step():
-        pass
+def test_a_timer_fires_when_the_clock_shows_its_time(wrong: list[Skew], after: float) -> None:
+    loop = VirtualLoop()
+    own = SkewedClock(Hands(wrong), lambda: loop.now)
+    shown: list[float] = []
+
+    async def go() -> float:
+        CLOCK.set(own)
+        due = loop.time() + after
+        await asyncio.sleep(after)
+        shown.append(loop.time())
+        return due
+
+    due = loop.run_until_complete(go())
+    loop.close()
     assert shown[0] >= due
     jumps = sum(f.ahead for f in wrong)
     assert shown[0] <= due + jumps + 1e-6

@@ -161,7 +161,11 @@ def test_losses_delays_and_slowness_add_up_while_they_last() -> None:
         Slow(N0, 3.0, 5.0, 6.0),
         Loss(1.0, 5.0, 6.0),
     ]
-    weather, chance = Conditions(faults), Random(0)
+    weather, random = Conditions(faults), Random(0)
+
+    def chance(_: int) -> float:
+        return random.random()
+
     assert weather.delay(0.0) == pytest.approx(0.1)
     assert weather.delay(5.0) == pytest.approx(0.3)
     assert (weather.slowness(N0, 0.0), weather.slowness(N0, 5.0), weather.slowness(N1, 5.0)) == (2.0, 6.0, 1.0)
@@ -169,6 +173,6 @@ def test_losses_delays_and_slowness_add_up_while_they_last() -> None:
 
 
 def test_about_the_given_share_is_lost() -> None:
-    weather, chance = Conditions([Loss(0.2)]), Random(0)
-    lost = sum(weather.loses(0.0, chance) for _ in range(10_000))
+    weather, random = Conditions([Loss(0.2)]), Random(0)
+    lost = sum(weather.loses(0.0, lambda _: random.random()) for _ in range(10_000))
     assert 1800 < lost < 2200

@@ -240,7 +240,7 @@ def test_everything_sent_was_received_refused_or_lost(tmp_path: Path, policy: ty
     refused = sum(t.refused.total() for t in traffic)
     assert sent == received + refused + sum(t.models_lost for t in traffic)
     assert sent > 100
-    assert run.swarm.post.flying == 0
+    assert run.swarm.world.fabric.flying == 0
     events = Counter(r["event"] for r in run.rows)
     assert events["sent"] >= events["taken"] + events["refused"] + events["lost"] > 0
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pfl_node.node.ports import Plan
 from pfl_node.policies import configure
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
@@ -15,9 +16,8 @@ from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Fault
 from pfl_node.sim.learner_port import LearnerPort
-from pfl_node.sim.node import SimNode
+from pfl_node.sim.node_process import Process
 from pfl_node.sim.simulation import Simulation
-from pfl_node.sim.snapshot import Plan
 from pfl_node.steps import Average, Gather, Peers, Report, Send, Train
 from pfl_node.types import PeerId
 from tests.toy import ToyLearner
@@ -55,7 +55,7 @@ class Ran:
     def of(self, event: str, node: PeerId | None = None) -> list[dict[str, Any]]:
         return [r for r in self.rows if r["event"] == event and node in (None, r["node"])]
 
-    def node(self, id: PeerId) -> SimNode:
+    def node(self, id: PeerId) -> Process:
         return self.swarm.world.nodes[id]
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -17,23 +18,24 @@ import pytest
 
 from pfl_node import aggregate
 from pfl_node.model import Model
+from pfl_node.node.driver import Driver
+from pfl_node.node.gather import Gatherer
 from pfl_node.policies import POLICIES, configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.sim.average_cache import AverageCache
-from pfl_node.sim.clock_skew import OwnClock
+from pfl_node.sim.clock_skew import SkewedClock
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.delay_detector import DelayDetector
+from pfl_node.sim.event_loop import VirtualLoop
+from pfl_node.sim.failure_detector import FailureDetector
 from pfl_node.sim.faults import FORMS, Crash, Loss, Restart, check_faults, kind_of, node_ids
-from pfl_node.sim.lane import Lane
-from pfl_node.sim.message_network import Flight, Post
-from pfl_node.sim.node import SimNode
-from pfl_node.sim.sim_driver import SimDriver
-from pfl_node.steps import Average
+from pfl_node.sim.memory_store import MemoryStore
+from pfl_node.sim.network import Fabric, Flight
+from pfl_node.steps import Average, Gather
 from pfl_node.testing.schedules import RULES, Schedule, command, draw, run
 from pfl_node.testing.schedules.campaign import Batch, run_batch, run_campaign
 from pfl_node.testing.schedules.shrink import shrink
-from pfl_node.types import Offer
+from pfl_node.types import Offer, PeerId
 
 HERE = Path(__file__).parent
 BROKEN = HERE.parent / "sim" / "broken_policies.py"
@@ -163,25 +165,35 @@ def changes_what_it_holds(patch: Patch) -> None:
 
 
 def acknowledges_what_was_lost(patch: Patch) -> None:
-    lost = Post._lost
+    lost = Fabric.lost
 
-    def kind(self: Post, flight: Flight) -> None:
+    def kind(self: Fabric, flight: Flight) -> None:
         lost(self, flight)
-        flight.calls._answers[flight.peer] = None
+        if flight.call == "send" and not flight.answer.done():
+            flight.answer.set_result(1)
 
-    patch.setattr(Post, "_lost", kind)
+    patch.setattr(Fabric, "lost", kind)
 
 
 def loses_without_a_word(patch: Patch) -> None:
-    patch.setattr(Post, "_lost", lambda self, flight: None)
+    patch.setattr(Fabric, "lost", lambda self, flight: None)
 
 
 def never_sees_the_healing(patch: Patch) -> None:
-    patch.setattr(DelayDetector, "healed", lambda self: None)
+    patch.setattr(FailureDetector, "healed", lambda self: None)
 
 
 def writes_no_checkpoint(patch: Patch) -> None:
-    patch.setattr(SimNode, "_keep", lambda self: None)
+    patch.setattr(MemoryStore, "save_checkpoint", lambda self, state, layout, facts: None)
+
+
+def never_gives_up_on_a_dead_peer(patch: Patch) -> None:
+    """In the code that daemons run."""
+
+    def stubborn(self: Gatherer, step: Gather, deadline: object) -> list[PeerId]:
+        return self._context.mailbox.missing(step.peers, step.round)
+
+    patch.setattr(Gatherer, "_awaited", stubborn)
 
 
 def restores_another_model(patch: Patch) -> None:
@@ -203,45 +215,38 @@ def averages_too_much(patch: Patch) -> None:
 
 
 def waits_for_too_long(patch: Patch) -> None:
-    init = SimDriver.__init__
+    call_at = VirtualLoop.call_at
 
-    def patient(self: SimDriver, *given: Any) -> None:
-        init(self, *given)
-        clock = self.clock
-        self.clock = type(
-            "Late",
-            (),
-            {
-                "now": property(lambda _: clock.now),
-                "when": lambda _, time: clock.when(time),
-                "at": lambda _, time, action: clock.at(time + 0.5, action),
-                "after": lambda _, seconds, action: clock.after(seconds + 0.5, action),
-            },
-        )()
+    def late(self: VirtualLoop, when: float, *given: Any, **more: Any) -> Any:
+        return call_at(self, when + 0.5, *given, **more)
 
-    patch.setattr(SimDriver, "__init__", patient)
+    patch.setattr(VirtualLoop, "call_at", late)
 
 
 def goes_back_in_time(patch: Patch) -> None:
     looks = count()
-    patch.setattr(OwnClock, "now", property(lambda self: self._hands.show(self._world.now) - 1e-3 * next(looks)))
+    patch.setattr(SkewedClock, "show", lambda self, world: self._hands.show(world) - 1e-3 * next(looks))
 
 
 def handles_while_it_handles(patch: Patch) -> None:
-    def eager(self: Lane) -> None:
-        if not self._stopped:
-            self._next()
+    async def eager(self: Driver) -> None:
+        handlers: list[asyncio.Task[None]] = []
+        while True:
+            offers = self.context.mailbox.take(9)
+            flows = [self._drive(self.policy.on_model(offer), "on_model") for offer in offers]
+            handlers += [asyncio.create_task(flow) for flow in flows]
+            await self.context.notifier.wait(None, "inbox")
 
-    patch.setattr(Lane, "go", eager)
+    patch.setattr(Driver, "_lane", eager)
 
 
 def is_left_to_everybodys_chance(patch: Patch) -> None:
     travel, chance = Costs.travel, Random(1)
-    patch.setattr(Costs, "travel", lambda self, nbytes, _: travel(self, nbytes, chance))
+    patch.setattr(Costs, "travel", lambda self, nbytes, _: travel(self, nbytes, chance.random()))
 
 
 def forgets_the_bytes(patch: Patch) -> None:
-    patch.setattr(Mailbox, "_lighter", lambda self, peer, size: None)
+    patch.setattr(Mailbox, "_release", lambda self, peer, size: None)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +259,7 @@ def forgets_the_bytes(patch: Patch) -> None:
         (loses_without_a_word, {"fate"}, ("gossip",)),
         (never_sees_the_healing, {"views"}, ("gossip",)),
         (writes_no_checkpoint, {"rounds"}, ("local",)),
+        (never_gives_up_on_a_dead_peer, {"deadline", "ends"}, ("el", "fedavg")),
         (restores_another_model, {"state"}, ("local",)),
         (averages_too_much, {"average"}, ("random",)),
         (waits_for_too_long, {"deadline"}, ("gossip",)),

@@ -1,0 +1,73 @@
+"""The trainer of a simulated node: a job is computed when it is submitted, and answered when it would be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pfl_node.model import Model
+from pfl_node.node.ports import Job, LearnerFacts
+from pfl_node.protocol.privacy.dp_account import DpAccount
+from pfl_node.settings import AggregateSettings
+from pfl_node.sim.costs import seconds_of
+from pfl_node.steps import Average
+
+if TYPE_CHECKING:
+    from pfl_node.sim.node_process import Process
+    from pfl_node.sim.world import World
+
+
+@dataclass(slots=True, eq=False)
+class Due:
+    """A long job, and when it is done unless short ones come in between."""
+
+    at: float
+
+
+class InlineTrainer:
+    """In one of the node's lives. Its time is the world's: a clock that goes wrong makes no computer faster."""
+
+    def __init__(self, process: Process, world: World) -> None:
+        self._me = process
+        self._world = world
+        self._long: dict[Due, None] = {}  # under way, first come, first served
+        self._soon = 0.0  # when all short jobs are done
+
+    async def open(self, account: DpAccount) -> LearnerFacts:  # noqa: ARG002
+        return self._me.learner
+
+    async def do(self, job: Job) -> Any:
+        answer, seconds = job.run(self._me.learner), self._seconds(job)
+        before = max((due.at for due in self._long), default=0.0)
+        due = Due(max(before, self._world.clock.now) + seconds)
+        self._long[due] = None
+        try:
+            while due.at > self._world.clock.now:
+                await self._world.clock.until(due.at)
+        finally:
+            del self._long[due]
+        return answer
+
+    async def soon(self, job: Job, spent: Callable[[float], None] | None = None) -> Any:
+        answer, seconds = job.run(self._me.learner), self._seconds(job)
+        if seconds:
+            self._soon = max(self._soon, self._world.clock.now) + seconds
+            for due in self._long:
+                due.at += seconds
+            await self._world.clock.until(self._soon)
+        if spent:
+            spent(seconds)
+        return answer
+
+    async def combine(self, rule: AggregateSettings, step: Average) -> Model:
+        return self._world.averages.combine(rule, step)
+
+    def _seconds(self, job: Job) -> float:
+        world, me = self._world, self._me
+        seconds = seconds_of(job, world.costs, me.learner, world.settings.train)
+        if not seconds:
+            return 0.0
+        me.jobs += 1
+        slowness = world.weather.slowness(me.id, world.clock.now)
+        return world.costs.work(seconds, me.speed * slowness, world.chance(me.id, "job", me.jobs))

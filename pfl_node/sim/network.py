@@ -1,0 +1,393 @@
+"""The network of a simulation, in memory: messages are delayed, lost, and cut off by partitions.
+
+What arrives is decided by the receiver's `Host`, as in a daemon. Models travel in the configured encoding and
+compression; as plain fp32 they pass by reference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from pfl_node.errors import PeerGone, Reason, Refused
+from pfl_node.model import Layout, Model
+from pfl_node.sim.event_loop import CLOCK
+from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
+from pfl_node.wire.bandwidth import Bandwidth
+from pfl_node.wire.codec import decode, encode, misfit, payload_size
+from pfl_node.wire.framing import parse
+
+if TYPE_CHECKING:
+    from pfl_node.node.host import Host
+    from pfl_node.settings import WireSettings
+    from pfl_node.sim.node_process import Process
+    from pfl_node.sim.world import World
+
+Call = Literal["send", "fetch", "ask"]
+ROOM = 0.1  # virtual seconds between two looks whether there is room in an inbox
+NAMES: dict[Part, str] = {"head": "GetHead", "predictions": "GetPredictions"}  # of calls that fetch
+
+
+@dataclass
+class Traffic:
+    """What a node sent and got. Everything sent is in the end received, refused or lost."""
+
+    models_sent: int = 0
+    bytes_sent: int = 0
+    models_received: int = 0
+    bytes_received: int = 0
+    models_lost: int = 0  # of those it sent
+    refused: Counter[str] = field(default_factory=Counter)  # what it refused, by reason
+
+    def sent(self, nbytes: int) -> None:
+        self.models_sent += 1
+        self.bytes_sent += nbytes
+
+    def received(self, nbytes: int) -> None:
+        self.models_received += 1
+        self.bytes_received += nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A model as it comes out at the other end, and the bytes of payload that it was on its way."""
+
+    model: Model
+    nbytes: int
+    failure: Refused | None = None  # why the receiver cannot use it
+
+    @classmethod
+    def of(cls, model: Model, wire: WireSettings) -> Packed:
+        if wire.encoding == "fp32" and not wire.zstd:
+            wrong = (
+                None if model.is_finite() else Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity")
+            )
+            return cls(model, payload_size(model.layout, wire), wrong)
+        messages = list(encode(model, Envelope(PeerId("-"), "-", part=model.layout.part), wire))
+        try:
+            nbytes = sum(parse(message).data.nbytes for message in messages)
+            return cls(decode(messages, model.layout).model, nbytes)
+        except Refused as refused:
+            return cls(model, payload_size(model.layout, wire), refused)
+
+    def fitting(self, layout: Layout) -> Model:
+        """As the receiver's decoder gives it; raises Refused."""
+        if self.model.layout is not layout and self.model.layout != layout:
+            raise misfit(self.model.layout.digest, layout)
+        if self.failure:
+            raise self.failure
+        return Model(layout, self.model.vector)
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """One call under way."""
+
+    call: Call
+    sender: Process
+    peer: PeerId
+    nbytes: int  # of the model that travels there; 0: a question without one
+    round: int | None
+    number: int  # of the calls from this sender to this peer
+    sent: float
+    end: float  # when the caller gives up
+    visit: Callable[[Flight, Process], None]  # what happens where it arrives
+    answer: asyncio.Future[Any]
+
+
+class SimNetwork:
+    """The network as one node sees it, in one of its lives."""
+
+    def __init__(self, process: Process, world: World) -> None:
+        self._me = process
+        self._world = world
+        self._wire = world.settings.wire
+        self._bandwidths: dict[PeerId, Bandwidth] = {}
+        self._calls: dict[Flight, None] = {}  # under way
+        self._packed: tuple[Model, Packed] | None = None  # the last model that was sent
+        self._cut = False
+
+    async def serving(self, ready: bool) -> None: ...
+
+    async def send(
+        self,
+        peer: PeerId,
+        address: str,  # noqa: ARG002
+        model: Model,
+        *,
+        round: int | None = None,
+        tag: int = 0,
+        samples: int = 0,
+        notes: Mapping[str, float] | None = None,
+    ) -> int:
+        packed = self._pack(model)
+        envelope = self._envelope(model.layout.part, round=round, tag=tag, samples=samples, notes=notes or {})
+
+        offer = Offer(self._me.id, packed.model, round, tag, samples, notes or {})
+
+        def visit(flight: Flight, receiver: Process) -> None:
+            host = receiver.host
+            if round is None and not packed.failure and receiver.keeps_for_later(offer, packed.nbytes):
+                self._world.fabric.reply(flight, receiver, packed.nbytes)
+                return
+            host.deliver(self._admitted(host, "SendModel", envelope, packed))
+            self._taken(flight, receiver, packed.nbytes)
+            self._world.fabric.reply(flight, receiver, packed.nbytes)
+
+        moved: int = await self._call("send", "SendModel", peer, packed.nbytes, visit, round=round)
+        return moved
+
+    async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:  # noqa: ARG002
+        packed = self._pack(model)
+        envelope = self._envelope(model.layout.part)
+
+        def visit(flight: Flight, receiver: Process) -> None:
+            offer = self._admitted(receiver.host, "EvaluateModel", envelope, packed)
+            receiver.spawn(self._evaluated(flight, receiver, offer), lambda: self._world.fabric.lost(flight))
+
+        score: Eval = await self._call("ask", "EvaluateModel", peer, packed.nbytes, visit)
+        return score
+
+    async def _evaluated(self, flight: Flight, receiver: Process, offer: Offer) -> None:
+        """At the peer."""
+        try:
+            score = await receiver.host.evaluate(offer)
+        except Refused as refused:
+            self._world.fabric.refuse(flight, receiver, "EvaluateModel", refused)
+        else:
+            receiver.host.count("EvaluateModel", "ok", self._me.id, flight.nbytes)
+            self._taken(flight, receiver, flight.nbytes)
+            self._world.fabric.reply(flight, receiver, score)
+
+    async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:  # noqa: ARG002
+        wanted = layout.of(part) if layout.part == "model" else layout
+        name = NAMES.get(part, "GetModel")
+
+        def visit(flight: Flight, receiver: Process) -> None:
+            host = receiver.host
+            host.admit(name, self._envelope(part))
+            offer = host.serve(part)
+            if offer.model.layout.digest != wanted.digest:
+                raise misfit(wanted.digest, offer.model.layout)
+            packed = Packed.of(offer.model, self._wire)
+            host.count(name, "ok", self._me.id, packed.nbytes)
+            receiver.traffic.sent(packed.nbytes)
+            self._taken(flight, receiver, 0)
+            self._world.fabric.reply(flight, receiver, (offer, packed), nbytes=packed.nbytes)
+
+        offer, packed = await self._call("fetch", name, peer, 0, visit, expected=wanted.nbytes)
+        self._me.traffic.received(packed.nbytes)
+        try:
+            model = packed.fitting(wanted)
+        except Refused as refused:
+            raise Refused(refused.reason, refused.text, peer) from refused
+        return Offer(offer.sender, model, offer.round, offer.tag, offer.samples, offer.notes)
+
+    def forget(self, peer: PeerId) -> None:
+        """Calls under way to the peer end now."""
+        for flight in [f for f in self._calls if f.peer == peer]:
+            _end(flight.answer, PeerGone(peer, "the channel was closed"))
+        self._bandwidths.pop(peer, None)
+
+    async def close(self) -> None:
+        for flight in list(self._calls):
+            _end(flight.answer, PeerGone(flight.peer, "the channel was closed"))
+
+    def cut(self) -> None:
+        """The process is gone: nothing gets out any more, and nobody hears how its calls end."""
+        self._cut = True
+        for flight in list(self._calls):
+            _end(flight.answer, PeerGone(flight.peer, "this process is gone"))
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    async def _call(
+        self,
+        call: Call,
+        name: str,
+        peer: PeerId,
+        nbytes: int,
+        visit: Callable[[Flight, Process], None],
+        *,
+        round: int | None = None,
+        expected: int = 0,
+    ) -> Any:
+        if self._cut:
+            raise PeerGone(peer, "this process is gone")
+        loop, world = self._world.clock, self._world
+        bandwidth = self._bandwidths.setdefault(peer, Bandwidth(self._wire.min_bandwidth))
+        began = loop.time()
+        deadline = began + bandwidth.timeout(self._wire.base_timeout, nbytes or expected)
+        own = CLOCK.get()
+        number = self._me.calls[peer] = self._me.calls.get(peer, -1) + 1
+        end = own.when(deadline) if own else deadline
+        answer = loop.create_future()
+
+        def visited(flight: Flight, receiver: Process) -> None:
+            try:
+                visit(flight, receiver)
+            except Refused as refused:
+                world.fabric.refuse(flight, receiver, name, refused)
+
+        flight = Flight(call, self._me, peer, nbytes, round, number, loop.now, end, visited, answer)
+        self._calls[flight] = None
+        timer = loop.call_at(deadline, _late, flight, bandwidth)
+        world.fabric.dispatch(flight)
+        try:
+            found = await answer
+        finally:
+            timer.cancel()
+            del self._calls[flight]
+        bandwidth.moved(nbytes or expected, loop.time() - began)
+        return found
+
+    def _pack(self, model: Model) -> Packed:
+        """The receivers of one model share it."""
+        if self._packed is None or self._packed[0] is not model:
+            self._packed = model, Packed.of(model, self._wire)
+        return self._packed[1]
+
+    def _envelope(self, part: Part, **said: Any) -> Envelope:
+        return Envelope(self._me.id, self._world.settings.run, part=part, **said)
+
+    def _admitted(self, host: Host, call: str, envelope: Envelope, packed: Packed) -> Offer:
+        """What the peer's decoder makes of a message; raises Refused."""
+        host.admit(call, envelope)
+        try:
+            model = packed.fitting(host.layout(envelope.part))
+        except Refused:
+            host.cancel(call, envelope)
+            raise
+        return Offer(envelope.sender, model, envelope.round, envelope.tag, envelope.samples, envelope.notes)
+
+    def _taken(self, flight: Flight, receiver: Process, nbytes: int) -> None:
+        if flight.call == "send":
+            receiver.host.count("SendModel", "ok", self._me.id, nbytes)
+        if nbytes:
+            receiver.traffic.received(nbytes)
+        self._world.message(
+            receiver.id, "taken", **{"from": self._me.id, "call": flight.call, "round": flight.round}
+        )
+
+
+def _late(flight: Flight, bandwidth: Bandwidth) -> None:
+    if not flight.answer.done():
+        bandwidth.too_slow()
+        _end(flight.answer, PeerGone(flight.peer, "it did not answer in time"))
+
+
+def _end(answer: asyncio.Future[Any], error: PeerGone | Refused) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+class Fabric:
+    """Between all nodes. Every link has the same latency and bandwidth, and no message waits for another."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.flying = 0  # messages that have not arrived yet
+
+    def dispatch(self, flight: Flight) -> None:
+        world, sender = self._world, flight.sender
+        if flight.nbytes:
+            sender.traffic.sent(flight.nbytes)
+        world.message(sender.id, "sent", to=flight.peer, call=flight.call, round=flight.round)
+        lost = world.weather.loses(world.clock.now, lambda n: self._chance(flight, f"lost{n}"))
+        seconds = 0.0 if lost else self._travel(flight, flight.nbytes, "there")
+        if lost or flight.sent + seconds > flight.end:
+            self.lost(flight)
+            return
+        self.flying += 1
+        world.clock.after(seconds, self._arrive, flight)
+
+    def _arrive(self, flight: Flight) -> None:
+        world, sender = self._world, flight.sender
+        self.flying -= 1
+        receiver = world.nodes[flight.peer]
+        if not world.reaches(sender.id, receiver.id):
+            self.lost(flight)
+            closed = receiver.state == "left"  # nobody listens there any more, and one hears so at once
+            now, patience = world.clock.now, world.settings.wire.connect_timeout
+            heard = now + self._travel(flight, 0, "back") if closed else flight.sent + patience
+            if heard < flight.end:
+                world.clock.at(heard, _end, flight.answer, PeerGone(flight.peer, "no connection"))
+            return
+        receiver.context.run(flight.visit, flight, receiver)
+
+    def refuse(self, flight: Flight, receiver: Process, name: str, refused: Refused) -> None:
+        """The receiver refused what came; its sender hears why."""
+        world, reason = self._world, refused.reason.value
+        receiver.traffic.refused[reason] += 1
+        receiver.host.count(name, reason, flight.sender.id, 0)
+        facts = {"from": flight.sender.id, "call": flight.call, "round": flight.round, "reason": reason}
+        world.message(receiver.id, "refused", **facts)
+        back = world.clock.now + self._travel(flight, 0, "back")
+        if self._gets_back(flight, back, flight.end):
+            error = Refused(refused.reason, refused.text, flight.peer, round=refused.round)
+            world.clock.at(back, _end, flight.answer, error)
+
+    def redeliver(self, receiver: Process, offer: Offer, nbytes: int) -> None:
+        """A model that came when the receiver was held between two segments. Its sender has its receipt, so the
+        model waits until there is room for it."""
+        host, facts = receiver.host, {"from": offer.sender, "call": "send", "round": offer.round}
+        if not receiver.up:
+            self._world.nodes[offer.sender].traffic.models_lost += 1
+            self._world.message(offer.sender, "lost", to=receiver.id, call="send", round=offer.round)
+            return
+        if receiver.mailbox.waiting_from(offer.sender):
+            clock = self._world.clock
+            clock.at(clock.now + ROOM, self.redeliver, receiver, offer, nbytes, context=receiver.context)
+            return
+        envelope = Envelope(offer.sender, host.run, offer.round, part=offer.model.layout.part)
+        try:
+            host.admit("SendModel", envelope)
+            host.deliver(offer)
+        except Refused as refused:
+            receiver.traffic.refused[refused.reason.value] += 1
+            host.count("SendModel", refused.reason.value, offer.sender, 0)
+            self._world.message(receiver.id, "refused", **facts, reason=refused.reason.value)
+        else:
+            host.count("SendModel", "ok", offer.sender, nbytes)
+            receiver.traffic.received(nbytes)
+            self._world.message(receiver.id, "taken", **facts)
+
+    def reply(self, flight: Flight, receiver: Process, answer: Any, *, nbytes: int = 0) -> None:
+        """The answer's way back. A receipt is not lost as messages are, but its way may be cut off or too long:
+        then a model was taken, and its sender does not know."""
+        world = self._world
+        back = world.clock.now + self._travel(flight, nbytes, "back")
+        lost = flight.call != "send" and world.weather.loses(
+            world.clock.now, lambda n: self._chance(flight, f"unheard{n}")
+        )
+        if lost or not self._gets_back(flight, back, flight.end):
+            if nbytes:
+                receiver.traffic.models_lost += 1
+            return
+        world.clock.at(back, _answer, flight.answer, answer)
+
+    def lost(self, flight: Flight) -> None:
+        if flight.nbytes:
+            flight.sender.traffic.models_lost += 1
+        facts = {"to": flight.peer, "call": flight.call, "round": flight.round}
+        self._world.message(flight.sender.id, "lost", **facts)
+
+    def _gets_back(self, flight: Flight, back: float, end: float) -> bool:
+        """Does an answer that would be there then reach the caller, and in time?"""
+        return back <= end and not self._world.weather.apart(flight.peer, flight.sender.id, back)
+
+    def _travel(self, flight: Flight, nbytes: int, way: str) -> float:
+        world = self._world
+        return world.costs.travel(nbytes, self._chance(flight, way)) + world.weather.delay(world.clock.now)
+
+    def _chance(self, flight: Flight, what: str) -> float:
+        """Its own for every message, so that it does not depend on what else happens."""
+        return self._world.chance(flight.sender.id, flight.peer, flight.number, what)
+
+
+def _answer(answer: asyncio.Future[Any], found: Any) -> None:
+    if not answer.done():
+        answer.set_result(found)

@@ -1,0 +1,326 @@
+"""A simulated process: the daemon's `Node` behind the ports of the simulation, which can crash and come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from pfl_node.node.host import Host
+from pfl_node.node.lifecycle import Node
+from pfl_node.node.ports import Journal, LearnerFacts, Plan, Role
+from pfl_node.policies.base import Policy
+from pfl_node.protocol.guard.guard import Guard
+from pfl_node.protocol.mailbox import Mailbox
+from pfl_node.protocol.privacy.controls import simulated
+from pfl_node.sim.clock_skew import SkewedClock
+from pfl_node.sim.event_loop import CLOCK
+from pfl_node.sim.failure_detector import DetectorMembers
+from pfl_node.sim.inline_trainer import InlineTrainer
+from pfl_node.sim.learner_port import LearnerPort
+from pfl_node.sim.memory_store import Disk, MemoryStore
+from pfl_node.sim.network import SimNetwork, Traffic
+from pfl_node.sim.outcome import NodeRecord
+from pfl_node.sim.snapshot import NodeSnapshot, State, attributes, goes_on_alone, plain_traffic, written
+from pfl_node.steps import Report
+from pfl_node.types import Offer, PeerId
+
+if TYPE_CHECKING:
+    from pfl_node.sim.event_loop import VirtualLoop
+    from pfl_node.sim.world import World
+
+
+class Silent:
+    """A log that nobody reads: what happens in a simulation is in its journal."""
+
+    def debug(self, event: str, **facts: Any) -> None: ...
+    def info(self, event: str, **facts: Any) -> None: ...
+    def warning(self, event: str, **facts: Any) -> None: ...
+    def error(self, event: str, **facts: Any) -> None: ...
+
+
+SILENT = Silent()
+
+
+class Process:
+    """away -> up -> left; up -> crashed -> up. Each time it is up it has a new Node and new ports."""
+
+    def __init__(self, id: PeerId, learner: LearnerPort, plan: Plan, role: Role, world: World) -> None:
+        self.id = id
+        self.learner = learner
+        self.world = world
+        self.state: State = "away"
+        self.traffic = Traffic()
+        self.calls: dict[PeerId, int] = {}  # the number of the last call to each peer
+        self.jobs = 0  # that took time
+        self.speed = world.costs.speed(world.chance(id, "speed"))
+        self.disk = Disk(simulated(world.settings, id, learner.account))
+        self.clock: VirtualLoop | SkewedClock = world.clock_of(id)
+        self.context = copy_context()
+        self.node: Node | None = None
+        self.begins_at: float | None = None  # None: it comes when others have begun
+        self._plan = plan
+        self._role = role
+        self._task: asyncio.Task[None] | None = None
+        self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}  # what it does for peers
+        self._confusion: list[list[int]] | None = None
+        self.resumes_at: float | None = None  # it goes on from a segment before
+        self._resumes: Mapping[str, Any] | None = None  # what its node had then
+        self._frozen = False  # its policy does not go on in this segment
+        self._snapshot: dict[str, Any] | None = None  # of the policy, at the end of the segment
+        self._since = 0.0  # when that was taken
+        self._mail: list[tuple[float, Offer, int]] = []  # that came meanwhile: when, what, how many bytes
+
+    @property
+    def up(self) -> bool:
+        return self.state == "up"
+
+    @property
+    def busy(self) -> bool:
+        """Is it doing something for a peer?"""
+        return bool(self._tasks)
+
+    @property
+    def honest(self) -> bool:
+        return self._role.honest
+
+    @property
+    def host(self) -> Host:
+        return self._node.host
+
+    @property
+    def mailbox(self) -> Mailbox:
+        return self._node.mailbox
+
+    @property
+    def guard(self) -> Guard:
+        return self._node.guard
+
+    @property
+    def policy(self) -> Policy:
+        assert self._node.policy is not None
+        return self._node.policy
+
+    @property
+    def _node(self) -> Node:
+        assert self.node is not None, f"{self.id} has not come yet"
+        return self.node
+
+    @property
+    def waits_for(self) -> str:
+        """For a human who asks why nothing happens."""
+        driver = self.node and self.node.driver
+        return driver.waits_for() if driver else "its start"
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    def start(self, at: float | None = None) -> None:
+        """From now on it is reached by others. Its policy begins at that time; None: when others have begun."""
+        self.state, self.begins_at = "up", at
+        self.world.running += 1
+        self.context = copy_context()
+        if isinstance(self.clock, SkewedClock):
+            self.context.run(CLOCK.set, self.clock)
+        self.context.run(self._live)
+
+    def _live(self) -> None:
+        world = self.world
+        self._network, self._members = SimNetwork(self, world), DetectorMembers(self, world)
+        self._store = MemoryStore(self, world)
+        self.node = Node(
+            world.settings,
+            self._plan,
+            store=self._store,
+            network=self._network,
+            members=self._members,
+            trainer=InlineTrainer(self, world),
+            observer=self,
+            log=SILENT,
+            certain=True,
+            role=self._role,
+            hold=self.hold,
+        )
+        if self._resumes:
+            self.node.load(self._resumes)
+        for at, offer, nbytes in self._mail:
+            world.clock.at(at, world.fabric.redeliver, self, offer, nbytes, context=self.context)
+        self._mail = []
+        self._task = asyncio.create_task(self._run(self.node))
+
+    async def _run(self, node: Node) -> None:
+        try:
+            await node.run()
+        except Exception as error:
+            self.world.clock.fail(error)
+            return
+        self._end("left")
+        self._confusion = self.learner.confusion(self.policy.model)
+        await node.close()
+
+    async def entered(self) -> None:
+        """Its node takes models, and becomes a member."""
+        if self.resumes_at is not None and self.disk.checkpoint:
+            for name, value in self.disk.checkpoint["rest"].items():
+                setattr(self.policy, name, value)
+        if self.begins_at is None:
+            self.world.views.arrived(self.id)
+        else:
+            await self.world.clock.until(self.begins_at)
+
+    def crash(self) -> None:
+        """Its ports are cut first: what its tasks do when they are cancelled, nobody hears."""
+        self._end("crashed")
+        self.world.journal.write(self.world.clock.now, self.id, "crashed")
+        self.world.views.crashed(self.id)
+
+    def restart(self) -> None:
+        checkpoint = self.disk.checkpoint
+        round = checkpoint["round"] + 1 if checkpoint else 0
+        self.world.journal.write(self.world.clock.now, self.id, "restarted", round=round)
+        self.start()
+
+    def stop(self) -> None:
+        """The simulation is over, whatever the node is doing."""
+        if self.up:
+            self._end(self.state)
+
+    def _end(self, state: State) -> None:
+        self.world.running -= 1
+        if self._snapshot:
+            self.world.held -= 1
+            self._snapshot = None
+        if state != "left":
+            for port in (self._network, self._members, self._store):
+                port.cut()
+            assert self._task is not None
+            self._task.cancel()
+        for task, lost in list(self._tasks.items()):
+            task.cancel()
+            lost()
+        self._tasks.clear()
+        self.state = state
+
+    def spawn(self, work: Coroutine[Any, Any, None], lost: Callable[[], None]) -> None:
+        """Do something for a peer; `lost` is called when it cannot be finished."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = lost
+        task.add_done_callback(self._spawned)
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()):
+            self.world.clock.fail(error)
+
+    # -- what the node tells -------------------------------------------------------------------------------
+
+    def tell(self, kind: str, data: Mapping[str, Any]) -> None: ...
+    def warn(self, text: str, **facts: Any) -> None: ...
+    def begins(self, policy: Policy, learner: LearnerFacts, journal: Journal) -> None:
+        if self.resumes_at is None:
+            facts = {"round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
+            journal.write("started", facts)
+
+    def guarded(self, event: str, data: Mapping[str, Any]) -> None:
+        """A quarantine is an event, a model that was kept out a message."""
+        if event == "quarantined":
+            self._store.write(event, data)
+        else:
+            self.world.message(self.id, event, **data)
+
+    def lost_sight(self, peers: Collection[PeerId]) -> None:
+        """It believes from now on that these are gone."""
+        if self.up and (listener := self._members.listener):
+            for peer in peers:
+                self.context.run(listener.gone, peer)
+
+    # -- segments ------------------------------------------------------------------------------------------
+
+    async def hold(self, step: Report | None) -> None:
+        """Where the segment ends the policy stops after its Report, when its state is whole."""
+        until, after, rounds = self.world.until, self.policy.round + 1, self.world.settings.rounds
+        if step and until is not None and after >= until and (rounds is None or after < rounds):
+            self._take_snapshot()
+            self._frozen = True
+        if self._frozen:
+            await self.world.clock.create_future()
+
+    def announced(self, round: int) -> None:
+        """One whose rounds are done before those of others stays for them, and for the end of the segment."""
+        rounds = self.world.settings.rounds
+        if self.world.until is not None and rounds is not None and round >= rounds:
+            self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        if self._snapshot is None:
+            self.world.held += 1
+            self._snapshot = {**self.policy.snapshot(), "rest": attributes(self.policy)}
+            self._since = self.world.clock.now
+
+    def keeps_for_later(self, offer: Offer, nbytes: int) -> bool:
+        """A model for its inbox comes when its policy does not go on: it comes in the next segment."""
+        if self._frozen and offer.round is None:
+            self._mail.append((self.world.clock.now, offer, nbytes))
+            return True
+        return False
+
+    def pause(self) -> NodeSnapshot:
+        """How it stands at the end of a segment, when nothing is under way."""
+        return NodeSnapshot(
+            state=self.state,
+            at=self._since,
+            policy=self._snapshot,
+            node=self._node.dump() if self._snapshot else None,
+            disk=written(self.disk),
+            traffic=plain_traffic(self.traffic),
+            calls=dict(self.calls),
+            jobs=self.jobs,
+            rounds=self.world.views.announced(self.id),
+            mail=self._mail,
+        )
+
+    def resume(self, held: NodeSnapshot) -> None:
+        """Go on from there, instead of from the beginning. In lockstep a node goes on at the time at which it was
+        held; others go on together, because nobody may send anything to a node in its past."""
+        now, jitter = self.world.clock.now, self.world.costs.start * self.world.chance(self.id, "start")
+        self.resumes_at = held.at if goes_on_alone(self._plan.policy) else now + jitter
+        paused = self.resumes_at - held.at
+        self.state, self.traffic, self.jobs = held.state, held.traffic_so_far, held.jobs
+        self.calls = {PeerId(peer): number for peer, number in held.calls.items()}
+        self.disk.reports, self.disk.told = held.disk["reports"], held.disk["told"]
+        self.disk.figures, self.disk.checkpoint = held.disk["figures"], held.policy
+        self.disk.privacy = simulated(self.world.settings, self.id, self.learner.account, held.disk["privacy"])
+        self.world.views.restore(self.id, held.rounds)
+        self._mail = [(at + paused, offer, nbytes) for at, offer, nbytes in held.mail]
+        if held.node:
+            driver = held.node["driver"]
+            self._resumes = {**held.node, "driver": {**driver, "heard": driver["heard"] + paused}}
+
+    def summary(self) -> NodeRecord:
+        told, figures, traffic = self.disk.told, self.disk.figures, self.traffic
+        neighbours = told.get("neighbours", {}).get("ids")
+        guard = self.node and self.node.guard
+        return NodeRecord(
+            id=self.id,
+            cluster=self.learner.cluster,
+            state=self.state,
+            rounds=self.disk.reports,
+            accuracy=figures.get("test_accuracy"),
+            loss=figures.get("test_loss"),
+            models_sent=traffic.models_sent,
+            models_received=traffic.models_received,
+            bytes_sent=traffic.bytes_sent,
+            bytes_received=traffic.bytes_received,
+            neighbours=None if neighbours is None else tuple(neighbours),
+            head=told.get("round", {}).get("head"),
+            confusion=self._confusion if self.state == "left" else self._last_confusion(),
+            honest=self.honest,
+            quarantined=tuple(sorted(guard.ever)) if guard else (),
+            kept_out=guard.refused.total() if guard else 0,
+        )
+
+    def _last_confusion(self) -> list[list[int]] | None:
+        """Of the model that was measured last, on test data."""
+        recorder = self.node and self.node.recorder
+        model = recorder.measured_model if recorder else None
+        return self.learner.confusion(model) if model and "test_loss" in self.disk.figures else None
