@@ -79,6 +79,9 @@ class SwimMembers:
     def rounds(self) -> Mapping[PeerId, int]:
         return Rounds(self.alive(), self._membership)
 
+    def swarm_round(self) -> int:
+        return self._membership.swarm_round(self._settings.run)
+
     def finished(self) -> Sequence[PeerId]:
         self.alive()
         return self._finished

@@ -28,6 +28,10 @@ class RunPeers:
         """In which rounds those are that are believed alive."""
         return self._members.rounds()
 
+    def swarm_round(self) -> int:
+        """The round that half of them have begun."""
+        return self._members.swarm_round()
+
     def everyone(self, *, finished: bool) -> tuple[PeerId, ...]:
         """Those that are believed alive, and those that did their last round and left; sorted."""
         return self._members.everyone() if finished else tuple(self._members.alive())

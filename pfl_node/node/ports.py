@@ -179,6 +179,10 @@ class Members(Protocol):
         """The rounds of those believed alive."""
         ...
 
+    def swarm_round(self) -> int:
+        """The round that half of those alive have begun, so that no single one decides."""
+        ...
+
     def finished(self) -> Sequence[PeerId]:
         """Those that did their last round and left, sorted."""
         ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.learning.task import Place
@@ -79,11 +78,8 @@ def check_reports(name: str, reports: int, *, had_rounds: bool) -> None:
         )
 
 
-def entry_round(policy: Policy, others: Iterable[int]) -> int:
-    """Where a policy begins that comes when others are in these rounds: a lockstep one in the round that half of
-    them have begun, so that no single one decides."""
-    rounds = sorted(others)
-    swarm = rounds[(len(rounds) - 1) // 2] if rounds else 0
+def entry_round(policy: Policy, swarm: int) -> int:
+    """Where a policy begins when half of the others have begun that round: in lockstep it goes on there."""
     if policy.rounds is not None:
         swarm = min(swarm, policy.rounds)
     return swarm if policy.lockstep and swarm > policy.round + HEAD_START else policy.round

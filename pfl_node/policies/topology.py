@@ -40,7 +40,12 @@ def senders(me: PeerId, peers: Iterable[PeerId], *, degree: int, seed: int, roun
 
 
 def _members(me: PeerId, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
-    return tuple(sorted({me, *peers}))
+    """All of them, sorted. What `Peers` answers is a sorted tuple; to sort thousands again would cost more than
+    the rest of a round."""
+    if not isinstance(peers, tuple):
+        return tuple(sorted({me, *peers}))
+    place = bisect_left(peers, me)
+    return peers if peers[place : place + 1] == (me,) else (*peers[:place], me, *peers[place:])
 
 
 @lru_cache(maxsize=64)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
-from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from functools import partial
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_node.sim.costs import Costs, between
@@ -54,17 +55,23 @@ class FailureDetector:
         self._after = after or (lambda _, seconds, action: clock.after(seconds, action))  # on the node's own clock
         self._detours = detours  # may two be in touch by way of a third only, who may come and go?
         self._members: list[PeerId] = []
+        self._known: set[PeerId] = set()  # the same
+        self._present: tuple[PeerId, ...] | None = None  # the same, as `alive` answers; None: to be made again
         self._finished: list[PeerId] = []  # did their last round and left
         self._everyone: tuple[PeerId, ...] | None = None  # both, sorted; None: to be worked out again
         self._dead: dict[PeerId, set[PeerId]] = {}
-        self._rounds: dict[PeerId, deque[tuple[float, int]]] = {}  # from when on it is known, and the round
+        self._rounds: dict[PeerId, tuple[int, int]] = {}  # the number of the announcement, and the round
+        self._number = 0
+        self._announced: list[tuple[float, int, PeerId, int]] = []  # a heap of those that are not known yet
+        self._counts: Counter[int] = Counter()  # members by round
 
     # -- what a node believes ------------------------------------------------------------------------------
 
     def alive(self, observer: PeerId) -> tuple[PeerId, ...]:
         """The others that this node believes alive, sorted."""
-        dead = self._dead[observer]
-        return tuple(m for m in self._members if m not in dead and m != observer)
+        if self._present is None:
+            self._present = tuple(self._members)
+        return self._without(self._present, observer)
 
     def number(self, observer: PeerId) -> int:
         """How many those are."""
@@ -78,42 +85,75 @@ class FailureDetector:
         """Those alive and those that finished, sorted."""
         if self._everyone is None:
             self._everyone = tuple(sorted({*self._members, *self._finished}))
-        every, place = self._everyone, bisect_left(self._everyone, observer)
-        others = every[:place] + every[place + 1 :] if every[place : place + 1] == (observer,) else every
-        dead = self._dead[observer]
-        return tuple(m for m in others if m not in dead) if dead else others
+        return self._without(self._everyone, observer)
+
+    def _without(self, members: tuple[PeerId, ...], observer: PeerId) -> tuple[PeerId, ...]:
+        """The observer itself, and those it believes dead. Mostly there are none of these."""
+        place, dead = bisect_left(members, observer), self._dead[observer]
+        if members[place : place + 1] == (observer,):
+            members = members[:place] + members[place + 1 :]
+        return tuple(m for m in members if m not in dead) if dead else members
+
+    def rounds(self, observer: PeerId) -> dict[PeerId, int]:
+        """Of those alive."""
+        alive = self.alive(observer)
+        return {p: self.round_of(p) for p in alive}
 
     def believes(self, observer: PeerId, subject: PeerId) -> bool:
         return subject != observer and subject not in self._dead[observer] and self._is_member(subject)
 
     def round_of(self, subject: PeerId) -> int:
         """In which round it is, as far as that is known."""
-        told = self._rounds.get(subject)
-        if not told:
-            return 0
-        while len(told) > 1 and told[1][0] <= self._clock.now:
-            told.popleft()
-        return told[0][1]
+        self._hear()
+        return self._rounds.get(subject, (0, 0))[1]
+
+    def swarm_round(self, observer: PeerId) -> int:
+        """The round that half of those alive have begun."""
+        self._hear()
+        strangers = [p for p in (observer, *self._dead[observer]) if p in self._known]
+        counts = self._counts - Counter(self.round_of(p) for p in strangers)
+        left = (counts.total() - 1) // 2
+        for round in sorted(counts):
+            if left < counts[round]:
+                return round
+            left -= counts[round]
+        return 0
+
+    def _hear(self) -> None:
+        """What was announced and is known by now."""
+        now = self._clock.now
+        while self._announced and self._announced[0][0] <= now:
+            _, number, node, round = heappop(self._announced)
+            before, old = self._rounds.get(node, (0, 0))
+            if number > before:
+                self._rounds[node] = number, round
+                if node in self._known:
+                    self._counts[old] -= 1
+                    self._counts[round] += 1
 
     # -- what happens --------------------------------------------------------------------------------------
 
     def announce(self, node: PeerId, round: int, delay: float) -> None:
         """The node is in that round, which is known to the others after the delay."""
-        told = self._rounds.setdefault(node, deque([(0.0, 0)]))
-        told.append((self._clock.now + delay, round))
+        self._number += 1
+        heappush(self._announced, (self._clock.now + delay, self._number, node, round))
 
     def announced(self, node: PeerId) -> list[tuple[float, int]]:
         """What it announced, for `restore`."""
-        return list(self._rounds.get(node, ()))
+        later = sorted((at, number, round) for at, number, who, round in self._announced if who == node)
+        return [(0.0, self.round_of(node)), *((at, round) for at, _, round in later)]
 
     def restore(self, node: PeerId, announced: Iterable[tuple[float, int]]) -> None:
-        self._rounds[node] = deque(announced)
+        for at, round in announced:
+            self.announce(node, round, at - self._clock.now)
 
     def found(self, members: Iterable[PeerId], finished: Iterable[PeerId] = ()) -> None:
         """The swarm begins with these, who know each other."""
         self._members, self._finished = sorted(members), sorted(finished)
+        self._known = set(self._members)
+        self._counts = Counter(self.round_of(m) for m in self._members)
         self._dead = {m: set() for m in self._members}
-        self._everyone = None
+        self._everyone = self._present = None
 
     def arrived(self, node: PeerId) -> None:
         """A node joined or came back: it looks around now, the others hear of it in a moment."""
@@ -165,7 +205,9 @@ class FailureDetector:
     def _welcome(self, node: PeerId) -> None:
         if not self._is_member(node):
             insort(self._members, node)
-            self._everyone = None
+            self._known.add(node)
+            self._counts[self.round_of(node)] += 1
+            self._everyone = self._present = None
         for observer in self._observers():
             if observer != node:
                 self._judge(observer, (node,))
@@ -184,7 +226,10 @@ class FailureDetector:
     def _forget(self, node: PeerId) -> None:
         """Nobody is notified: calls to it fail at once, and whoever waits for its model looks at the members now
         and then."""
-        self._members.remove(node)
+        del self._members[bisect_left(self._members, node)]
+        self._counts[self.round_of(node)] -= 1
+        self._known.discard(node)
+        self._present = None
         insort(self._finished, node)
         for dead in self._dead.values():  # also that of a newcomer, which is no member yet
             dead.discard(node)
@@ -192,8 +237,7 @@ class FailureDetector:
             self.divided()
 
     def _is_member(self, node: PeerId) -> bool:
-        place = bisect_left(self._members, node)
-        return place < len(self._members) and self._members[place] == node
+        return node in self._known
 
     def _observers(self) -> list[PeerId]:
         return [m for m in self._members if m in self._dead]
@@ -243,7 +287,10 @@ class Rounds(Mapping[PeerId, int]):
         return self._detector.number(self._me)
 
     def items(self) -> ItemsView[PeerId, int]:
-        return {p: self._detector.round_of(p) for p in self}.items()
+        return self._detector.rounds(self._me).items()
+
+    def values(self) -> ValuesView[int]:
+        return self._detector.rounds(self._me).values()
 
 
 class DetectorMembers:
@@ -267,6 +314,9 @@ class DetectorMembers:
 
     def rounds(self) -> Mapping[PeerId, int]:
         return Rounds(self._world.views, self._me.id)
+
+    def swarm_round(self) -> int:
+        return self._world.views.swarm_round(self._me.id)
 
     def finished(self) -> Sequence[PeerId]:
         return self._world.views.finished()

@@ -162,3 +162,25 @@ def test_a_joiner_learns_that_a_partition_healed_in_the_moment_before_it_is_know
     town.views.healed()
     town.until(11.0)
     assert town.views.alive(C) == (A, B)
+
+
+def test_the_round_of_the_swarm_is_the_one_that_half_of_those_alive_have_begun() -> None:
+    town = Town(A, B, C, D)
+    for node, round in ((B, 5), (C, 2), (D, 7)):
+        town.views.announce(node, round, 0.5)
+    assert town.views.swarm_round(A) == 0  # nobody has heard of it yet
+    town.until(1.0)
+    assert town.views.swarm_round(A) == 5
+    assert town.views.swarm_round(D) == 2  # of 0, 2 and 5
+    town.down.add(B)
+    town.views.crashed(B)
+    town.until(20.0)
+    assert town.views.swarm_round(A) == 2  # of 2 and 7
+
+
+def test_news_that_comes_late_does_not_take_the_place_of_newer_news() -> None:
+    town = Town(A, B)
+    town.views.announce(B, 1, 5.0)
+    town.views.announce(B, 2, 0.1)
+    town.until(6.0)
+    assert town.views.round_of(B) == 2
