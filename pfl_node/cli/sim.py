@@ -26,6 +26,10 @@ Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Compare N seeds, s
 Workers = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Parallel runs of a comparison; default: one per core.")
 ]
+Jobs = Annotated[
+    int,
+    typer.Option(min=1, metavar="N", help="Train and score in N processes; the journal stays the same."),
+]
 Fitted = Annotated[
     bool,
     typer.Option(
@@ -50,6 +54,7 @@ def sim(
     nodes: Nodes = 20,
     seeds: Seeds = 1,
     workers: Workers = None,
+    jobs: Jobs = 1,
     fit: Fitted = True,
     fault: Faults = None,
     out: Out = None,
@@ -78,7 +83,7 @@ def sim(
             if update:
                 update(now.rounds_done, now.rounds_total)
 
-        summary = simulate(settings, nodes=nodes, faults=faults, out=out, progress=progress)
+        summary = simulate(settings, nodes=nodes, faults=faults, out=out, progress=progress, jobs=jobs)
     if format == "json":
         as_json(summary.as_dict())
     else:

@@ -80,7 +80,8 @@ class SwimMembers:
         return Rounds(self.alive(), self._membership)
 
     def swarm_round(self) -> int:
-        return self._membership.swarm_round(self._settings.run)
+        rounds = sorted(self.rounds().values())
+        return rounds[(len(rounds) - 1) // 2] if rounds else 0
 
     def finished(self) -> Sequence[PeerId]:
         self.alive()

@@ -1,4 +1,4 @@
-"""The trainer of a simulated node: a job is computed when it is submitted, and answered when it would be done."""
+"""The trainer of a simulated node: a job is submitted at once, and answered when it would be done."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pfl_node.node.ports import Job, LearnerFacts
 from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import AggregateSettings
 from pfl_node.sim.costs import seconds_of
+from pfl_node.sim.job_pool import Result
 from pfl_node.steps import Average
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class InlineTrainer:
         return self._me.learner
 
     async def do(self, job: Job) -> Any:
-        answer, seconds = job.run(self._me.learner), self._seconds(job)
+        answer, seconds = self._submit(job), self._seconds(job)
         before = max((due.at for due in self._long), default=0.0)
         due = Due(max(before, self._world.clock.now) + seconds)
         self._long[due] = None
@@ -47,10 +48,10 @@ class InlineTrainer:
                 await self._world.clock.until(due.at)
         finally:
             del self._long[due]
-        return answer
+        return answer()
 
     async def soon(self, job: Job, spent: Callable[[float], None] | None = None) -> Any:
-        answer, seconds = job.run(self._me.learner), self._seconds(job)
+        answer, seconds = self._submit(job), self._seconds(job)
         if seconds:
             self._soon = max(self._soon, self._world.clock.now) + seconds
             for due in self._long:
@@ -58,7 +59,10 @@ class InlineTrainer:
             await self._world.clock.until(self._soon)
         if spent:
             spent(seconds)
-        return answer
+        return answer()
+
+    def _submit(self, job: Job) -> Result:
+        return self._world.jobs.submit(self._me.id, self._me.learner, job)
 
     async def combine(self, rule: AggregateSettings, step: Average) -> Model:
         return self._world.averages.combine(rule, step)

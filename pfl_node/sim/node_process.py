@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from pfl_node.model import Model
 from pfl_node.node.host import Host
 from pfl_node.node.lifecycle import Node
-from pfl_node.node.ports import Journal, LearnerFacts, Plan, Role
+from pfl_node.node.ports import Job, Journal, LearnerFacts, Plan, Role
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
@@ -18,6 +19,7 @@ from pfl_node.sim.clock_skew import SkewedClock
 from pfl_node.sim.event_loop import CLOCK
 from pfl_node.sim.failure_detector import DetectorMembers
 from pfl_node.sim.inline_trainer import InlineTrainer
+from pfl_node.sim.job_pool import Result
 from pfl_node.sim.learner_port import LearnerPort
 from pfl_node.sim.memory_store import Disk, MemoryStore
 from pfl_node.sim.network import SimNetwork, Traffic
@@ -64,7 +66,7 @@ class Process:
         self._role = role
         self._task: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}  # what it does for peers
-        self._confusion: list[list[int]] | None = None
+        self._confusion: Result | None = None
         self.resumes_at: float | None = None  # it goes on from a segment before
         self._resumes: Mapping[str, Any] | None = None  # what its node had then
         self._frozen = False  # its policy does not go on in this segment
@@ -155,7 +157,7 @@ class Process:
             self.world.clock.fail(error)
             return
         self._end("left")
-        self._confusion = self.learner.confusion(self.policy.model)
+        self._confusion = self._count_mistakes(self.policy.model)
         await node.close()
 
     async def entered(self) -> None:
@@ -313,14 +315,19 @@ class Process:
             bytes_received=traffic.bytes_received,
             neighbours=None if neighbours is None else tuple(neighbours),
             head=told.get("round", {}).get("head"),
-            confusion=self._confusion if self.state == "left" else self._last_confusion(),
+            confusion=self._mistakes(),
             honest=self.honest,
             quarantined=tuple(sorted(guard.ever)) if guard else (),
             kept_out=guard.refused.total() if guard else 0,
         )
 
-    def _last_confusion(self) -> list[list[int]] | None:
-        """Of the model that was measured last, on test data."""
-        recorder = self.node and self.node.recorder
-        model = recorder.measured_model if recorder else None
-        return self.learner.confusion(model) if model and "test_loss" in self.disk.figures else None
+    def _count_mistakes(self, model: Model) -> Result:
+        return self.world.jobs.submit(self.id, self.learner, Job("confusion", model))
+
+    def _mistakes(self) -> list[list[int]] | None:
+        """On test data; of a node that did not finish, those of the model that was measured last."""
+        result, recorder = self._confusion, self.node and self.node.recorder
+        if result is None and recorder and recorder.measured_model and "test_loss" in self.disk.figures:
+            result = self._count_mistakes(recorder.measured_model)
+        found: list[list[int]] | None = result() if result else None
+        return found

@@ -13,7 +13,8 @@ from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal, Level
-from pfl_node.sim.faults import Fault
+from pfl_node.sim.faults import Fault, node_ids
+from pfl_node.sim.job_pool import Inline, JobPool
 from pfl_node.sim.learner_port import Load, learners_of
 from pfl_node.sim.simulation import Progress, Simulation
 from pfl_node.sim.summary import Summary
@@ -31,8 +32,10 @@ def simulate(
     level: Level | None = None,
     costs: Costs | None = None,
     load: Load | None = None,
+    jobs: int = 1,
 ) -> Summary:
-    """Run a swarm and write `out`/journal.jsonl and `out`/summary.json when it is over.
+    """Run a swarm, and write `out`/journal.jsonl and `out`/summary.json when it is over. With several `jobs` the
+    nodes train and score in so many processes, with the same result; these load the settings' task.
 
     Files of an earlier run there stay until then. A run that fails leaves journal.jsonl.part, to look into.
     """
@@ -41,6 +44,7 @@ def simulate(
     wall, cpu = time.perf_counter(), time.process_time()
     policy = load_policy(settings.policy.name)
     plan = Plan(policy, configure(policy, settings.policy.options))
+    pool = JobPool(settings, node_ids(nodes), jobs) if jobs > 1 else Inline()
     journal = EventJournal(_file_in(out, "journal.jsonl"), level or ("rounds" if nodes > MANY else "messages"))
     try:
         swarm = Simulation(
@@ -52,12 +56,14 @@ def simulate(
             faults=faults,
             costs=costs,
             progress=progress,
+            jobs=pool,
         )
         swarm.run()
+        spent = time.perf_counter() - wall, time.process_time() - cpu
+        summary = summary_of(settings, swarm, wall=spent[0], cpu=spent[1])
     finally:
         journal.close()
-    spent = time.perf_counter() - wall, time.process_time() - cpu
-    summary = summary_of(settings, swarm, wall=spent[0], cpu=spent[1])
+        pool.close()
     journal.publish()
     if out:
         summary.write(out / "summary.json")

@@ -19,6 +19,7 @@ from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.event_loop import HASTE, VirtualLoop
 from pfl_node.sim.faults import Crash, Cut, Fault, Join, Partition, Restart, check_faults, node_ids
+from pfl_node.sim.job_pool import Jobs
 from pfl_node.sim.learner_port import Load
 from pfl_node.sim.node_process import Process
 from pfl_node.sim.outcome import NodeRecord
@@ -57,6 +58,7 @@ class Simulation:
         progress: Callable[[Progress], None] | None = None,
         now: float = 0.0,
         done: int = 0,
+        jobs: Jobs | None = None,
     ) -> None:
         ids = node_ids(nodes)
         check_faults(faults, ids)
@@ -66,6 +68,7 @@ class Simulation:
         settings = settings.model_copy(update={"start": StartSettings(peers=0)})  # all know when they begin
         loop = VirtualLoop(now, haste=HASTE * nodes)
         self.world = World(settings, costs or Costs(), loop, Conditions(faults), journal, reported=self._reported)
+        self.world.jobs = jobs or self.world.jobs
         loop.waiting = lambda: f", but {self._who_waits()}"
         pool = SharedModels() if settings.attack.collude else None
         for index, id in enumerate(ids):

@@ -16,6 +16,7 @@ from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.event_loop import VirtualLoop
 from pfl_node.sim.failure_detector import FailureDetector
+from pfl_node.sim.job_pool import Inline, Jobs
 from pfl_node.sim.network import Fabric
 from pfl_node.types import PeerId
 
@@ -38,6 +39,7 @@ class World:
     until: int | None = None  # a round that nobody begins: whoever reported the one before is held there
     held: int = 0  # nodes that wait there
     averages: AverageCache = field(default_factory=AverageCache)
+    jobs: Jobs = field(default_factory=Inline)  # where trainings and scores are computed
     views: FailureDetector = field(init=False)
     fabric: Fabric = field(init=False)
 

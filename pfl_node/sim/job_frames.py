@@ -1,0 +1,81 @@
+"""Jobs and their results on a pipe: a line of JSON, then the numbers as they are in memory. No pickle."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import IO, Any
+
+import numpy as np
+
+from pfl_node.model import Layout, Model
+from pfl_node.node.ports import Job, LearnerFacts
+from pfl_node.types import Eval
+
+Array = np.ndarray[Any, Any]
+
+
+def write(pipe: IO[bytes], facts: dict[str, Any], arrays: list[Array] | None = None) -> None:
+    arrays = arrays or []
+    sizes = [[a.dtype.str, list(a.shape)] for a in arrays]
+    pipe.write(json.dumps({**facts, "arrays": sizes}).encode() + b"\n")
+    for array in arrays:
+        pipe.write(np.ascontiguousarray(array).data)
+    pipe.flush()
+
+
+def read(pipe: IO[bytes]) -> tuple[dict[str, Any], list[Array]] | None:
+    """None: the other end is gone."""
+    line = pipe.readline()
+    if not line.endswith(b"\n"):
+        return None
+    facts = json.loads(line)
+    arrays = []
+    for kind, shape in facts.pop("arrays"):
+        size = prod(shape) * np.dtype(kind).itemsize
+        if len(data := pipe.read(size)) != size:
+            return None
+        arrays.append(np.frombuffer(data, np.dtype(kind)).reshape(shape))
+    return facts, arrays
+
+
+def pack(value: Any, arrays: list[Array]) -> Any:
+    """As JSON has it; numbers of models go to `arrays`."""
+    match value:
+        case Model():
+            arrays.append(value.vector)
+            return {"model": value.layout.part, "at": len(arrays) - 1}
+        case np.ndarray():
+            arrays.append(value)
+            return {"array": len(arrays) - 1}
+        case Eval():
+            return {"eval": [value.loss, value.accuracy, value.samples]}
+        case Job():
+            return {"job": value.kind, "models": pack(value.models, arrays), "told": pack(value.options, arrays)}
+        case tuple() | list():
+            return {type(value).__name__: [pack(item, arrays) for item in value]}
+        case dict():
+            return {"dict": {key: pack(item, arrays) for key, item in value.items()}}
+    return value
+
+
+def unpack(value: Any, arrays: list[Array], learner: LearnerFacts) -> Any:
+    """The inverse of `pack`, for models of that learner."""
+    match value:
+        case {"model": part, "at": place}:
+            layout: Layout | None = learner.predictions if part == "predictions" else learner.layout.of(part)
+            assert layout is not None
+            return Model(layout, arrays[place])
+        case {"array": place}:
+            return arrays[place]
+        case {"eval": [loss, accuracy, samples]}:
+            return Eval(loss, accuracy, samples)
+        case {"job": kind, "models": models, "told": told}:
+            return Job(kind, unpack(models, arrays, learner), unpack(told, arrays, learner))
+        case {"tuple": items}:
+            return tuple(unpack(item, arrays, learner) for item in items)
+        case {"list": items}:
+            return [unpack(item, arrays, learner) for item in items]
+        case {"dict": items}:
+            return {key: unpack(item, arrays, learner) for key, item in items.items()}
+    return value

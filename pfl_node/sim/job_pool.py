@@ -1,0 +1,112 @@
+"""Where the jobs of simulated nodes are computed: in this process when they are submitted, or in worker processes
+until they are due in virtual time. What comes out is the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pfl_node import errors
+from pfl_node.errors import PflError
+from pfl_node.node.ports import Job
+from pfl_node.settings import Settings
+from pfl_node.sim import job_frames
+from pfl_node.sim.worker_process import ONE_THREAD
+from pfl_node.types import PeerId
+
+if TYPE_CHECKING:
+    from pfl_node.sim.learner_port import LearnerPort
+
+MODULE = "pfl_node.sim.job_worker"
+Result = Callable[[], Any]  # waits for it
+
+
+class Jobs(Protocol):
+    def submit(self, node: PeerId, learner: LearnerPort, job: Job) -> Result: ...
+    def close(self) -> None: ...
+
+
+class Inline:
+    """In this process, at once."""
+
+    def submit(self, node: PeerId, learner: LearnerPort, job: Job) -> Result:  # noqa: ARG002
+        answer = job.run(learner)
+        return lambda: answer
+
+    def close(self) -> None: ...
+
+
+class JobPool:
+    """So many worker processes. All jobs of a node go to the same one, in order, so that its learner is there."""
+
+    def __init__(self, settings: Settings, ids: Sequence[PeerId], workers: int) -> None:
+        self._index = {id: index for index, id in enumerate(ids)}
+        told = {"settings": settings.model_dump(mode="json"), "nodes": len(ids)}
+        self._workers = [Worker(told) for _ in range(workers)]
+
+    def submit(self, node: PeerId, learner: LearnerPort, job: Job) -> Result:
+        if job.kind == "fresh":  # it is needed at once
+            return Inline().submit(node, learner, job)
+        index = self._index[node]
+        return self._workers[index % len(self._workers)].submit(index, node, learner, job)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+
+class Worker:
+    """One process. Results come in the order of the jobs."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", MODULE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, **ONE_THREAD},
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._down, self._up = self._process.stdin, self._process.stdout
+        self._submitted = 0
+        self._answers: dict[int, tuple[dict[str, Any], list[job_frames.Array]]] = {}  # that nobody asked for yet
+        job_frames.write(self._down, told)
+
+    def submit(self, index: int, node: PeerId, learner: LearnerPort, job: Job) -> Result:
+        number, arrays = self._submitted, list[job_frames.Array]()
+        self._submitted += 1
+        facts = {"number": number, "node": index, "id": node, "job": job_frames.pack(job, arrays)}
+        with suppress(OSError):  # it is dead, which is seen when its answer is asked for
+            job_frames.write(self._down, facts, arrays)
+        return lambda: self._result(number, learner)
+
+    def _result(self, number: int, learner: LearnerPort) -> Any:
+        while number not in self._answers:
+            frame = job_frames.read(self._up)
+            if frame is None:
+                raise PflError("a worker process of the simulation ended before its job was done")
+            self._answers[frame[0]["number"]] = frame
+        facts, arrays = self._answers.pop(number)
+        if "error" in facts:
+            name, text = facts["error"]
+            raise getattr(errors, name, RuntimeError)(text)
+        account = learner.account
+        account.steps.clear()
+        for row in facts["spent"]["rows"]:
+            account.load(row)
+        account.epsilon, account.exhausted = facts["spent"]["epsilon"], facts["spent"]["exhausted"]
+        return job_frames.unpack(facts["answer"], arrays, learner)
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._down, self._up):
+            with suppress(OSError):
+                pipe.close()
