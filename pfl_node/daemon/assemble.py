@@ -6,7 +6,7 @@ The port opens first, then torch is loaded, then the node joins: a member is a n
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -19,10 +19,10 @@ from pfl_node.daemon.tls_setup import tls_of
 from pfl_node.errors import StoreError
 from pfl_node.learning.build import learner_at
 from pfl_node.learning.trainer import Trainer
-from pfl_node.membership.member import Member, State
-from pfl_node.membership.member_events import Changed, Died, JoinRefused, Left, MemberEvent
+from pfl_node.membership.member import Member
+from pfl_node.membership.run_members import RunMembers
 from pfl_node.membership.service import Membership
-from pfl_node.node.ports import HONEST, MembersListener, Plan, RoleOf
+from pfl_node.node.ports import HONEST, Plan, RoleOf
 from pfl_node.node.startup import check_lab, check_reports, place_of
 from pfl_node.ops.events_service import attach_events
 from pfl_node.ops.observed_node import ObservedNode
@@ -39,111 +39,6 @@ from pfl_node.wire.membership_service import attach_membership
 from pfl_node.wire.server import PeerService
 
 log = structlog.get_logger(__name__)
-
-
-class SwimMembers:
-    """The members of one run, from the membership that all runs and the seeds share. What it works out from all
-    members it keeps until they change."""
-
-    def __init__(
-        self, membership: Membership, settings: Settings, told: Callable[[MemberEvent], None], store: DiskStore
-    ) -> None:
-        self.listener: MembersListener | None = None
-        self._membership = membership
-        self._settings = settings
-        self._told = told
-        self._store = store
-        self._alive: dict[PeerId, str] | None = None  # None: to be worked out again
-        self._finished: tuple[PeerId, ...] = ()
-
-    @property
-    def joined(self) -> bool:
-        return self._membership.joined
-
-    @property
-    def pauses(self) -> int:
-        return self._membership.pauses
-
-    async def start(self, address: str) -> None:
-        await self._membership.start(self._settings.peer_seed, advertise=address)
-
-    def alive(self) -> Mapping[PeerId, str]:
-        if self._alive is None:
-            run, rounds, me = self._settings.run, self._settings.rounds, self._membership.me.id
-            mine = [m for m in self._membership.members() if m.run == run and m.role == "node" and m.id != me]
-            self._alive = {PeerId(m.id): m.address for m in mine if m.state.present}
-            left = [m for m in mine if m.state is State.LEFT and rounds is not None and m.round >= rounds]
-            self._finished = tuple(PeerId(m.id) for m in left)
-        return self._alive
-
-    def rounds(self) -> Mapping[PeerId, int]:
-        return Rounds(self.alive(), self._membership)
-
-    def swarm_round(self) -> int:
-        rounds = sorted(self.rounds().values())
-        return rounds[(len(rounds) - 1) // 2] if rounds else 0
-
-    def finished(self) -> Sequence[PeerId]:
-        self.alive()
-        return self._finished
-
-    def everyone(self) -> tuple[PeerId, ...]:
-        return tuple(sorted({*self.alive(), *self.finished()}))
-
-    def announce(self, round: int) -> None:
-        self._membership.set_round(round)
-
-    def ask(self, peers: Iterable[PeerId]) -> None:
-        self._membership.ask(peers)
-
-    async def leave(self) -> None:
-        await self._membership.leave()
-
-    async def close(self) -> None:
-        await self._membership.close()
-
-    def on_event(self, event: MemberEvent) -> None:
-        self._alive = None
-        self._told(event)
-        if self.listener is None:
-            return
-        match event:
-            case Died() | Left():
-                self.listener.gone(PeerId(event.member.id))
-            case JoinRefused():
-                self.listener.refused(event.reason)
-            case Changed() if event.member.id == self._membership.me.id:
-                self._keep_incarnation(event.member.incarnation)
-        self.listener.changed()
-
-    def _keep_incarnation(self, incarnation: int) -> None:
-        """A full disk costs nothing here: after a restart the others tell the node again."""
-        try:
-            self._store.keep_incarnation(incarnation)
-        except StoreError as error:
-            log.error("the incarnation was not written; training goes on", error=str(error))
-
-
-class Rounds(Mapping[PeerId, int]):
-    """The rounds of members, looked up when they are asked for."""
-
-    def __init__(self, members: Mapping[PeerId, str], membership: Membership) -> None:
-        self._members = members
-        self._membership = membership
-
-    def __getitem__(self, peer: PeerId) -> int:
-        self._members[peer]
-        member = self._membership.get(peer)
-        return member.round if member else 0
-
-    def __contains__(self, peer: object) -> bool:
-        return peer in self._members
-
-    def __iter__(self) -> Iterator[PeerId]:
-        return iter(self._members)
-
-    def __len__(self) -> int:
-        return len(self._members)
 
 
 class GrpcNetwork(PeerClient):
@@ -186,7 +81,14 @@ class DaemonNode(ObservedNode):
         self.client = GrpcNetwork(home.identity.id, settings, dialer, self.endpoint)
         self.node_observer = NodeObserver(self)
         self.membership = self._membership(settings, dialer)
-        self._members = SwimMembers(self.membership, settings, self.node_observer.membership, store)
+        self._members = RunMembers(
+            self.membership,
+            run=settings.run,
+            rounds=settings.rounds,
+            seeds=settings.peer_seed,
+            told=self.node_observer.membership,
+            keep=self._keep_incarnation,
+        )
         super().__init__(
             settings,
             Plan(policy, configure(policy, settings.policy.options)),
@@ -216,6 +118,13 @@ class DaemonNode(ObservedNode):
             on_event=lambda event: self._members.on_event(event),
             dialer=dialer,
         )
+
+    def _keep_incarnation(self, incarnation: int) -> None:
+        """A full disk costs nothing here: after a restart the others tell the node again."""
+        try:
+            self.store.keep_incarnation(incarnation)
+        except StoreError as error:
+            log.error("the incarnation was not written; training goes on", error=str(error))
 
     async def start(self) -> None:
         """Open the port. Needs no torch."""

@@ -308,6 +308,13 @@ class LogSettings(Section):
     """auto: console on a terminal, otherwise one JSON object per line."""
 
 
+class SimSettings(Section):
+    """Settings of simulations only."""
+
+    membership: Literal["detector", "swim"] = "detector"
+    """detector: a failure detector reduced to its delays; swim: the real SWIM, over simulated datagrams."""
+
+
 class AttackSettings(Section):
     """Make some nodes of a simulation or a swarm malicious, to measure how the others cope. A daemon rejects this
     section."""
@@ -372,4 +379,5 @@ class Settings(Section):
     http: HttpSettings = HttpSettings()
     tls: TlsSettings = TlsSettings()
     log: LogSettings = LogSettings()
+    sim: SimSettings = SimSettings()
     attack: AttackSettings = AttackSettings()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_node.model import Model
 from pfl_node.node.host import Host
 from pfl_node.node.lifecycle import Node
-from pfl_node.node.ports import Job, Journal, LearnerFacts, Plan, Role
+from pfl_node.node.ports import Job, Journal, LearnerFacts, Members, Plan, Role
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
@@ -25,6 +25,7 @@ from pfl_node.sim.memory_store import Disk, MemoryStore
 from pfl_node.sim.network import SimNetwork, Traffic
 from pfl_node.sim.outcome import NodeRecord
 from pfl_node.sim.snapshot import NodeSnapshot, State, attributes, goes_on_alone, plain_traffic, written
+from pfl_node.sim.swim_network import SimMembership
 from pfl_node.steps import Report
 from pfl_node.types import Offer, PeerId
 
@@ -61,6 +62,8 @@ class Process:
         self.clock: VirtualLoop | SkewedClock = world.clock_of(id)
         self.context = copy_context()
         self.node: Node | None = None
+        self.swim: SimMembership | None = None  # None: the failure detector says who is alive
+        self.founder = False  # it is there from the beginning
         self.begins_at: float | None = None  # None: it comes when others have begun
         self._plan = plan
         self._role = role
@@ -128,14 +131,16 @@ class Process:
 
     def _live(self) -> None:
         world = self.world
-        self._network, self._members = SimNetwork(self, world), DetectorMembers(self, world)
-        self._store = MemoryStore(self, world)
+        self._network, self._store = SimNetwork(self, world), MemoryStore(self, world)
+        self.swim = SimMembership(self, world) if world.settings.sim.membership == "swim" else None
+        self._members = DetectorMembers(self, world)
+        members: Members = self.swim.members_of_run if self.swim else self._members
         self.node = Node(
             world.settings,
             self._plan,
             store=self._store,
             network=self._network,
-            members=self._members,
+            members=members,
             trainer=InlineTrainer(self, world),
             observer=self,
             log=SILENT,
@@ -193,8 +198,9 @@ class Process:
             self.world.held -= 1
             self._snapshot = None
         if state != "left":
-            for port in (self._network, self._members, self._store):
-                port.cut()
+            for port in (self._network, self._members, self._store, self.swim):
+                if port:
+                    port.cut()
             assert self._task is not None
             self._task.cancel()
         for task, lost in list(self._tasks.items()):

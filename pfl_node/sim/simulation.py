@@ -162,6 +162,8 @@ class Simulation:
         left = [n for n in self.world.nodes.values() if n.state == "left"]
         self.world.views.found((n.id for n in first), (n.id for n in left))
         for node in first:
+            node.founder = True
+        for node in first:
             jitter = self.world.costs.start * self.world.chance(node.id, "start")
             node.start(self.world.clock.now + jitter if node.resumes_at is None else node.resumes_at)
         self._plan_faults()

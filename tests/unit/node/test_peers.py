@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from pfl_node.daemon.assemble import SwimMembers
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.member_events import Joined
+from pfl_node.membership.run_members import RunMembers
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.peers import RunPeers
-from pfl_node.settings import Settings, StartSettings
+from pfl_node.settings import StartSettings
 
 
 def member(id: str, round: int = 0, *, run: str = "r", state: State = State.ALIVE) -> Member:
@@ -38,12 +38,11 @@ class Table:
 
 def peers(*rows: Member, rounds: int | None = 5) -> tuple[RunPeers, Table]:
     table: Any = Table(list(rows))
-    store: Any = None
-    return RunPeers(members_of(table, rounds, store), rounds), table
+    return RunPeers(members_of(table, rounds), rounds), table
 
 
-def members_of(table: Any, rounds: int | None, store: Any = None) -> SwimMembers:
-    return SwimMembers(table, Settings(run="r", rounds=rounds), lambda _: None, store)
+def members_of(table: Any, rounds: int | None) -> RunMembers:
+    return RunMembers(table, run="r", rounds=rounds)
 
 
 def test_those_alive_in_my_run_have_an_address() -> None:

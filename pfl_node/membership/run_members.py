@@ -1,0 +1,139 @@
+"""The members of one run, from a membership that all runs and the seeds share. Knows no socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pfl_node.membership.member import Member, State
+from pfl_node.membership.member_events import Changed, Died, JoinRefused, Left, MemberEvent
+from pfl_node.types import PeerId
+
+if TYPE_CHECKING:
+    from pfl_node.node.ports import MembersListener
+
+
+class AllMembers(Protocol):
+    """The part of a membership that matters here."""
+
+    joined: bool
+
+    @property
+    def me(self) -> Member: ...
+    @property
+    def pauses(self) -> int: ...
+    async def start(self, seeds: Sequence[str], *, advertise: str) -> None: ...
+    def members(self) -> Sequence[Member]: ...
+    def get(self, member: str) -> Member | None: ...
+    def set_round(self, round: int) -> None: ...
+    def ask(self, members: Iterable[str]) -> None: ...
+    async def leave(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class RunMembers:
+    """What it works out from all members it keeps until they change; `on_event` hears of that."""
+
+    def __init__(
+        self,
+        membership: AllMembers,
+        *,
+        run: str,
+        rounds: int | None,
+        seeds: Sequence[str] = (),
+        told: Callable[[MemberEvent], None] | None = None,
+        keep: Callable[[int], None] | None = None,
+    ) -> None:
+        self.listener: MembersListener | None = None
+        self._membership = membership
+        self._run, self._rounds, self._seeds = run, rounds, seeds
+        self._told = told  # called with every event
+        self._keep = keep  # called with this member's own incarnation when it grows
+        self._alive: dict[PeerId, str] | None = None  # None: to be worked out again
+        self._finished: tuple[PeerId, ...] = ()
+        self._everyone: tuple[PeerId, ...] = ()
+
+    @property
+    def joined(self) -> bool:
+        return self._membership.joined
+
+    @property
+    def pauses(self) -> int:
+        return self._membership.pauses
+
+    async def start(self, address: str) -> None:
+        await self._membership.start(self._seeds, advertise=address)
+
+    def alive(self) -> Mapping[PeerId, str]:
+        if self._alive is None:
+            run, rounds, me = self._run, self._rounds, self._membership.me.id
+            mine = [m for m in self._membership.members() if m.run == run and m.role == "node" and m.id != me]
+            self._alive = {PeerId(m.id): m.address for m in mine if m.state.present}
+            left = [m for m in mine if m.state is State.LEFT and rounds is not None and m.round >= rounds]
+            self._finished = tuple(PeerId(m.id) for m in left)
+            self._everyone = tuple(sorted({*self._alive, *self._finished}))
+        return self._alive
+
+    def rounds(self) -> Mapping[PeerId, int]:
+        return Rounds(self.alive(), self._membership)
+
+    def swarm_round(self) -> int:
+        rounds = sorted(self.rounds().values())
+        return rounds[(len(rounds) - 1) // 2] if rounds else 0
+
+    def finished(self) -> Sequence[PeerId]:
+        self.alive()
+        return self._finished
+
+    def everyone(self) -> tuple[PeerId, ...]:
+        self.alive()
+        return self._everyone
+
+    def announce(self, round: int) -> None:
+        self._membership.set_round(round)
+
+    def ask(self, peers: Iterable[PeerId]) -> None:
+        self._membership.ask(peers)
+
+    async def leave(self) -> None:
+        await self._membership.leave()
+
+    async def close(self) -> None:
+        await self._membership.close()
+
+    def on_event(self, event: MemberEvent) -> None:
+        self._alive = None
+        if self._told:
+            self._told(event)
+        if self.listener is None:
+            return
+        match event:
+            case Died() | Left():
+                self.listener.gone(PeerId(event.member.id))
+            case JoinRefused():
+                self.listener.refused(event.reason)
+            case Changed() if self._keep and event.member.id == self._membership.me.id:
+                self._keep(event.member.incarnation)
+        self.listener.changed()
+
+
+class Rounds(Mapping[PeerId, int]):
+    """The rounds of members, looked up when they are asked for."""
+
+    def __init__(self, members: Mapping[PeerId, str], membership: AllMembers) -> None:
+        self._members = members
+        self._membership = membership
+
+    def __getitem__(self, peer: PeerId) -> int:
+        self._members[peer]
+        member = self._membership.get(peer)
+        return member.round if member else 0
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._members
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
