@@ -160,7 +160,7 @@ class Mailbox:
         a forged rumour is refuted later."""
         if round < self.round:
             return []
-        shelf, told = self._shelves.get(round, {}), rumoured or {}
+        shelf, told = self._shelves.get(round, {}), {} if rumoured is None else rumoured
         return [
             p
             for p in peers

@@ -73,10 +73,6 @@ class FailureDetector:
             self._present = tuple(self._members)
         return self._without(self._present, observer)
 
-    def number(self, observer: PeerId) -> int:
-        """How many those are."""
-        return len(self._members) - len(self._dead[observer]) - self._is_member(observer)
-
     def finished(self) -> Sequence[PeerId]:
         """Those that all know to have done their last round and left."""
         return self._finished
@@ -262,7 +258,7 @@ class Alive(Mapping[PeerId, str]):
         return iter(self._detector.alive(self._me))
 
     def __len__(self) -> int:
-        return self._detector.number(self._me)
+        return len(self._detector.alive(self._me))
 
 
 class Rounds(Mapping[PeerId, int]):
@@ -284,7 +280,7 @@ class Rounds(Mapping[PeerId, int]):
         return iter(self._detector.alive(self._me))
 
     def __len__(self) -> int:
-        return self._detector.number(self._me)
+        return len(self._detector.alive(self._me))
 
     def items(self) -> ItemsView[PeerId, int]:
         return self._detector.rounds(self._me).items()
