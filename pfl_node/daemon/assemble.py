@@ -81,14 +81,7 @@ class DaemonNode(ObservedNode):
         self.client = GrpcNetwork(home.identity.id, settings, dialer, self.endpoint)
         self.node_observer = NodeObserver(self)
         self.membership = self._membership(settings, dialer)
-        self._members = RunMembers(
-            self.membership,
-            run=settings.run,
-            rounds=settings.rounds,
-            seeds=settings.peer_seed,
-            told=self.node_observer.membership,
-            keep=self._keep_incarnation,
-        )
+        self._members = self._run_members(settings)
         super().__init__(
             settings,
             Plan(policy, configure(policy, settings.policy.options)),
@@ -106,6 +99,16 @@ class DaemonNode(ObservedNode):
         self.host.tell = self.client.traffic.tell = self.node_observer.tell
         if self.tls:
             self.tls.auth.on_refused = lambda call, why, who: self.host.count(call, why, who, 0)
+
+    def _run_members(self, settings: Settings) -> RunMembers:
+        return RunMembers(
+            self.membership,
+            run=settings.run,
+            rounds=settings.rounds,
+            seeds=settings.peer_seed,
+            told=self.node_observer.membership,
+            keep=self._keep_incarnation,
+        )
 
     def _membership(self, settings: Settings, dialer: Dialer | None) -> Membership:
         who = self.home.identity

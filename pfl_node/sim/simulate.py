@@ -34,11 +34,8 @@ def simulate(
     load: Load | None = None,
     jobs: int = 1,
 ) -> Summary:
-    """Run a swarm, and write `out`/journal.jsonl and `out`/summary.json when it is over. With several `jobs` the
-    nodes train and score in so many processes, with the same result; these load the settings' task.
-
-    Files of an earlier run there stay until then. A run that fails leaves journal.jsonl.part, to look into.
-    """
+    """Run a swarm, then write `out`/journal.jsonl and `out`/summary.json, which replace those of an earlier run. A
+    failed run leaves journal.jsonl.part. With `jobs` > 1, worker processes train and score, with the same result."""
     if settings.rounds is None:
         raise ConfigError("a simulation needs an end: give --rounds N")
     wall, cpu = time.perf_counter(), time.process_time()
