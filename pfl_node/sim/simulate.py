@@ -35,7 +35,7 @@ def simulate(
     jobs: int = 1,
 ) -> Summary:
     """Run a swarm, then write `out`/journal.jsonl and `out`/summary.json, which replace those of an earlier run. A
-    failed run leaves journal.jsonl.part. With `jobs` > 1, worker processes train and score, with the same result."""
+    failed run leaves journal.jsonl.part. With `jobs` > 1, worker processes train; the result is the same."""
     if settings.rounds is None:
         raise ConfigError("a simulation needs an end: give --rounds N")
     wall, cpu = time.perf_counter(), time.process_time()
