@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,12 @@ def test_time_goes_on_over_the_segments(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
     times = [r["time"] for r in rows]
     assert times == sorted(times)
+
+
+def test_refusals_are_counted_by_reason_over_the_segments(tmp_path: Path) -> None:
+    told = {"policy": {"name": "gossip", "n_peers": 4, "delta": 0.002, "quiet": 2.0}, "rounds": ROUNDS}
+    summary = simulate_in_segments(Settings.model_validate(told), nodes=NODES, every=EVERY, out=tmp_path, load=toy)
+    rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    counted = Counter(row["reason"] for row in rows if row["event"] == "refused")
+    assert counted["flood"] > 0
+    assert json.loads((tmp_path / "summary.json").read_text())["refused"] == summary.refused == counted
