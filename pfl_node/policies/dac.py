@@ -12,8 +12,7 @@ from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Score, Train
 from pfl_node.types import Eval, Offer, PeerId
 
-TOLD = 4096  # similarities that travel with a model
-MOST = 1e6  # as similar as can be: a loss of nearly nothing
+TOLD, MOST = 4096, 1e6  # similarities sent with a model; the highest similarity (a loss near zero)
 
 
 class Dac(Policy):
@@ -30,27 +29,29 @@ class Dac(Policy):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.s: dict[PeerId, float] = {}  # how similar those are whose models I scored
-        self.hearsay: dict[PeerId, float] = {}  # and those of whom I only heard
+        self.s, self.hearsay = dict[PeerId, float](), dict[PeerId, float]()  # measured; reported by peers
 
+    # paper: all clients train, then all exchange; here: each at its own pace, because Fetch does not wait
     async def main(self) -> None:
-        await Publish(self.model, self.round, notes=self.told)  # all have a model before the first round
+        if self.round:  # restarted: serve at once
+            await Publish(self.model, self.round, notes=self.told)
         for t in self.remaining():
+            trained = await Train(self.model)
+            await Publish(trained, t, notes=self.told)
             peers = await Peers()
             offers = await Fetch(self.sample(peers, tau(t, self.cfg.a, self.cfg.b)))
-            scores = await Score([o.model for o in offers], samples=self.cfg.score_samples) if offers else ()
+            w, n = [o.model for o in offers], [float(o.samples) for o in offers]
+            scores = await Score(w, samples=self.cfg.score_samples) if offers else ()
             self.s |= {o.sender: similarity(e) for o, e in zip(offers, scores, strict=True)}
             self.hear(offers, peers)
-            n, own = [float(o.samples) for o in offers], float(self.samples)
-            merged = await Average(self.model, [o.model for o in offers], weights=n, own=own, claimed=True)
-            self.model = await Train(merged)
+            self.model = await Average(trained, w, weights=n, own=float(self.samples), claimed=True)
             await Report(t, self.model, {"from": [o.sender for o in offers]}, notes=self.told)
+            await Publish(trained, t, notes=self.told)  # peers average what was trained, not what was averaged
         await Linger()
 
     def sample(self, peers: Sequence[PeerId], tau_t: float) -> list[PeerId]:
         """n of them without replacement, with p = softmax(tau * s); one of whom I know nothing has s = 0."""
-        left = {j: tau_t * self.s.get(j, self.hearsay.get(j, 0.0)) for j in peers}
-        chosen: list[PeerId] = []
+        left, chosen = {j: tau_t * self.s.get(j, self.hearsay.get(j, 0.0)) for j in peers}, list[PeerId]()
         while left and len(chosen) < self.cfg.n_sampled:
             top = max(left.values())  # without it exp overflows
             chosen += self.rng.choices(list(left), [exp(v - top) for v in left.values()])
@@ -59,20 +60,19 @@ class Dac(Policy):
 
     def hear(self, offers: Sequence[Offer], peers: Sequence[PeerId]) -> None:
         """The two-hop estimate: s_ij = s_kj for a peer j I never met, of the most similar k that told of it."""
+        # paper: an estimate is passed on like a measurement; here: for two hops, because it becomes stale
         for o in sorted(offers, key=lambda o: self.s[o.sender]):
             self.hearsay |= {PeerId(j): min(s, MOST) for j, s in o.notes.items() if s > 0}
         self.hearsay = {j: self.hearsay[j] for j in peers if j in self.hearsay and j not in self.s}
 
     @property
     def told(self) -> dict[str, float]:
-        """What I say of others: what I measured, not what I heard, the most similar first. It is the exact loss of
-        a model of theirs on my samples, so where I am discreet I say nothing."""
-        best = [] if self.discreet else sorted(self.s, key=lambda j: (-self.s[j], j))[:TOLD]
-        return {j: self.s[j] for j in best}
+        """My measurements, most similar first; none if `discreet`, as they disclose losses on my samples."""
+        best = sorted(self.s, key=lambda j: (-self.s[j], j))[:TOLD]
+        return {} if self.discreet else {j: self.s[j] for j in best}
 
 
 def tau(t: int, a: float, b: float) -> float:
-    """How much the similarities decide: 1 at first, a + 1 in the end."""
     return 2 * a / (1 + exp(-b * t)) - a + 1
 
 

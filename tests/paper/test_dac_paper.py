@@ -86,20 +86,23 @@ def test_the_models_are_averaged_by_numbers_of_samples_and_not_by_similarity() -
     average = hand.all(Average)[0]
     assert dict(zip(hand.all(Report)[0].data["from"], average.weights or (), strict=True)) == {A: 30, B: 10}
     assert average.own == 10
-    assert core_of(policy.model) == pytest.approx((10 * 0 + 30 * 10 + 10 * 20) / 50 + 1)
+    assert core_of(policy.model) == pytest.approx((10 * 1 + 30 * 10 + 10 * 20) / 50)
 
 
-def test_a_round_is_sample_then_score_then_average_then_train() -> None:
-    """Algorithm 1: local training comes after the average."""
-    _, hand = played({A: offer(A, 2)})
-    kinds: tuple[type[Step[object]], ...] = (Fetch, Score, Average, Train, Report)
+def test_a_round_is_train_then_sample_then_score_then_average_then_measure() -> None:
+    """Both published codes train before the first exchange; Trinca's tests the average, as it does for EL."""
+    policy, hand = played({A: replace(offer(A, model(10, 2)), samples=1)})
+    kinds: tuple[type[Step[object]], ...] = (Train, Fetch, Score, Average, Report)
     assert [type(s) for s in hand.asked if isinstance(s, kinds)] == list(kinds)
+    assert hand.all(Average)[0].mine == model(1)
+    assert hand.all(Report)[0].model == policy.model == model(5.5, 1.5)
 
 
-def test_every_client_has_a_model_to_be_sampled_before_the_first_round() -> None:
-    """Algorithm 1 begins with the models of all clients."""
-    _, hand = played({A: offer(A, 2)})
-    assert hand.asked[0] == Publish(model(0), 0)
+def test_no_client_serves_a_model_that_is_untrained_or_only_averaged() -> None:
+    """What is exchanged is the result of local training, in the first round too."""
+    _, hand = played({A: replace(offer(A, model(10, 2)), samples=1)})
+    assert [s.model for s in hand.all(Publish)] == [model(1), model(1)]
+    assert isinstance(hand.asked[hand.asked.index(hand.all(Report)[0]) + 1], Publish)
 
 
 def test_the_similarities_travel_with_the_model() -> None:

@@ -64,7 +64,7 @@ def test_a_model_whose_loss_is_not_a_number_makes_its_peer_no_more_likely_than_a
     hand.served = {A: replace(offer(A, nan), samples=10)}
     hand.run(policy.main())
     assert policy.s == {A: 0.0}
-    assert policy.model == model(1)
+    assert policy.model == model(1)  # its own, trained
 
 
 def test_similarities_that_overflow_an_exponential_are_no_trouble() -> None:
@@ -136,4 +136,4 @@ def test_a_node_without_samples_of_its_own_takes_the_mean_of_the_others() -> Non
     hand.served = {A: replace(offer(A, 8), samples=10)}
     hand.run(policy.main())
     assert hand.all(Average)[0].own == 0
-    assert policy.model == model(9)
+    assert policy.model == model(8)
