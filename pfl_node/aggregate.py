@@ -24,7 +24,9 @@ BLOCK = 1 << 15  # numbers of one model at a time, so that intermediate results 
 STACKED = 1 << 18  # numbers of all models together, for rules that compare the models
 
 Numbers = npt.NDArray[np.float64]
+Claim = float | Literal["auto"] | None
 RuleName = Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping"]
+AUTO = 10.0  # times the median
 
 
 class Rule(Protocol):
@@ -37,7 +39,7 @@ class Rule(Protocol):
     @property
     def clip(self) -> float | None: ...
     @property
-    def claim(self) -> float | None: ...
+    def claim(self) -> Claim: ...
 
 
 def combine(
@@ -61,8 +63,8 @@ def combine(
     if not usable:
         return mine
     models, shares = [m for m, _ in usable], [w for _, w in usable]
-    if claimed and settings.claim is not None:
-        shares = bounded(shares, settings.claim, own)
+    if claimed and (factor := limit(settings.claim)) is not None:
+        shares = bounded(shares, factor, own)
     centred = mine.is_finite()
     if centred and settings.rule == "clipping":
         return clipping(mine, models, settings.byzantine, settings.clip, shares, own)
@@ -79,6 +81,11 @@ def combine(
             return krum(models, settings.byzantine)
         case "multi_krum":
             return multi_krum(models, settings.byzantine)
+
+
+def limit(claim: Claim, *, exact: bool = False) -> float | None:
+    """`aggregate.claim` as a multiple of the median, for a policy; None: no limit."""
+    return (None if exact else AUTO) if claim == "auto" else claim
 
 
 def bounded(weights: Sequence[float], factor: float, own: float = 0.0) -> list[float]:

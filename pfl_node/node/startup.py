@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from pfl_node.aggregate import limit
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.learning.task import Place
 from pfl_node.model import Model
@@ -64,7 +65,7 @@ def make_policy(plan: Plan, settings: Settings, me: PeerId, learner: LearnerFact
         samples=learner.samples,
         truth=learner.cluster if cls.oracular else None,
     )
-    policy.claim = settings.aggregate.claim
+    policy.claim = limit(settings.aggregate.claim, exact=cls.exact)
     policy.discreet = settings.privacy.oracle or settings.privacy.dp
     return policy
 

@@ -35,13 +35,14 @@ class Policy(ABC):
         pass
 
     cfg: Any  # an instance of the class's own Config
-    claim: float | None = None  # `aggregate.claim`, for policies that aggregate without `Average`
+    claim: float | None = None  # limit of claimed sample counts, as a multiple of the median; None: no limit
     discreet: bool = False  # `privacy` is on: do not send scores of other models on my data
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes that are checkpointed, besides model, round and rng
     solitary: ClassVar[bool] = False  # needs no peers
     takes: ClassVar[tuple[Part, ...]] = ("model",)  # parts that peers may push
     serves: ClassVar[tuple[Part, ...]] = ("model", "core", "head", "predictions")  # parts that peers may fetch
     oracular: ClassVar[bool] = False  # gets its true cluster, so only a lab can run it
+    exact: ClassVar[bool] = False  # weights as claimed, as in its paper, unless `aggregate.claim` is a number
     lockstep: ClassVar[bool] = False  # all nodes share the rounds: a late node starts at the current one
     late: ClassVar[bool] = False  # its Gather also returns models that arrived too late for an earlier round
 

@@ -24,7 +24,7 @@ class FedAvg(Policy):
         C: float = Field(0.1, gt=0, le=1, description="fraction of the nodes that train in a round; at least one")
         wait: float = Field(600.0, gt=0, description="seconds to wait for those, who train meanwhile")
 
-    lockstep = True
+    lockstep = exact = True
     keeps = ("begun",)
 
     def __init__(self, **given: Any) -> None:
@@ -41,7 +41,8 @@ class FedAvg(Policy):
                 # paper: a server takes the sum; here: each node, in one order, because all must get the same bits
                 n = [float(o.samples) for o in came]
                 w = [o.model for o in came]
-                self.model = await Average(self.model, w, n, own=0, claimed=True)  # sum n_k / n w_k
+                bounded = self.claim is not None
+                self.model = await Average(self.model, w, n, own=0, claimed=bounded)  # sum n_k / n w_k
                 self.next = t + 1 if came else self.next
                 await Report(t, self.model, {"from": [o.sender for o in came]})
 

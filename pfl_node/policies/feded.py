@@ -34,7 +34,7 @@ class FedEd(Policy):
         held: float = Field(0.2, ge=0, lt=1, description="share of the samples that choose the student's epoch")
         wait: float = Field(600.0, gt=0, description="seconds to wait for others, who may train for longer")
 
-    lockstep = True
+    lockstep = exact = True
     takes = serves = ("predictions",)
     keeps = ("taught",)
 

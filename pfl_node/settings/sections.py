@@ -4,7 +4,7 @@ the values."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -81,9 +81,9 @@ class AggregateSettings(Section):
     clip: PositiveFloat | None = None
     """clipping: largest L2 distance of a model from mine; None: the largest except for the farthest 2 * byzantine
     models."""
-    claim: float | None = Field(default=10.0, ge=1)
+    claim: Annotated[float, Field(ge=1)] | Literal["auto"] | None = "auto"
     """mean, clipping, feded: if peers report their own weights (their numbers of samples), limit each to this
-    multiple of the median; None: no limit."""
+    multiple of the median; None: no limit; auto: 10, but no limit for fedavg, fedprox and feded."""
 
 
 class GuardSettings(Section):

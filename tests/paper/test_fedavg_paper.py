@@ -96,9 +96,7 @@ def test_all_nodes_add_up_in_the_same_order() -> None:
         hand.answers[Train] = lambda _, me=me: model(ord(me))  # type: ignore[misc]
         hand.answers[Gather] = lambda s: tuple(update(p, ord(p), 1) for p in s.peers)
         hand.run(make(FedAvg, rounds=1, me=me, samples=1, C=1).main())
-        assert hand.all(Average) == [
-            Average(model(100), [model(ord(p)) for p in "abc"], [1.0] * 3, own=0, claimed=True)
-        ]
+        assert hand.all(Average) == [Average(model(100), [model(ord(p)) for p in "abc"], [1.0] * 3, own=0)]
         assert hand.all(Report)[0].data == {"from": [A, B, C]}
 
 

@@ -38,8 +38,19 @@ def test_a_policy_knows_its_run_and_how_many_samples_it_has() -> None:
     assert (policy.me, policy.rounds, policy.seed, policy.samples, policy.round) == ("me", 7, 3, 10, 0)
 
 
-def test_a_policy_knows_how_much_of_a_claim_is_believed() -> None:
-    assert made(Plain, ToyLearner()).claim == Settings().aggregate.claim == 10.0
+class Exact(Plain):
+    exact = True
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "claim"),
+    [(Plain, {}, 10.0), (Exact, {}, None), (Exact, {"claim": 3}, 3.0), (Plain, {"claim": None}, None)],
+)
+def test_claims_are_bounded_unless_the_policy_is_exact(
+    cls: type[Policy], given: dict[str, Any], claim: float | None
+) -> None:
+    """FedAvg and FedED promise n_k / n; a number in the settings wins over that promise."""
+    assert made(cls, ToyLearner(), aggregate=given).claim == claim
 
 
 @pytest.mark.parametrize(
