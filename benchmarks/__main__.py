@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PARTS = {"__init__", "__main__", "bare", "parts", "report", "swarms", "tasks"}
+PARTS = {"__init__", "__main__", "bare", "parts", "report", "students", "swarms", "tasks"}
 
 
 def main() -> int:

@@ -116,11 +116,13 @@ class Lesson(Step[A]):
 @dataclass(frozen=True, slots=True)
 class Fresh(Step[Model]):
     """A newly initialised model, or its core or head. Equal seeds give equal models on one node, and on all nodes
-    if the run starts from a common initialisation or `common` is set."""
+    if the run starts from a common initialisation or `common` is set. `local`: of the task's own network, if
+    `policy.student_model` names another one."""
 
     part: Part = "model"
     seed: int = 0
     common: bool = False
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +187,17 @@ class Predict(Lesson[Model]):
 @dataclass(frozen=True, slots=True)
 class Distill(Lesson[Model]):
     """Train a model to reproduce a teacher's predictions for the auxiliary samples. The share `held` of them is
-    not trained on and decides which epoch's model is the answer (0: the last)."""
+    not trained on; with `best` it decides which epoch's model is the answer, otherwise the last epoch's is."""
 
     model: Model
     teacher: Model  # predictions
-    loss: Literal["mse", "ce", "kl"] = "mse"
+    loss: Literal["mse", "mse_softmax", "ce", "kl"] = "mse"
     temperature: float = 1.0  # of kl
     epochs: int = 30
     lr: float = 1e-3
     batch: int = 50
     held: float = 0.2
+    best: bool = False
 
 
 @dataclass(frozen=True, slots=True)

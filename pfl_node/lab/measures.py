@@ -99,6 +99,11 @@ def mean_series(found: Found, what: str = "test_accuracy", cluster: int | None =
     return series
 
 
+def _ensemble(found: Found) -> float | None:
+    """The accuracy of the weighted predictions that students learn from, in the last round."""
+    return next(reversed(mean_series(found, "ensemble").values()), None)
+
+
 def _rounds_to_target(found: Found) -> float | None:
     """The number of rounds until the mean accuracy reaches the target; None: it never does."""
     if found.target is None:
@@ -121,6 +126,7 @@ def _settled_after(found: Found) -> float | None:
 
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure("accuracy", "%", "higher", summary_value("accuracy")),
+    "ensemble": Measure("ensemble", "%", "higher", _ensemble),
     "majority": Measure("majority", "%", "higher", _cluster(0)),
     "middle": Measure("middle cluster", "%", "higher", _middle),
     "minority": Measure("minority", "%", "higher", _cluster(-1)),

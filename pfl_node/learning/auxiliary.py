@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cached_property
+from math import nan
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from pfl_node import predictions
 from pfl_node.learning.data import channels_last
 from pfl_node.learning.training_loop import Between
 from pfl_node.model import Layout
+from pfl_node.types import Eval
 
 IGNORED = -100  # the label that torch's cross-entropy ignores
 
@@ -20,8 +22,18 @@ IGNORED = -100  # the label that torch's cross-entropy ignores
 class Auxiliary:
     """All learners of a process may share the samples: they are not copied."""
 
-    def __init__(self, x: Tensor, classes: int, device: torch.device, *, images: bool, batch: int) -> None:
+    def __init__(
+        self,
+        x: Tensor,
+        classes: int,
+        device: torch.device,
+        *,
+        images: bool,
+        batch: int,
+        labels: Tensor | None = None,
+    ) -> None:
         self.x = x.to(device)
+        self.labels = labels
         self.classes = classes
         self.batch = batch  # for evaluation
         self._images = images
@@ -46,6 +58,12 @@ class Auxiliary:
     def take(self, index: Tensor | slice) -> Tensor:
         """Some of the samples, in the memory format that convolutions prefer."""
         return channels_last(self.x[index]) if self._images else self.x[index]
+
+    def score(self, said: predictions.Array) -> Eval:
+        """The accuracy of the class with the highest probability; NaN without labels."""
+        if self.labels is None:
+            return Eval(nan, nan, 0)
+        return Eval(nan, float((said.argmax(1) == self.labels.numpy()).mean()), self.n)
 
     def outputs(self, module: nn.Module, between: Between) -> Tensor:
         """Class probabilities for each sample."""

@@ -25,4 +25,5 @@ def learner_at(
     task = load_task(settings.task, place)
     if poison is not None:
         task = poison(task, settings, place)
-    return Learner(task, settings.train, settings.device, settings.privacy, account)
+    student = settings.policy.options.get("student_model")
+    return Learner(task, settings.train, settings.device, settings.privacy, account, student)

@@ -36,9 +36,13 @@ def complete(task: Task, seed: int) -> Task:
     val = None if task.val is None else tensors(task.val, task.name, "val")
     test = None if task.test is None else tensors(task.test, task.name, "test")
     more = None if task.auxiliary is None else inputs(task.auxiliary, train.x, task.name)
+    labels = None if task.auxiliary_labels is None else _tensor(task.auxiliary_labels, f"task {task.name}: labels")
+    if labels is not None and (more is None or len(labels) != len(more)):
+        raise TaskError(f"task {task.name}: the auxiliary data and its labels are not of equal length")
     if val is None:
         train, val = split(train, seed)
-    return replace(task, train=train, val=val, test=val if test is None else test, auxiliary=more)
+    test = val if test is None else test
+    return replace(task, train=train, val=val, test=test, auxiliary=more, auxiliary_labels=labels)
 
 
 def split(data: Data, seed: int) -> tuple[Data, Data]:

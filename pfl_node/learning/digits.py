@@ -19,7 +19,6 @@ from pfl_node.learning.partition import Indices
 from pfl_node.learning.task import Data, Place, Task
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 IMAGES = 1797
@@ -59,16 +58,16 @@ def digits(
     counts = option_types.counts(len(turns), sizes, places(index, nodes))
     aside = _aside(auxiliary, counts)
     mine = share_of(Place(index, nodes, seed, node_id), counts, samples, alpha, aside)
-    turn = turns[mine.cluster]
     return Task(
         name="digits",
         model=makers[(number(node_id, 1) if index is None else index) % len(makers)],
-        train=_data(mine.train, turn),
-        val=_data(mine.train if mine.val is None else mine.val, turn),
-        test=_test(turn, seed, counts, mine.cluster),
+        train=_data(mine.train, turns[mine.cluster]),
+        val=_data(mine.train if mine.val is None else mine.val, turns[mine.cluster]),
+        test=_test(turns[mine.cluster], seed, counts, mine.cluster),
         train_defaults=TRAIN,
         cluster=mine.cluster,
-        auxiliary=_auxiliary(turns, seed, aside) if aside else None,
+        networks=MODELS,
+        **_auxiliary(turns, seed, aside),
     )
 
 
@@ -178,13 +177,16 @@ def _test(turn: int, seed: int, counts: tuple[int, ...], cluster: int) -> Data:
 
 
 @lru_cache(maxsize=4)
-def _auxiliary(turns: tuple[int, ...], seed: int, aside: int) -> torch.Tensor:
-    """Cached, so that all nodes of a process share one copy."""
+def _auxiliary(turns: tuple[int, ...], seed: int, aside: int) -> dict[str, Any]:
+    """The fields of a task; cached, so that all nodes of a process share one copy."""
+    if not aside:
+        return {}
     import torch
 
     which = set_aside(seed, aside)
     turned = np.stack([rotated(turn)[which] for turn in turns])
-    return torch.from_numpy(turned[np.arange(aside) % len(turns), np.arange(aside)])
+    x = torch.from_numpy(turned[np.arange(aside) % len(turns), np.arange(aside)])
+    return {"auxiliary": x, "auxiliary_labels": torch.from_numpy(images()[1][which])}
 
 
 def _data(which: Indices, turn: int) -> Data:

@@ -24,6 +24,11 @@ Loss = Callable[[Tensor, Tensor, float], Tensor]  # of (scores of the student, p
 
 
 def mse(scores: Tensor, teacher: Tensor, _: float) -> Tensor:
+    """Of the raw outputs, as in the thesis' code: the student learns to output probabilities without a softmax."""
+    return mse_loss(scores, teacher)
+
+
+def mse_softmax(scores: Tensor, teacher: Tensor, _: float) -> Tensor:
     return mse_loss(scores.softmax(1), teacher)
 
 
@@ -43,19 +48,21 @@ def softened(probabilities: Tensor, temperature: float) -> Tensor:
     return powers / powers.sum(1, keepdim=True).clamp_min(TINY)
 
 
-LOSSES: dict[str, Loss] = {"mse": mse, "ce": ce, "kl": kl}
+LOSSES: dict[str, Loss] = {"mse": mse, "mse_softmax": mse_softmax, "ce": ce, "kl": kl}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to train a student. `held`: the share of the samples that selects the best epoch."""
+    """How to train a student. `held`: the share of the samples that is not trained on; with `best` it selects the
+    epoch whose model is the answer, otherwise the last epoch's model is."""
 
-    loss: str
-    temperature: float
-    epochs: int
-    lr: float
-    batch: int
-    held: float
+    loss: str = "mse"
+    temperature: float = 1.0
+    epochs: int = 30
+    lr: float = 1e-3
+    batch: int = 50
+    held: float = 0.2
+    best: bool = False
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -76,7 +83,7 @@ class Recipe:
 def distill(
     space: Workspace, about: Auxiliary, teacher: Tensor, recipe: Recipe, seed: int, between: Between
 ) -> Vector:
-    """The student after its best epoch; after the last one if no samples are held out."""
+    """The student after its last epoch, or with `best` after its best one on the samples held out."""
     module, loss = space.module, LOSSES[recipe.loss]
     train, held = recipe.split(about.n, seed)
     options = Options("adam", recipe.lr, 0.0, 0.0, recipe.batch, 1.0, None)
@@ -99,6 +106,6 @@ def distill(
     for epoch in range(recipe.epochs):
         chosen = batches(len(train), options, seed_from(seed, epoch), single=not space.batch_norms)
         descent.run((train[piece] for piece in chosen), loss_of, between)
-        if len(held) and (now := held_loss()) < least:
+        if recipe.best and len(held) and (now := held_loss()) < least:
             best, least = space.export(), now
     return space.export() if best is None else best

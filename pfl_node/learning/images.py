@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,6 @@ from pfl_node.learning.datasets import Dataset, Images, load
 from pfl_node.learning.partition import Indices
 from pfl_node.learning.rotation import turned
 from pfl_node.learning.task import Data, Task
-
-if TYPE_CHECKING:
-    import torch
 
 SCALED = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
 PEEK = 200  # training images used for validation if a node has no validation images
@@ -81,7 +78,8 @@ def images(
         **_own(data, turns, mine, _tests(tests)),
         head=network.head,
         train_defaults={**network.train, **tuned},
-        auxiliary=_auxiliary(data, plan, turns, _used(plan, auxiliary_samples)),
+        **_auxiliary(data, plan, turns, _used(plan, auxiliary_samples)),
+        networks=models.networks(data.classes, data.channels, data.size),
         autoencoder=models.autoencoder(data.channels, data.size),
     )
 
@@ -164,14 +162,14 @@ def _test(data: Dataset, clusters: int, cluster: int, angle: float, wanted: Test
 
 
 @lru_cache(maxsize=2)
-def _auxiliary(data: Dataset, plan: AllocationPlan, turns: tuple[float, ...], used: int) -> torch.Tensor | None:
-    """Cached, so that all nodes of a process share one copy."""
+def _auxiliary(data: Dataset, plan: AllocationPlan, turns: tuple[float, ...], used: int) -> dict[str, Any]:
+    """The fields of a task; cached, so that all nodes of a process share one copy."""
     if not used:
-        return None
+        return {}
     import torch
 
     which = allocation.set_aside(data, plan)[:used]
     x = torch.empty(used, data.channels, data.size, data.size)
     for first, angle in enumerate(turns):
         x[first :: len(turns)] = _data(data.train, which[first :: len(turns)], angle).x
-    return x
+    return {"auxiliary": x, "auxiliary_labels": torch.from_numpy(data.train.y[which])}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,11 @@ from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.fit_check import probe
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
 from pfl_node.learning.seeding import generator, seed_layers, seeded
-from pfl_node.learning.task import Task
+from pfl_node.learning.task import Task, other_network
 from pfl_node.learning.train_options import BUILT_IN, Options, check_defaults, resolve
 from pfl_node.learning.training_loop import Between, TrainingRun, batches, nothing
 from pfl_node.learning.workspace import Only, Workspace
-from pfl_node.learning.workspace_pool import pool_for
+from pfl_node.learning.workspace_pool import WorkspacePool, pool_for
 from pfl_node.model import Layout, Model
 from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import TrainSettings
@@ -54,6 +54,7 @@ class Learner:
         device: str = "auto",
         privacy: PrivacySettings | None = None,
         account: DpAccount | None = None,
+        student: str | None = None,
     ) -> None:
         self._device = pick(device)
         self.account = account or DpAccount()  # cost of privacy.dp
@@ -63,10 +64,15 @@ class Learner:
             BUILT_IN,
         )
         task = complete(task, seed=0)
-        self._name, self._factory, self._given_loss, self.cluster = task.name, task.model, task.loss, task.cluster
+        self._name, self._given_loss, self.cluster = task.name, task.loss, task.cluster
+        self._local = task.model
+        self._factory = task.model if student is None else other_network(task, student)
         module = self._build(0)
         self._private = private_training(task.name, module, privacy, self.account)
-        self._pool = pool_for(module, layouts.layout_of(module, task.head), self._device)
+        if self._private and student is not None:
+            raise ConfigError("privacy.dp trains one network: leave out policy.student_model")
+        self._local_pool = self._pool_for(self._build(0, local=True), task.head)
+        self._pool = self._local_pool if student is None else self._pool_for(module, None)
         self._dtypes = {name: t.dtype for name, t, _ in layouts.tensors_of(module)}
         images = any(isinstance(m, nn.Conv2d) for m in module.modules())
         self._splits = {s: settle(getattr(task, s), self._device, images=images) for s in SPLITS}
@@ -79,20 +85,17 @@ class Learner:
             classes = probe(task.name, space.module, self._loss, self._splits, own_loss=own_loss)
         self._classes = classes
         self._has_auxiliary = task.auxiliary is not None
-        self._beside: tuple[Auxiliary, Novelty] | None = None
-        if task.auxiliary is not None and classes is not None:
-            about = Auxiliary(task.auxiliary, classes, self._device, images=images, batch=self._eval_batch)
-            batch = next((level["batch"] for level in self._levels[:2] if "batch" in level), None)
-            own = self._splits["train"].x
-            self._beside = about, Novelty(task.name, own, about, task.autoencoder, batch)
+        self._beside = self._with_auxiliary(task, images)
 
     def size(self, split: Split, samples: int | None) -> int:
-        """On how many samples of a split a score is made that asks for so many; None: all."""
+        """The number of samples that a score of `samples` samples uses; None: all of the split."""
         n = self._splits[split].n
         return n if samples is None else min(samples, n)
 
-    def fresh(self, seed: int, part: Part = "model") -> Model:
-        model = Model(self.layout, layouts.pack(self._build(seed), self.layout)).of(part)
+    def fresh(self, seed: int, part: Part = "model", *, local: bool = False) -> Model:
+        """A newly initialised model or part; `local`: of the task's own network, not of the student's."""
+        layout = (self._local_pool if local else self._pool).layout
+        model = Model(layout, layouts.pack(self._build(seed, local=local), layout)).of(part)
         return model if part == "model" else Model(model.layout, model.vector.copy())
 
     def train(
@@ -110,23 +113,23 @@ class Learner:
     ) -> Model:
         """Train on my data with a new optimizer. `prox` is the weight of a proximal term towards `anchor` (None:
         the initial model). The result may not be finite. `between` is called after every batch."""
-        self._check(model)
-        self._check(anchor or model)
+        pool = self._pool_of(model)
+        self._pool_of(anchor or model)
         options = resolve(({"epochs": epochs, "steps": steps, "lr": lr}, *self._levels), prox)
         if self._private and not self._private.may(options, self.samples):
             return model
-        with self._pool.borrow() as space:
+        with pool.borrow() as space:
             space.load(model)
             self._fit(space, options, only, seed, anchor or model, between or nothing)
             vector = space.export()
         if self._private:
             check_buffers(self._name, model, vector)
-        split = self.layout.core_size
+        split = pool.layout.core_size
         if only == "core":
             vector[split:] = model.vector[split:]
         elif only == "head":
             vector[:split] = model.vector[:split]
-        return Model(self.layout, vector)
+        return Model(pool.layout, vector)
 
     def score(
         self,
@@ -142,21 +145,22 @@ class Learner:
 
         With `own_sample_each` every model gets its own sample; if that would be all the data, it is drawn with
         replacement, so that equal models get different scores. The accuracy is NaN if labels are not classes.
+        Predictions are scored with the labels of the auxiliary samples; NaN if there are none.
         """
+        if models and models[0].layout == self.predictions:
+            return tuple(self._needed()[0].score(predictions.outputs(said)) for said in models)
         data, chance, results = self._splits[split], generator(seed), []
         draw = draw_samples(data.n, samples, own_sample_each, chance)
-        with self._pool.borrow() as space:
+        with (self._pool_of(models[0]) if models else self._pool).borrow() as space:
             for n, model in enumerate(models):
                 if n and own_sample_each:
                     draw = draw_samples(data.n, samples, own_sample_each, chance)
-                self._check(model)
                 results.append(self._measure(space, model, data, draw, between or nothing).figures)
         return tuple(results)
 
     def each(self, model: Model, split: Split = "train") -> tuple[Figures, Figures]:
         """Loss and accuracy (NaN if labels are not classes) of every sample."""
-        self._check(model)
-        with self._pool.borrow() as space:
+        with self._pool_of(model).borrow() as space:
             space.load(model)
             return each(space.module, self._splits[split], self._given_loss, batch=self._eval_batch)
 
@@ -165,8 +169,7 @@ class Learner:
         data, classes = self._splits[split], self._classes
         if classes is None or data.y.is_floating_point() or data.y.ndim != 1:
             return None
-        self._check(model)
-        with self._pool.borrow() as space:
+        with self._pool_of(model).borrow() as space:
             said = self._measure(space, model, data, None, nothing).said
         assert said is not None
         pairs = (data.y * classes + said)[data.y >= 0]
@@ -188,11 +191,10 @@ class Learner:
     ) -> Model:
         """Class probabilities for the auxiliary samples. `novelty` (epochs of the autoencoder) adds the novelty of
         each sample, `counts` my samples per class."""
-        self._check(model)
         if self._private and (novelty or counts):
             raise ConfigError(NOT_PRIVATE)
         (about, strange), between = self._needed(), between or nothing
-        with self._pool.borrow() as space:
+        with self._pool_of(model).borrow() as space:
             space.load(model)
             seed_layers(seed, self._device)
             outputs = about.outputs(space.module, between)
@@ -206,25 +208,19 @@ class Learner:
         *,
         seed: int,
         teacher: Model,
-        loss: Literal["mse", "ce", "kl"] = "mse",
-        temperature: float = 1.0,
-        epochs: int = 30,
-        lr: float = 1e-3,
-        batch: int = 50,
-        held: float = 0.2,
         between: Between | None = None,
+        **recipe: Any,
     ) -> Model:
-        """Train the model with Adam to reproduce the teacher's predictions for the auxiliary samples; the share
-        `held` of them selects the best epoch. The result may not be finite."""
-        self._check(model)
-        about, _ = self._needed()
+        """Train the model with Adam to reproduce the teacher's predictions for the auxiliary samples, as `Recipe`
+        describes. The result may not be finite."""
+        pool, (about, _) = self._pool_of(model), self._needed()
         if teacher.layout != about.layout:
             raise LayoutMismatch(f"{teacher!r} does not hold predictions for my auxiliary samples")
         target = torch.tensor(predictions.outputs(teacher), device=self._device)
-        recipe = Recipe(loss=loss, temperature=temperature, epochs=epochs, lr=lr, batch=batch, held=held)
-        with self._pool.borrow() as space:
+        with pool.borrow() as space:
             space.load(model)
-            return Model(self.layout, distill(space, about, target, recipe, seed, between or nothing))
+            learned = distill(space, about, target, Recipe(**recipe), seed, between or nothing)
+        return Model(pool.layout, learned)
 
     def tensors(self, model: Model) -> dict[str, layouts.Array]:
         """Named arrays in the shapes and types of the module, for a file."""
@@ -253,7 +249,7 @@ class Learner:
         self, space: Workspace, model: Model, data: Samples, draw: Tensor | None, between: Between
     ) -> Measured:
         """Nodes of a process share test data, so equal models are evaluated once."""
-        memory, shared = self._pool.memory, draw is None and data is self._splits["test"]
+        memory, shared = self._pool_of(model).memory, draw is None and data is self._splits["test"]
         key = memory.key(model, data, self._given_loss) if shared else None
         if key is not None and (known := memory.get(key)) is not None:
             return known
@@ -270,16 +266,29 @@ class Learner:
     def _loss(self, output: Tensor, y: Tensor) -> Tensor:
         return mean_loss(self._given_loss, output, y)
 
-    def _build(self, seed: int) -> nn.Module:
+    def _with_auxiliary(self, task: Task, images: bool) -> tuple[Auxiliary, Novelty] | None:
+        if task.auxiliary is None or self._classes is None:
+            return None
+        kind: dict[str, Any] = {"images": images, "batch": self._eval_batch, "labels": task.auxiliary_labels}
+        about = Auxiliary(task.auxiliary, self._classes, self._device, **kind)
+        batch = next((level["batch"] for level in self._levels[:2] if "batch" in level), None)
+        return about, Novelty(task.name, self._splits["train"].x, about, task.autoencoder, batch)
+
+    def _pool_for(self, module: nn.Module, head: str | Sequence[str] | None) -> WorkspacePool:
+        return pool_for(module, layouts.layout_of(module, head), self._device)
+
+    def _build(self, seed: int, *, local: bool = False) -> nn.Module:
         with seeded(seed):
-            module = self._factory()
+            module = self._local() if local else self._factory()
         if not isinstance(module, nn.Module):
             raise TaskError(f"task {self._name}: the model is of type {type(module).__name__}, not an nn.Module")
         return module
 
-    def _check(self, model: Model) -> None:
-        if model.layout is not self.layout and model.layout != self.layout:
-            raise LayoutMismatch(f"{model!r} does not fit this task's layout {self.layout.digest[:8]}")
+    def _pool_of(self, model: Model) -> WorkspacePool:
+        for pool in (self._pool, self._local_pool):
+            if model.layout is pool.layout or model.layout == pool.layout:
+                return pool
+        raise LayoutMismatch(f"{model!r} does not fit this task's layout {self.layout.digest[:8]}")
 
     def _needed(self) -> tuple[Auxiliary, Novelty]:
         if self._beside is not None:

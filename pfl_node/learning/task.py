@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pfl_node.errors import ConfigError, nearest
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -41,4 +43,14 @@ class Task:
     train_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys of TrainSettings, which take precedence
     cluster: int | None = None  # the true cluster, for reports; hidden from policies
     auxiliary: Any | None = None  # unlabelled inputs for distillation, the same at every place
+    auxiliary_labels: Any | None = None  # to evaluate an ensemble; not used for training
+    networks: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)  # by name, for a student
     autoencoder: Callable[[], nn.Module] | None = None  # for inputs in [0, 1]; None: a small symmetric MLP
+
+
+def other_network(task: Task, name: str) -> Callable[[], nn.Module]:
+    """A network of the task other than its own."""
+    if name not in task.networks:
+        known = nearest(name, task.networks) if task.networks else "it names none"
+        raise ConfigError(f"task {task.name} has no network {name!r} for policy.student_model; {known}")
+    return task.networks[name]

@@ -49,7 +49,8 @@ class LearningSteps:
 
     async def _fresh(self, step: Fresh) -> Model:
         seed = fresh_seed(self.context.settings, self.policy.me, step.seed, common=step.common)
-        model: Model = await self.context.trainer.soon(Job("fresh", options={"seed": seed, "part": step.part}))
+        options = {"seed": seed, "part": step.part, "local": step.local}
+        model: Model = await self.context.trainer.soon(Job("fresh", options=options))
         return model
 
     async def _long(self, step: Train | Distill, kind: Kind, what: str) -> Model:

@@ -19,6 +19,7 @@ from pfl_node.predictions import counts, novelty, outputs, pack
 How = Literal["w0", "w1", "w2"]
 Array = npt.NDArray[np.float64]
 
+BLOCK = 50  # samples; the batch size of a student in the thesis
 SLACK = 0.05  # tolerance of a row's sum, for lossy encodings
 
 
@@ -29,10 +30,13 @@ def teacher(
     beta: float = 6.0,
     claim: float | None = None,
     most: float = 1.0,
+    gamma: float = 1.0,
+    seed: Sequence[int] = (0,),
 ) -> Model | None:
-    """The weighted sum of the predictions; every row sums to one. `samples` are the clients' reported numbers of
-    training samples; `claim` bounds each count, in total or per class, to this multiple of the median. With w2, no
-    client decides more than the share `most` of the samples. None: no prediction is usable."""
+    """The weighted sum of the predictions; its rows sum to one, except with w1 (equation 3.2). `samples` are the
+    clients' reported numbers of training samples; `claim` bounds each count, in total or per class, to this
+    multiple of the median. With w2, no client decides more than the share `most` of the samples. If `gamma` < 1,
+    that share of the clients, drawn with `seed`, teaches each block of samples. None: no prediction is usable."""
     if len({s.layout.digest for s in said}) > 1:
         raise LayoutMismatch("predictions about different samples cannot be put together")
     sound = [(s, n) for s, n in zip(said, samples, strict=True) if is_sound(s)]
@@ -47,11 +51,13 @@ def teacher(
             weights = by_class(said, w0, claim)
         case "w2":
             weights = by_novelty(said, w0, beta, most)
+    if gamma < 1:
+        weights = of_some(weights, outputs(said[0]).shape[0], gamma, seed)
     rows = mixed(said, weights)
     empty = rows.sum(1) <= 0  # w1: all predicted classes are unknown to their clients
     if empty.any():
         rows[empty] = mixed(said, w0)[empty]
-    return pack(said[0].layout, rows / rows.sum(1, keepdims=True))
+    return pack(said[0].layout, rows if how == "w1" else rows / rows.sum(1, keepdims=True))
 
 
 def is_sound(said: Model) -> bool:
@@ -111,6 +117,16 @@ def not_above(most: float, logs: Array, free: npt.NDArray[np.bool_]) -> Array:
         free &= ~over
         weights = held + powers(logs, free) * (1 - held.sum(0))
     return weights
+
+
+def of_some(weights: Array, samples: int, gamma: float, seed: Sequence[int]) -> Array:
+    """The weights of K_t, the share `gamma` of the clients (Algorithm 2)."""
+    # paper: drawn at every distillation step; here: once for each BLOCK of samples, because there is one teacher
+    chance, drawn = np.random.default_rng(list(seed)), max(1, round(gamma * len(weights)))
+    blocks = [chance.permutation(len(weights)) < drawn for _ in range(-(-samples // BLOCK))]
+    some = weights * np.repeat(np.array(blocks).T, BLOCK, axis=1)[:, :samples, None]
+    total = some.sum(0)
+    return np.asarray(some / np.where(total > 0, total, 1.0), np.float64)
 
 
 def powers(logs: Array, free: npt.NDArray[np.bool_]) -> Array:

@@ -87,6 +87,7 @@ def predicting(told: Mapping[str, Any], costs: Costs, samples: int, auxiliary: i
 
 
 def distilling(told: Mapping[str, Any], costs: Costs, auxiliary: int) -> float:
-    """Seconds: batches of training, and a look at the samples held back after every epoch."""
+    """Seconds: batches of training, and with `best` an evaluation of the held-out samples after every epoch."""
     held = round(told["held"] * auxiliary)
-    return float(told["epochs"] * (costs.batch * ceil((auxiliary - held) / told["batch"]) + costs.sample * held))
+    evaluation = costs.sample * held * told["best"]
+    return float(told["epochs"] * (costs.batch * ceil((auxiliary - held) / told["batch"]) + evaluation))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pfl_node.model import Layout, Model
 from pfl_node.protocol.privacy.dp_account import DpAccount
@@ -31,10 +31,10 @@ class LearnerPort(Protocol):
     def predictions(self) -> Layout | None: ...
 
     def size(self, split: Split, samples: int | None) -> int:
-        """On how many samples a score is made that asks for so many; None: all."""
+        """The number of samples that a score of `samples` samples uses; None: all of the split."""
         ...
 
-    def fresh(self, seed: int, part: Part = "model") -> Model: ...
+    def fresh(self, seed: int, part: Part = "model", *, local: bool = False) -> Model: ...
 
     def train(
         self,
@@ -65,19 +65,7 @@ class LearnerPort(Protocol):
 
     def predict(self, model: Model, *, seed: int, novelty: int = 0, counts: bool = False) -> Model: ...
 
-    def distill(
-        self,
-        model: Model,
-        *,
-        seed: int,
-        teacher: Model,
-        loss: Literal["mse", "ce", "kl"] = "mse",
-        temperature: float = 1.0,
-        epochs: int = 30,
-        lr: float = 1e-3,
-        batch: int = 50,
-        held: float = 0.2,
-    ) -> Model: ...
+    def distill(self, model: Model, *, seed: int, teacher: Model, **recipe: Any) -> Model: ...
 
 
 Load = Callable[[int, PeerId], LearnerPort]  # the learner of a place

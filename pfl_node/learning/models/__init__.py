@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.errors import ConfigError, nearest
@@ -66,6 +67,12 @@ def network(name: str, size: int) -> Network:
     if found.torchvision and importlib.util.find_spec("torchvision") is None:
         raise ConfigError(f"model {name} is part of torchvision: pip install 'pfl-node[vision]'")
     return found
+
+
+def networks(classes: int, channels: int, size: int) -> dict[str, Callable[[], nn.Module]]:
+    """The networks that support such images, by name."""
+    fit = {name: found for name, found in MODELS.items() if size >= found.least}
+    return {name: partial(found.build, classes, channels, size) for name, found in fit.items()}
 
 
 def autoencoder(channels: int, size: int) -> Callable[[], nn.Module] | None:

@@ -34,7 +34,7 @@ class ToyLearner:
     def size(self, split: Split, samples: int | None) -> int:
         return self.samples
 
-    def fresh(self, seed: int, part: Part = "model") -> Model:
+    def fresh(self, seed: int, part: Part = "model", *, local: bool = False) -> Model:
         vector = np.random.default_rng(seed).normal(size=LAYOUT.size).astype(np.float32)
         return Model(LAYOUT, vector).of(part)
 

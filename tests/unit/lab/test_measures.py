@@ -92,6 +92,12 @@ def test_a_series_is_the_mean_over_the_nodes_that_measured() -> None:
     assert mean_series(two, cluster=1) == {0: 0.4}
 
 
+def test_the_ensemble_is_what_the_nodes_told_of_the_last_round() -> None:
+    series = rounds({"a": {"ensemble": 0.1}}, {"a": {"ensemble": 0.4}, "b": {"ensemble": 0.8}})
+    assert of("ensemble", found(node("a", 0), node("b", 0), series=series)) == pytest.approx(0.6)
+    assert of("ensemble", found(node("a", 0), series=rounds({"a": {"ensemble": None}}))) is None
+
+
 def test_rounds_to_target_counts_the_rounds_that_were_done() -> None:
     series = rounds(*({"a": {"test_accuracy": value}} for value in (0.5, 0.7, 0.6, 0.9)))
     assert of("rounds_to_target", found(node("a", 0), series=series, target=0.7)) == 2

@@ -17,8 +17,8 @@ from pfl_node.model import Model
 from tests.unit.learning.nets import Tied, blobs, convolutions, plain, student, with_batch_norm, with_dropout
 
 NETS = [plain, with_batch_norm, with_dropout, Tied]
-Loss = Literal["mse", "ce", "kl"]
-KINDS: list[Loss] = ["mse", "ce", "kl"]
+Loss = Literal["mse", "mse_softmax", "ce", "kl"]
+KINDS: list[Loss] = ["mse", "mse_softmax", "ce", "kl"]
 AUX = blobs(30, seed=9)
 SHIFTS = {
     "1.bias",
@@ -26,7 +26,15 @@ SHIFTS = {
     "4.bias",
     "5.running_mean",
 }  # what is normalised away: Adam follows its noise
-PLAIN: dict[str, Any] = {"loss": "mse", "temperature": 1.0, "epochs": 1, "lr": 0.1, "batch": 5, "held": 0.2}
+PLAIN: dict[str, Any] = {
+    "loss": "mse",
+    "temperature": 1.0,
+    "epochs": 1,
+    "lr": 0.1,
+    "batch": 5,
+    "held": 0.2,
+    "best": False,
+}
 
 
 def teacher_of(me: Learner, sure: float = 4.0) -> Model:
@@ -48,8 +56,9 @@ def lossof(me: Learner, model: Model, teacher: Model, index: Tensor) -> float:
 
 
 def by_hand(kind: str, scores: Tensor, p: Tensor, temperature: float) -> Tensor:
-    if kind == "mse":
-        return ((torch.softmax(scores, 1) - p) ** 2).sum() / p.numel()
+    if kind in ("mse", "mse_softmax"):
+        said = scores if kind == "mse" else torch.softmax(scores, 1)
+        return ((said - p) ** 2).sum() / p.numel()
     if kind == "ce":
         return -torch.log_softmax(scores, 1)[torch.arange(len(p)), p.argmax(1)].mean()
     q = p ** (1 / temperature) / (p ** (1 / temperature)).sum(1, keepdim=True)
@@ -122,7 +131,7 @@ def test_convolutions_can_be_students() -> None:
     me = student(convolutions, blobs(shape=shape), auxiliary=aux)
     assert me.predictions is not None
     teacher = predictions.pack(me.predictions, nn.functional.one_hot(aux.y, 3).numpy())
-    taught = me.distill(me.fresh(0), seed=0, teacher=teacher, lr=0.01, batch=5)
+    taught = me.distill(me.fresh(0), seed=0, teacher=teacher, loss="ce", lr=0.01, batch=5)
     assert me.score([taught])[0].accuracy > 0.9
 
 
@@ -178,15 +187,31 @@ def test_the_epoch_that_does_best_on_the_held_samples_is_the_answer() -> None:
     me = student()
     teacher = teacher_of(me, sure=1.0)
     _, held = Recipe(**PLAIN | {"held": 0.5}).split(30, seed=3)
+    knobs: dict[str, Any] = {"loss": "mse_softmax", "lr": 0.05, "batch": 5, "held": 0.5}
     answers = [
-        me.distill(me.fresh(0), seed=3, teacher=teacher, epochs=n, lr=0.05, batch=5, held=0.5)
-        for n in range(1, 15)
+        me.distill(me.fresh(0), seed=3, teacher=teacher, epochs=n, best=True, **knobs) for n in range(1, 15)
     ]
     losses = [lossof(me, answer, teacher, held) for answer in answers]
     assert losses == sorted(losses, reverse=True)
     stayed = [a == b for a, b in pairwise(answers)]
     assert any(stayed)  # an epoch that made it worse
     assert not all(stayed)
+
+
+def test_the_last_epoch_is_the_answer_unless_the_best_is_asked_for() -> None:
+    """The thesis' code looks at a fifth of the samples after each epoch, and keeps the last model all the same."""
+    me = student()
+    teacher, knobs = teacher_of(me, sure=1.0), {"lr": 0.05, "batch": 5, "held": 0.5}
+    last, best = (
+        [
+            me.distill(me.fresh(0), seed=3, teacher=teacher, epochs=n, best=best, **knobs)  # type: ignore[arg-type]
+            for n in range(1, 15)
+        ]
+        for best in (False, True)
+    )
+    assert last[0] == best[0]
+    assert all(a != b for a, b in pairwise(last))
+    assert last[-1] != best[-1]
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,9 @@ def test_w0_of_clients_that_tell_no_number_counts_them_alike() -> None:
 def test_w1_believes_of_a_class_who_has_seen_it() -> None:
     """The first client has all of class 0 and a third of class 1: 1 * 0.5 against 1/3 * 0.5 + 2/3 * 0.9."""
     clients = [said(0.5, counts=[8, 2]), said(0.1, counts=[0, 4])]
-    zero, one = 0.5, 0.5 / 3 + 0.9 * 2 / 3
-    assert firsts(teacher("w1", clients, [10, 4])) == [round(zero / (zero + one), 5)]
+    made = teacher("w1", clients, [10, 4])
+    assert made is not None
+    assert predictions.outputs(made).tolist() == [pytest.approx([0.5, 0.5 / 3 + 0.9 * 2 / 3])]
 
 
 def test_w1_of_a_class_that_nobody_has_is_w0() -> None:
@@ -82,6 +83,35 @@ def test_w2_gives_no_weight_to_a_client_that_tells_no_novelty() -> None:
 
 def test_w2_is_w0_when_nobody_tells_a_novelty() -> None:
     assert firsts(teacher("w2", [said(1.0), said(0.0)], [3, 1])) == [0.75]
+
+
+# -- gamma -------------------------------------------------------------------------------------------------------
+
+
+def experts_of(classes: int) -> list[Model]:
+    """Client k is sure that every sample is of class k."""
+    layout = predictions.layout_for(200, classes, "some")
+    return [predictions.pack(layout, np.tile(np.eye(classes)[k], (200, 1))) for k in range(classes)]
+
+
+@pytest.mark.parametrize(("gamma", "teach"), [(0.01, 1), (0.5, 2), (0.75, 3), (1.0, 4)])
+def test_each_block_of_samples_is_taught_by_a_share_of_the_clients(gamma: float, teach: int) -> None:
+    """Algorithm 2: "K_t <- random subset (gamma fraction) from K local models"."""
+    made = teacher("w0", experts_of(4), [10] * 4, gamma=gamma, seed=(3, 0))
+    assert made is not None
+    rows = predictions.outputs(made)
+    assert rows[rows > 0] == pytest.approx(1 / teach)
+    assert ((rows > 0).sum(1) == teach).all()
+    blocks = {tuple((row > 0).tolist()) for row in rows[::50]}
+    assert (len(blocks) > 1) is (gamma < 1)
+    assert (rows[:50] == rows[0]).all()
+
+
+def test_who_teaches_follows_from_the_seed() -> None:
+    first, again, other = (
+        teacher("w0", experts_of(4), [1] * 4, gamma=0.5, seed=s) for s in ((1, 0), (1, 0), (1, 1))
+    )
+    assert first == again != other
 
 
 # -- bad peers ---------------------------------------------------------------------------------------------------
@@ -218,7 +248,10 @@ def made(how: How, pairs: list[tuple[Model, int]]) -> npt.NDArray[np.float32]:
 def test_every_row_of_a_teacher_is_probabilities(how: How, pairs: list[tuple[Model, int]]) -> None:
     rows = made(how, pairs)
     assert (rows >= 0).all()
-    assert rows.sum(1) == pytest.approx(1, abs=1e-5)
+    if how == "w1":  # equation 3.2 weighs each class for itself
+        assert (rows <= 1 + 1e-5).all()
+    else:
+        assert rows.sum(1) == pytest.approx(1, abs=1e-5)
 
 
 @every_scheme

@@ -125,7 +125,7 @@ class WideLearner(ToyLearner):
         super().__init__(cluster=cluster)
         self.goal = self.fresh(0).vector + 0.7 * self.fresh(1000 + cluster).vector
 
-    def fresh(self, seed: int, part: Part = "model") -> Model:
+    def fresh(self, seed: int, part: Part = "model", *, local: bool = False) -> Model:
         vector = np.random.default_rng(seed).normal(size=self.layout.size).astype(np.float32)
         return Model(self.layout, vector).of(part)
 
