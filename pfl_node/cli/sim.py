@@ -136,7 +136,7 @@ def facts(summary: "Summary", attack: Sequence[str] = ()) -> dict[str, Any]:
         lines["neighbours"] = f"precision {_percent(found.precision)}, recall {_percent(found.recall)}"
     if summary.heads is not None:
         lines |= {f"heads of cluster {c}": _counted(heads) for c, heads in summary.heads.items()}
-        lines["settled"] = summary.settled
+        lines["settled"] = "yes" if summary.settled else "did not settle"
     lines["sent"] = f"{sent:,} models, {moved / 1e6:,.1f} MB; {summary.models_lost:,} lost"
     if summary.refused:
         lines["refused"] = _counted(dict(summary.refused))

@@ -39,6 +39,7 @@ class Measure:
     unit: Unit
     better: Literal["higher", "lower"]
     of: Callable[[Found], float | None]
+    why_not: Callable[[Found], str] = lambda _: ""  # why there is no value
 
 
 def summary_value(*path: str) -> Callable[[Found], float | None]:
@@ -112,7 +113,10 @@ def _rounds_to_target(found: Found) -> float | None:
 
 
 def _settled_after(found: Found) -> float | None:
-    """The round after which no node changes its head; None: there are no heads."""
+    """The round after which no node changes its head; None: there are no heads, or at the end the nodes of a
+    cluster use several, or two clusters the same one."""
+    if not found.summary.get("settled"):
+        return None
     last: dict[str, Any] = {}
     changed: int | None = None
     for round, rows in sorted(found.series.items()):
@@ -122,6 +126,18 @@ def _settled_after(found: Found) -> float | None:
         changed = 0 if heads and changed is None else changed
         last |= heads
     return None if changed is None else float(changed)
+
+
+def _one_cluster(found: Found) -> str:
+    return "not applicable" if len(found.sizes) < 2 else ""
+
+
+def _not_reached(found: Found) -> str:
+    return "not reached" if found.target is not None else ""
+
+
+def _not_settled(found: Found) -> str:
+    return "did not settle" if found.summary.get("settled") is False else ""
 
 
 MEASURES: dict[str, Measure] = {
@@ -134,8 +150,8 @@ MEASURES: dict[str, Measure] = {
     "demographic_parity": Measure("demographic parity", "", "lower", _fair(fairness.demographic_parity)),
     "equalized_odds": Measure("equalized odds (TPR)", "", "lower", _fair(fairness.equalized_odds)),
     "equalized_odds_sum": Measure("equalized odds (TPR + FPR)", "", "lower", _fair(fairness.equalized_odds_sum)),
-    "precision": Measure("precision", "%", "higher", summary_value("neighbours", "precision")),
-    "recall": Measure("recall", "%", "higher", summary_value("neighbours", "recall")),
+    "precision": Measure("precision", "%", "higher", summary_value("neighbours", "precision"), _one_cluster),
+    "recall": Measure("recall", "%", "higher", summary_value("neighbours", "recall"), _one_cluster),
     "kept_out": Measure("models kept out", "", "lower", summary_value("kept_out")),
     "quarantine_precision": Measure(
         "quarantine precision", "%", "higher", summary_value("quarantine", "precision")
@@ -144,9 +160,9 @@ MEASURES: dict[str, Measure] = {
     "models_sent": Measure("models sent", "models", "lower", summary_value("models_sent")),
     "communication": Measure("models per node, sent and received", "models", "lower", _communication),
     "megabytes": Measure("sent", "MB", "lower", lambda f: f.summary["bytes_sent"] / 1e6),
-    "rounds_to_target": Measure("rounds to target", "rounds", "lower", _rounds_to_target),
+    "rounds_to_target": Measure("rounds to target", "rounds", "lower", _rounds_to_target, _not_reached),
     "settled": Measure("settled", "%", "higher", summary_value("settled")),
-    "settled_after": Measure("settled after", "rounds", "lower", _settled_after),
+    "settled_after": Measure("settled after", "rounds", "lower", _settled_after, _not_settled),
     "cpu": Measure("CPU", "s", "lower", summary_value("cpu_seconds")),
 }
 

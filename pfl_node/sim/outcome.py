@@ -74,7 +74,7 @@ def accuracy_by_cluster(nodes: Sequence[NodeRecord]) -> dict[Cluster, float]:
 
 
 def fair_accuracy(by_cluster: Mapping[Cluster, float], alpha: float = 2 / 3) -> float | None:
-    """alpha * mean + (1 - alpha) * (1 - (best - worst)), over the clusters' accuracies (FACADE, section 5)."""
+    """alpha * mean + (1 - alpha) * (1 - (best - worst)), over the clusters' accuracies (Trinca 2024, 3.3)."""
     if not by_cluster:
         return None
     values = list(by_cluster.values())
@@ -82,7 +82,10 @@ def fair_accuracy(by_cluster: Mapping[Cluster, float], alpha: float = 2 / 3) -> 
 
 
 def found_neighbours(nodes: Sequence[NodeRecord]) -> NeighbourPrecision | None:
-    """None when no node chose neighbours or no cluster is known. A node without any counts for recall only."""
+    """None if no node chose neighbours or there are fewer than two clusters. A node that chose none counts for
+    recall only."""
+    if len(clusters_of(nodes)) < 2:
+        return None
     chose = [n for n in nodes if n.honest and n.neighbours is not None and n.cluster is not None]
     if not chose:
         return None

@@ -18,6 +18,7 @@ class TableCell:
     ours: Estimate | None
     paper: float | None
     seeds: int = 0  # finished ones
+    why_not: str = ""  # if no seed has a value
 
     @property
     def difference(self) -> float | None:
@@ -25,8 +26,8 @@ class TableCell:
 
     @property
     def figure(self) -> str:
-        if self.ours is None and self.seeds and self.metric == "rounds_to_target":
-            return "not reached"
+        if self.ours is None and self.why_not:
+            return self.why_not
         return phrases.spread(self.metric, self.ours, self.seeds)
 
     @property
@@ -53,11 +54,15 @@ def lines(found: Results, metrics: Sequence[str]) -> Iterator[TableRow]:
     experiment = found.experiment
     for run in experiment.runs:
         for point in experiment.points:
-            done = len(found.cells(run, point))
-            entries = (
-                TableCell(m, found.estimate(run, point, m), found.figure(run, point, m), done) for m in metrics
-            )
-            yield TableRow(run, point, tuple(entries))
+            yield TableRow(run, point, tuple(_entry_of(found, run, point, metric) for metric in metrics))
+
+
+def _entry_of(found: Results, run: str, point: str, metric: str) -> TableCell:
+    cells = found.cells(run, point)
+    why_not = MEASURES[metric].why_not(found.found[cells[0]]) if cells else ""
+    return TableCell(
+        metric, found.estimate(run, point, metric), found.figure(run, point, metric), len(cells), why_not
+    )
 
 
 def columns(experiment: Experiment) -> list[str]:

@@ -45,7 +45,7 @@ def test_a_summary_for_people_leaves_out_what_the_policy_does_not_have() -> None
 def test_a_summary_for_people_tells_who_found_whom(
     neighbours: tuple[str, ...] | None, head: int | None, key: str
 ) -> None:
-    nodes = tuple(NodeRecord(f"n{i}", cluster=0, neighbours=neighbours, head=head) for i in range(2))
+    nodes = tuple(NodeRecord(f"n{i}", cluster=i, neighbours=neighbours, head=head) for i in range(2))
     assert key in facts(Summary("x", "digits", 0, 5, nodes, {"flood": 2}, 0, 12.0, 1.0, 1.0))
 
 

@@ -107,12 +107,26 @@ def test_rounds_to_target_counts_the_rounds_that_were_done() -> None:
 def test_nodes_are_settled_after_the_last_change_of_a_head() -> None:
     heads = [(0, 0), (1, 0), (1, 1), (1, 1)]
     series = rounds(*({"a": {"head": x}, "b": {"head": y}} for x, y in heads))
-    assert of("settled_after", found(node("a", 0), node("b", 1), series=series)) == 2
+    assert of("settled_after", found(node("a", 0), node("b", 1), series=series, settled=True)) == 2
 
 
 def test_nodes_that_never_change_their_head_are_settled_at_once() -> None:
     series = rounds({"a": {}}, {"a": {"head": 1}}, {"a": {"head": 1}})
-    assert of("settled_after", found(node("a", 0), series=series)) == 0
+    assert of("settled_after", found(node("a", 0), series=series, settled=True)) == 0
+
+
+def test_with_fewer_heads_than_clusters_nothing_settles() -> None:
+    """k = 1: nobody ever changes its head, and both clusters are on the same."""
+    series = rounds(*[{"a": {"head": 0}, "b": {"head": 0}}] * 3)
+    both = found(node("a", 0), node("b", 1), series=series, settled=False)
+    assert of("settled_after", both) is None
+    assert MEASURES["settled_after"].why_not(both) == "did not settle"
+
+
+def test_precision_and_recall_are_for_two_clusters_or_more() -> None:
+    for metric in ("precision", "recall"):
+        assert MEASURES[metric].why_not(found(node("a", 0), node("b", 0))) == "not applicable"
+        assert MEASURES[metric].why_not(found(node("a", 0), node("b", 1))) == ""
 
 
 # -- units -----------------------------------------------------------------------------------------------------

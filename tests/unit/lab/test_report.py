@@ -87,7 +87,7 @@ def test_an_interval_has_as_many_digits_as_its_mean() -> None:
 
 def test_a_figure_that_some_seeds_lack_says_how_many_have_it() -> None:
     assert phrases.spread("rounds_to_target", Estimate((70.0,)), of=3) == "70 [1 of 3 seeds]"
-    assert str(TableCell("rounds_to_target", None, 87.0, seeds=3)) == "not reached (87)"
+    assert str(TableCell("rounds_to_target", None, 87.0, seeds=3, why_not="not reached")) == "not reached (87)"
     assert str(TableCell("precision", None, None, seeds=3)) == "–"
 
 

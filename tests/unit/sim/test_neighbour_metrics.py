@@ -67,6 +67,11 @@ def test_precision_and_recall_are_means_over_the_nodes() -> None:
     assert found.recall == pytest.approx((0.5 + 1.0 + 0.0) / 3)
 
 
+def test_with_one_cluster_there_is_nobody_to_be_told_apart_from() -> None:
+    nodes = [NodeRecord("a", cluster=0, neighbours=("b",)), NodeRecord("b", cluster=0, neighbours=())]
+    assert found_neighbours(nodes) is None
+
+
 def test_a_policy_without_neighbours_has_no_precision() -> None:
     assert found_neighbours([NodeRecord("a", cluster=0)]) is None
 
