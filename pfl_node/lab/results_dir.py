@@ -1,6 +1,6 @@
 """The results directory of an experiment: its spec, its environment, and a directory for every cell.
 
-A cell is done when it has a summary for the same settings.
+A cell is done when it has a summary for the same settings and the same content of the user's policy and task.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl_node.errors import ConfigError, StoreError
+from pfl_node.lab import sources
 from pfl_node.lab.experiment import Backend, Cell, Experiment
 from pfl_node.ops.environment import environment
 from pfl_node.store.atomic import write_atomic, writing
@@ -35,6 +36,10 @@ class ResultsDir:
             raise StoreError(f"cannot create {self.path}: {error.strerror or error}") from error
         self._check(experiment)
         write_atomic(self.path / SPEC, experiment.text.encode())
+        for place, content in sources.copies(experiment.sources):
+            with writing(copy := self.path / sources.COPIES / place):
+                copy.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(copy, content)
         facts: dict[str, Any] = {"name": experiment.name, "scale": experiment.scale, "backend": experiment.backend}
         facts |= {"seeds": list(experiment.seeds), **environment()}
         write_atomic(self.path / ENVIRONMENT, json.dumps(facts, indent=1).encode())
@@ -117,5 +122,10 @@ def backend_of(row: Mapping[str, Any]) -> Backend:
 
 
 def settings_of(cell: Cell) -> dict[str, Any]:
-    """Everything that determines the result of a cell."""
-    return {"backend": cell.backend, "nodes": cell.nodes, "settings": cell.settings.model_dump(mode="json")}
+    """Everything that determines the result of a cell. Of the user's files the content counts, not the path."""
+    settings = cell.settings.model_dump(mode="json")
+    for section, name in sources.names_of(cell.settings).items():
+        settings[section]["name"] = name.rpartition("/")[2]
+    row = {"backend": cell.backend, "nodes": cell.nodes, "settings": settings}
+    digests = sources.digests(cell.settings)
+    return {**row, "sources": digests} if digests else row

@@ -12,6 +12,7 @@ from pfl_node.daemon.preflight import check_names
 from pfl_node.errors import ConfigError, PflError, nearest
 from pfl_node.lab.experiment import Cell, Claim, Experiment, PaperFigure, Scale
 from pfl_node.lab.measures import from_paper
+from pfl_node.lab.sources import NAMES, resolved
 from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, as_list, slug
 from pfl_node.lab.spec_schema import parse as parse
 from pfl_node.settings import Settings
@@ -49,13 +50,14 @@ def read(name: str) -> tuple[str, str]:
 def load(
     name: str, scale: Scale = "quick", *, seeds: int | None = None, overrides: Overrides | None = None
 ) -> Experiment:
+    base = Path(name).parent
     name, text = read(name)
     spec = parse(name, text)
     size, overrides = spec.size(scale), overrides or Overrides()
     numbers = tuple(range(seeds or size.seeds))
     try:
         _check_overrides(spec, overrides)
-        cells = tuple(_cells(spec, scale, numbers, overrides))
+        cells = tuple(_cells(spec, scale, numbers, overrides, base))
     except PflError as error:
         raise ConfigError(f"experiment {name}: {error}") from None
     return Experiment(
@@ -73,6 +75,7 @@ def load(
         claims=tuple(_claims(spec, scale)),
         clusters=dict(enumerate(spec.clusters)),
         text=text,
+        sources=tuple(dict.fromkeys(_named(spec, scale, base))),
     )
 
 
@@ -87,15 +90,25 @@ def _points(spec: Spec, scale: Scale) -> list[SweepPoint]:
     return [point for point in spec.points() if point.only in (None, scale)]
 
 
-def _cells(spec: Spec, scale: Scale, seeds: Sequence[int], overrides: Overrides) -> Iterator[Cell]:
+def _cells(spec: Spec, scale: Scale, seeds: Sequence[int], overrides: Overrides, base: Path) -> Iterator[Cell]:
     for row in _rows(spec, scale):
         for point in _points(spec, scale):
-            flat = {**_merged(spec, scale, row, point), **overrides.settings}
+            flat = _merged(spec, scale, row, point)
+            flat |= {key: resolved(flat[key], base) for key in NAMES if isinstance(flat.get(key), str)}
+            flat |= overrides.settings
             nodes = flat.pop("nodes")
             for seed in seeds:
                 settings = _settings(row.label, {**flat, "seed": seed}, overrides.sets)
                 place = "/".join(filter(None, (slug(row.label), slug(point.label), f"seed-{seed}")))
                 yield Cell(row.label, point.label, seed, nodes, settings, place)
+
+
+def _named(spec: Spec, scale: Scale, base: Path) -> Iterator[tuple[str, str]]:
+    """The policies and tasks: as written, and resolved."""
+    for row in _rows(spec, scale):
+        for point in _points(spec, scale):
+            flat = _merged(spec, scale, row, point)
+            yield from ((flat[key], resolved(flat[key], base)) for key in NAMES if key in flat)
 
 
 def _merged(spec: Spec, scale: Scale, row: SpecRow, point: SweepPoint) -> dict[str, Any]:

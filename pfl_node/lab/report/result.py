@@ -19,7 +19,16 @@ from pfl_node.errors import ConfigError
 from pfl_node.lab import results, spec
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.results import Results
-from pfl_node.lab.results_dir import ENVIRONMENT, MADE_WITH, SETTINGS, SPEC, SUMMARY, ResultsDir, backend_of
+from pfl_node.lab.results_dir import (
+    ENVIRONMENT,
+    MADE_WITH,
+    SETTINGS,
+    SPEC,
+    SUMMARY,
+    ResultsDir,
+    backend_of,
+    settings_of,
+)
 from pfl_node.settings import Settings
 
 Flat = dict[str, Any]  # dotted keys
@@ -55,7 +64,7 @@ class Result:
         common: Flat | None = None
         planned = {cell.folder: cell for cell in _planned(self.folder.path, self.experiment).cells}
         for cell in self.experiment.cells:
-            plan, actual = flat(planned[cell.folder].settings), self.settings(cell)
+            plan, actual = _flat(settings_of(planned[cell.folder])["settings"]), self.settings(cell)
             ours = {key for key in actual if key in plan or key.startswith(("task.", "policy."))}
             own = {key: actual[key] for key in actual if key in ours and plan.get(key) != actual[key]}
             common = own if common is None else {k: v for k, v in common.items() if own.get(k) == v}
