@@ -1,5 +1,6 @@
 """`pfl-node sim` with several policies or seeds: runs them and prints one table."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ def run_comparison(
     """Returns 1 only if no policy ran."""
     from pfl_node.lab import comparison_table
     from pfl_node.lab.policy_comparison import PolicyComparison, enter
+    from pfl_node.lab.report import phrases
 
     _check(settings, names)
     knobs, rounds = settings.policy.options, settings.rounds or 1
@@ -51,6 +53,8 @@ def run_comparison(
         as_json(comparison_table.as_dict(found))
     else:
         show(found)
+    for line in () if faults else phrases.warnings(found.results):
+        print(f"warning: {line}", file=sys.stderr)
     return 0 if found.ran else 1
 
 

@@ -104,6 +104,8 @@ def show(record: "Result", *, json: bool) -> None:
     from pfl_node.lab.report.write import PAGE
 
     found, metrics = record.results, record.experiment.metrics
+    for line in phrases.warnings(found):
+        print(f"warning: {line}", file=sys.stderr)
     if json:
         as_json(result_table.as_dict(found))
         return

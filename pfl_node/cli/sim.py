@@ -1,5 +1,6 @@
 """`pfl-node sim`: many nodes in one process, in virtual time."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,11 +85,19 @@ def sim(
                 update(now.rounds_done, now.rounds_total)
 
         summary = simulate(settings, nodes=nodes, faults=faults, out=out, progress=progress, jobs=jobs)
-    if format == "json":
+    _show(summary, settings.attack.kind, json=format == "json", faulty=bool(faults))
+    return 0
+
+
+def _show(summary: "Summary", attack: Sequence[str], *, json: bool, faulty: bool) -> None:
+    from pfl_node.sim.outcome import refusals
+
+    if json:
         as_json(summary.as_dict())
     else:
-        as_facts(facts(summary, settings.attack.kind))
-    return 0
+        as_facts(facts(summary, attack))
+    if not (faulty or attack) and (text := refusals(summary.refused)):
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def split_sets(sets: list[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:

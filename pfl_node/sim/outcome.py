@@ -16,6 +16,14 @@ from pfl_node.store.atomic import write_atomic
 
 Cluster = int
 Heads = dict[Cluster, dict[int, int]]  # for each cluster, how many of its nodes chose each head
+REASONS = {
+    "flood": "the receiver's inbox was full",
+    "not_ready": "the peer had nothing to serve yet",
+    "stale_round": "the round was over",
+    "future_round": "the round was too far ahead",
+    "outlier": "the guard judged the model an outlier",
+    "quarantined": "the guard had the sender in quarantine",
+}  # of refusals in a run without injected faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +141,13 @@ def distinct(values: Iterable[int]) -> bool:
 
 def clusters_of(nodes: Collection[NodeRecord]) -> list[Cluster]:
     return sorted({n.cluster for n in nodes if n.cluster is not None})
+
+
+def refusals(*counts: Mapping[str, int]) -> str:
+    """How many messages were refused in some runs, and why; empty: none."""
+    total = sum((Counter(one) for one in counts), Counter[str]())
+    why = [f"{n:,} {name}" + (f" ({REASONS[name]})" if name in REASONS else "") for name, n in total.most_common()]
+    return f"{total.total():,} messages were refused without any injected fault: {', '.join(why)}" if why else ""
 
 
 @dataclass(frozen=True, slots=True)

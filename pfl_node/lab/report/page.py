@@ -63,7 +63,7 @@ def _header(record: Result) -> str:
     about = f"<p>{escape(experiment.about)}</p>" if experiment.about else ""
     return (
         f'<header><h1>{escape(experiment.title)}</h1><p class="paper">{escape(experiment.paper)}</p>{about}'
-        f"<dl>{items}</dl>{_missing(record)}</header>"
+        f"<dl>{items}</dl>{_missing(record)}{_warnings(record)}</header>"
     )
 
 
@@ -73,6 +73,10 @@ def _missing(record: Result) -> str:
         return ""
     names = "; ".join(escape(phrases.cell_title(cell)) for cell in absent)
     return f'<p class="missing"><b>{phrases.plural(len(absent), "run")} not finished:</b> {names}.</p>'
+
+
+def _warnings(record: Result) -> str:
+    return "".join(f'<p class="missing">{escape(line)}.</p>' for line in phrases.warnings(record.results))
 
 
 # -- results ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import re
 from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES, to_paper
 from pfl_node.lab.results import ClaimVerdict, Estimate, Results
+from pfl_node.sim.outcome import refusals
 
 MINUS = "\N{MINUS SIGN}"
 NOTHING = "–"
@@ -81,6 +82,20 @@ def legend(found: Results, beside: str = "in brackets") -> str:
     paper = f"; {beside} the paper's figure and our difference from it" if experiment.figures else ""
     real = f"; {backend(found)}" if experiment.backend != "sim" else ""
     return ours + paper + real
+
+
+def warnings(found: Results) -> list[str]:
+    """Of runs in which messages were refused although no fault was injected."""
+    lines = []
+    for run in found.experiment.runs:
+        quiet = [f.summary.get("refused", {}) for c, f in found.found.items() if c.run == run and not _attacked(c)]
+        if said := refusals(*quiet):
+            lines.append(f"{run}: {said}")
+    return lines
+
+
+def _attacked(cell: Cell) -> bool:
+    return bool(cell.settings.attack.kind)
 
 
 def capital(text: str) -> str:

@@ -92,6 +92,8 @@ def markdown(found: Results, facts: Mapping[str, str]) -> str:
     ]
     if absent := missing(found):
         blocks.append("Not finished: " + "; ".join(map(phrases.cell_title, absent)) + ".")
+    if refused := phrases.warnings(found):
+        blocks.append("\n".join(["Refused messages:", "", *(f"- {line}" for line in refused)]))
     if claims := [f"- **{phrases.judgement(v)}**: {phrases.verdict(v)}" for v in found.verdicts()]:
         blocks.append("\n".join(["Claims:", "", *claims]))
     if facts:

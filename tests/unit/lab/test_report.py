@@ -320,3 +320,20 @@ def test_a_result_without_any_finished_run_is_one_clear_line(
     cells = tuple(f"{run}/seed-{seed}" for run in ("local", "el", "facade") for seed in (0, 1))
     assert main(["lab", "report", str(result(tmp_path, leave_out=cells))]) == 1
     assert "no run has finished yet" in capsys.readouterr().err
+
+
+def test_messages_that_were_refused_for_no_fault_are_warned_of(
+    tmp_path: Path, bare: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = result(tmp_path)
+    for path in folder.glob("el/seed-*/summary.json"):
+        summary = json.loads(path.read_text()) | {"refused": {"future_round": 51}}
+        path.write_text(json.dumps(summary))
+    code = main(["lab", "report", str(folder)])
+    err = capsys.readouterr().err
+    why = "102 future_round (the round was too far ahead)"
+    said = f"EL: 102 messages were refused without any injected fault: {why}"
+    assert code == 0
+    assert f"warning: {said}\n" in err
+    assert said in (folder / "table.md").read_text()
+    assert said in (folder / "report.html").read_text()

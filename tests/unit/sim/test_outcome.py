@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.sim.outcome import NodeRecord, Outcome
+from pfl_node.sim.outcome import NodeRecord, Outcome, refusals
 from pfl_node.sim.summary import Summary
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
@@ -62,3 +62,12 @@ def test_simulated_and_real_nodes_have_the_same_summary_and_each_its_own_extras(
     shared = set(simulated.as_dict()) & set(real.as_dict())
     assert {k: simulated.as_dict()[k] for k in shared} == {k: real.as_dict()[k] for k in shared}
     assert simulated.as_dict()["per_node"][0]["neighbours"] == list(asdict(NODES[0])["neighbours"])
+
+
+def test_refusals_are_counted_over_the_runs_and_say_why() -> None:
+    said = refusals({"flood": 2, "garbage": 1}, {"flood": 1000})
+    assert said == (
+        "1,003 messages were refused without any injected fault: "
+        "1,002 flood (the receiver's inbox was full), 1 garbage"
+    )
+    assert refusals({}, {}) == ""
