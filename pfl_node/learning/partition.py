@@ -11,8 +11,11 @@ import numpy.typing as npt
 from pfl_node.errors import ConfigError
 
 EVEN = 1e9  # practically equal shares; far above, the sampling fails numerically
+BATCHES, BATCH = 41, 1000  # batches of draws (the first has one draw) until no node is empty, and their size
+LEAST = 0.01  # of a mean share: what every node has
 
 Indices = npt.NDArray[np.intp]
+Parts = npt.NDArray[np.float64]
 Seed = int | tuple[int, ...]
 
 
@@ -59,38 +62,52 @@ def shards(labels: npt.NDArray[Any], nodes: int, seed: Seed, each: int = 2) -> l
 
 
 def quantity(labels: npt.NDArray[Any], nodes: int, alpha: float, seed: Seed) -> list[Indices]:
-    """Random shares whose sizes follow Dirichlet(alpha): the smaller alpha, the more unequal (Li et al. 2022). No
-    share is empty."""
+    """Random shares whose sizes follow Dirichlet(alpha): the smaller alpha, the more unequal (Li et al. 2022).
+    Drawn again until no share is empty, as in the code of that paper."""
     _check(len(labels), nodes)
     _check_alpha(alpha)
     chance = np.random.default_rng(seed)
-    ends = np.rint(np.cumsum(chance.dirichlet(np.full(nodes, alpha)))[:-1] * len(labels)).astype(np.intp)
-    return _fill_up(np.split(chance.permutation(len(labels)), ends))
+    parts = _nobody_empty(chance, chance.dirichlet(np.full(nodes, alpha))[None], [len(labels)], alpha, least=0)
+    return np.split(chance.permutation(len(labels)), _ends(parts[0], len(labels)))
 
 
 def dirichlet(labels: npt.NDArray[Any], nodes: int, alpha: float, seed: Seed) -> list[Indices]:
     """Divide each class by Dirichlet(alpha): the smaller alpha, the fewer classes dominate a node (Hsu et al.
-    2019). Every sample is at exactly one node, in random order. A node without samples gets one from the node with
-    the most."""
+    2019). Every sample is at exactly one node, in random order. Drawn again until every node has a hundredth of a
+    mean share, as in the code of Eriksson 2022."""
     _check(len(labels), nodes)
     _check_alpha(alpha)
     chance = np.random.default_rng(seed)
-    pieces: list[list[Indices]] = [[] for _ in range(nodes)]
+    members, drawn = [], []
     for label in np.unique(labels):
-        members = chance.permutation(np.flatnonzero(labels == label))
-        ends = np.cumsum(chance.dirichlet(np.full(nodes, alpha)))[:-1] * len(members)
-        for piece, mine in zip(pieces, np.split(members, np.rint(ends).astype(np.intp)), strict=True):
-            piece.append(mine)
-    shares = [chance.permutation(np.concatenate(piece)) for piece in pieces]
-    return _fill_up(shares)
+        members.append(chance.permutation(np.flatnonzero(labels == label)))
+        drawn.append(chance.dirichlet(np.full(nodes, alpha)))
+    parts = _nobody_empty(chance, np.array(drawn), [len(some) for some in members], alpha)
+    pieces = [np.split(some, _ends(part, len(some))) for some, part in zip(members, parts, strict=True)]
+    return [chance.permutation(np.concatenate(mine)) for mine in zip(*pieces, strict=True)]
 
 
-def _fill_up(shares: list[Indices]) -> list[Indices]:
-    for node, share in enumerate(shares):
-        if not len(share):
-            richest = max(range(len(shares)), key=lambda n: len(shares[n]))
-            shares[node], shares[richest] = shares[richest][-1:], shares[richest][:-1]
-    return shares
+def _nobody_empty(
+    chance: np.random.Generator, first: Parts, sizes: Sequence[int], alpha: float, least: float = LEAST
+) -> Parts:
+    """The first draw in which no node has too few samples, starting with `first`. A row is a class."""
+    classes, nodes = first.shape
+    for batch in range(BATCHES):
+        draws = chance.dirichlet(np.full(nodes, alpha), (BATCH, classes)) if batch else first[None]
+        enough = draws.sum(1).min(1) > least * classes / nodes
+        for parts in draws[enough]:
+            counts = [np.diff(_ends(part, n), prepend=0, append=n) for part, n in zip(parts, sizes, strict=True)]
+            if np.sum(counts, axis=0).min() > 0:
+                return np.asarray(parts)
+    raise ConfigError(
+        f"alpha = {alpha} leaves some of {nodes} nodes without samples, in {BATCH * (BATCHES - 1):,} draws: "
+        "use a larger alpha or fewer nodes"
+    )
+
+
+def _ends(part: Parts, samples: int) -> Indices:
+    """The ends of the shares of a class, without the last."""
+    return np.rint(np.cumsum(part)[:-1] * samples).astype(np.intp)
 
 
 def _check(samples: int, nodes: int, what: str | None = None) -> None:

@@ -18,8 +18,8 @@ Split = Callable[[Any, int, int], list[Indices]]
 SPLITS: dict[str, Split] = {
     "iid": iid,
     "shards": shards,
-    "dirichlet": lambda y, nodes, seed: dirichlet(y, nodes, 0.1, seed),
-    "quantity 0.05": lambda y, nodes, seed: quantity(y, nodes, 0.05, seed),
+    "dirichlet": lambda y, nodes, seed: dirichlet(y, nodes, 0.5, seed),
+    "quantity 1": lambda y, nodes, seed: quantity(y, nodes, 1, seed),
     "quantity 10": lambda y, nodes, seed: quantity(y, nodes, 10, seed),
 }
 every = pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
