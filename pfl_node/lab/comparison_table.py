@@ -12,6 +12,7 @@ from pfl_node.jsonable import plain
 from pfl_node.lab.policy_comparison import Entrant, PolicyComparison
 from pfl_node.lab.report.result_table import markdown_table
 from pfl_node.lab.results import Estimate
+from pfl_node.learning.tasks import TESTED, mix_of
 from pfl_node.sim.attacks.colluders import bad_places
 from pfl_node.store.atomic import write_atomic
 
@@ -42,7 +43,9 @@ def _bad(found: PolicyComparison) -> str:
 def legend(found: PolicyComparison) -> str:
     spread = "mean (lowest-highest) over the seeds; " if len(found.seeds) > 1 else ""
     whose = " of the honest nodes" if found.settings.attack.kind else ""
-    return f"{spread}shares in %, accuracy{whose} on test data; models and MB sent by all nodes together"
+    mix = mix_of(found.settings.task)
+    data = f"test data with {TESTED[mix]}" if mix else "test data"
+    return f"{spread}shares in %, accuracy{whose} on {data}; models and MB sent by all nodes together"
 
 
 def columns(found: PolicyComparison) -> list[str]:

@@ -15,7 +15,7 @@ from pfl_node.errors import ConfigError, TaskError
 from pfl_node.learning import option_types
 from pfl_node.learning.allocation import AllocationPlan, Allocator, Share, number, places, seat
 from pfl_node.learning.models.digits_nets import MODELS
-from pfl_node.learning.partition import Indices
+from pfl_node.learning.partition import MIXES, Indices, same_mix
 from pfl_node.learning.task import Data, Place, Task
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def digits(
     model: str | Sequence[str] = "mlp",
     auxiliary: float = 0,
     alpha: float | None = None,
+    test_mix: str = "uniform",
 ) -> Task:
     """One cluster for each of `angles`; `sizes` are their numbers of nodes (None: as equal as possible), and the
     first nodes are the first cluster. `samples` are for training; a quarter as many more are for validation.
@@ -47,7 +48,7 @@ def digits(
     While there are enough images, no two nodes have the same one; otherwise their shares overlap. Without an
     index, the node's id decides its cluster and samples (which may overlap); with an index but without `nodes`,
     the id decides the samples, and the places take the clusters in turn. Nodes are tested on all test images of
-    their cluster.
+    their cluster, or with `test_mix` = own on as many as have the class proportions of their training images.
 
     `auxiliary` is the share of the training images that is set aside: the same unlabelled samples at all nodes,
     rotated by each angle in turn. With `alpha`, all images of a cluster are allocated, each class by
@@ -56,14 +57,13 @@ def digits(
     """
     turns, makers = _turns(angles), _models(model)
     counts = option_types.counts(len(turns), sizes, places(index, nodes))
-    aside = _aside(auxiliary, counts)
-    mine = share_of(Place(index, nodes, seed, node_id), counts, samples, alpha, aside)
+    mine = share_of(Place(index, nodes, seed, node_id), counts, samples, alpha, aside := _aside(auxiliary, counts))
     return Task(
         name="digits",
         model=makers[(number(node_id, 1) if index is None else index) % len(makers)],
         train=_data(mine.train, turns[mine.cluster]),
         val=_data(mine.train if mine.val is None else mine.val, turns[mine.cluster]),
-        test=_test(turns[mine.cluster], seed, counts, mine.cluster),
+        test=_tests(turns[mine.cluster], seed, counts, mine, test_mix),
         train_defaults=TRAIN,
         cluster=mine.cluster,
         networks=MODELS,
@@ -174,6 +174,13 @@ def rotated(turn: int) -> npt.NDArray[np.float32]:
 def _test(turn: int, seed: int, counts: tuple[int, ...], cluster: int) -> Data:
     """Cached, so that all nodes of the cluster share one copy."""
     return _data(pools(seed, counts)[cluster][1], turn)
+
+
+def _tests(turn: int, seed: int, counts: tuple[int, ...], mine: Share, mix: Any) -> Data:
+    if option_types.word("test_mix", mix, MIXES) == "uniform":
+        return _test(turn, seed, counts, mine.cluster)
+    test, labels = pools(seed, counts)[mine.cluster][1], images()[1]
+    return _data(test[same_mix(labels[test], labels[mine.train])], turn)
 
 
 @lru_cache(maxsize=4)

@@ -9,7 +9,8 @@ the clusters in turn.
 
 `samples` are for training and `val` more for validation; None: all, and a tenth of them (val = 0: validate on 200
 of the training images). `tests` are the cluster's part of the test images, a number of them, or all, rotated like
-the cluster. `auxiliary` is the share or number of training images that is set aside: the same at all nodes,
+the cluster; of these all (`test_mix` = uniform), or as many as have the class proportions of the node's training
+images (own). `auxiliary` is the share or number of training images that is set aside: the same at all nodes,
 unlabelled, rotated by each angle in turn; `auxiliary_samples` are used (None: all). Of several models, place i
 uses number i modulo their count; without an index the node's id decides.
 
@@ -33,7 +34,7 @@ from pfl_node.errors import ConfigError
 from pfl_node.learning import allocation, models, option_types
 from pfl_node.learning.allocation import AllocationPlan, Share, Tests
 from pfl_node.learning.datasets import Dataset, Images, load
-from pfl_node.learning.partition import Indices
+from pfl_node.learning.partition import MIXES, Indices, same_mix
 from pfl_node.learning.rotation import turned
 from pfl_node.learning.task import Data, Task
 
@@ -59,13 +60,13 @@ def images(
     samples: int | None = None,
     val: int | None = None,
     tests: int | str = "part",
+    test_mix: str = "uniform",
     auxiliary: float = 0,
     auxiliary_samples: int | None = None,
     pooled: int = 1,
 ) -> Task:
     """Image classification; the module's docstring explains the options."""
-    data = load(dataset, root, size=size, download=download)
-    turns = option_types.angles(angles)
+    data, turns = load(dataset, root, size=size, download=download), option_types.angles(angles)
     counts = option_types.counts(len(turns), sizes, allocation.places(index, nodes, pooled))
     plan = allocation.planned(
         data, counts, seed, partition=partition, alpha=alpha, samples=samples, val=val, auxiliary=auxiliary
@@ -75,7 +76,7 @@ def images(
     return Task(
         name=dataset,
         model=lambda: network.build(data.classes, data.channels, data.size),
-        **_own(data, turns, mine, _tests(tests)),
+        **_own(data, turns, mine, _tests(tests), option_types.word("test_mix", test_mix, MIXES)),
         head=network.head,
         train_defaults={**network.train, **tuned},
         **_auxiliary(data, plan, turns, _used(plan, auxiliary_samples)),
@@ -121,18 +122,28 @@ def _used(plan: AllocationPlan, wanted: Any) -> int:
     return int(wanted)
 
 
-def _own(data: Dataset, turns: tuple[float, ...], mine: Sequence[Share], tests: Tests) -> dict[str, Any]:
+def _own(data: Dataset, turns: tuple[float, ...], mine: Sequence[Share], tests: Tests, mix: str) -> dict[str, Any]:
     """The node-specific parts of a task, from the share of one or several places."""
     train = [_data(data.train, share.train, turns[share.cluster]) for share in mine]
     val = [_data(data.train, share.val, turns[share.cluster]) for share in mine if share.val is not None]
     peek = -(-PEEK // len(mine))
     clusters = sorted({share.cluster for share in mine})
+    test = [_test(data, len(turns), cluster, turns[cluster], tests) for cluster in clusters]
+    if mix == "own":
+        test = [_mixed(part, data, mine, cluster) for part, cluster in zip(test, clusters, strict=True)]
     return {
         "train": _joined(train),
         "val": _joined(val or [Data(part.x[:peek], part.y[:peek]) for part in train]),
-        "test": _joined([_test(data, len(turns), cluster, turns[cluster], tests) for cluster in clusters]),
+        "test": _joined(test),
         "cluster": clusters[0] if len(clusters) == 1 else None,
     }
+
+
+def _mixed(test: Data, data: Dataset, mine: Sequence[Share], cluster: int) -> Data:
+    """Those of the test images that have the class proportions of the node's training images."""
+    like = np.concatenate([data.train.y[share.train] for share in mine if share.cluster == cluster])
+    which = same_mix(test.y.numpy(), like)
+    return Data(test.x[which], test.y[which])
 
 
 def _joined(parts: Sequence[Data]) -> Data:

@@ -13,6 +13,7 @@ from pfl_node.errors import ConfigError
 EVEN = 1e9  # practically equal shares; far above, the sampling fails numerically
 BATCHES, BATCH = 41, 1000  # batches of draws (the first has one draw) until no node is empty, and their size
 LEAST = 0.01  # of a mean share: what every node has
+MIXES = ("uniform", "own")  # class proportions of a node's test data
 
 Indices = npt.NDArray[np.intp]
 Parts = npt.NDArray[np.float64]
@@ -85,6 +86,17 @@ def dirichlet(labels: npt.NDArray[Any], nodes: int, alpha: float, seed: Seed) ->
     parts = _nobody_empty(chance, np.array(drawn), [len(some) for some in members], alpha)
     pieces = [np.split(some, _ends(part, len(some))) for some, part in zip(members, parts, strict=True)]
     return [chance.permutation(np.concatenate(mine)) for mine in zip(*pieces, strict=True)]
+
+
+def same_mix(labels: npt.NDArray[Any], like: npt.NDArray[Any]) -> Indices:
+    """As many samples as possible with the class proportions of `like`; the first ones of each class."""
+    classes, counts = np.unique(like, return_counts=True)
+    there = [np.flatnonzero(labels == label) for label in classes]
+    total = min(len(some) * len(like) / n for some, n in zip(there, counts, strict=True))
+    picked = [some[: round(total * n / len(like))] for some, n in zip(there, counts, strict=True)]
+    if not (found := np.sort(np.concatenate(picked))).size:
+        raise ConfigError("task.test_mix = 'own': there are too few test samples of a class that a node trains on")
+    return found
 
 
 def _nobody_empty(

@@ -46,6 +46,7 @@ TASKS: dict[str, BuiltIn] = {
     ),
 }
 
+TESTED = {"uniform": "the same mix of classes for all nodes", "own": "each node's own mix of classes"}
 MAKERS = ("model", "autoencoder")  # fields of a Task: functions that build a module, or a module to copy
 
 
@@ -105,6 +106,16 @@ def arguments(function: Callable[..., Any], settings: TaskSettings, place: Place
         if name not in settings.options and declared[name].default is inspect.Parameter.empty:
             raise ConfigError(f"task {settings.name} needs its option {name!r}: --set task.{name}=…")
     return {n: v for n, v in about.items() if n in declared} | settings.options
+
+
+def mix_of(settings: TaskSettings) -> str | None:
+    """The `test_mix` of a task whose nodes have different class proportions; None: equal or unknown."""
+    if settings.name not in TASKS:
+        return None
+    declared = inspect.signature(find(settings.name)).parameters
+    told = {name: settings.options.get(name, p.default) for name, p in declared.items()}
+    skewed = told.get("partition") in ("shards", "dirichlet") or (settings.name == "digits" and told["alpha"])
+    return str(told["test_mix"]) if skewed else None
 
 
 def as_task(made: Any, name: str) -> Task:

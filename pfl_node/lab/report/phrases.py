@@ -7,6 +7,7 @@ import re
 from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES, to_paper
 from pfl_node.lab.results import ClaimVerdict, Estimate, Results
+from pfl_node.learning.tasks import TESTED, mix_of
 from pfl_node.sim.outcome import refusals
 
 MINUS = "\N{MINUS SIGN}"
@@ -81,7 +82,9 @@ def legend(found: Results, beside: str = "in brackets") -> str:
     ours += ", which is wide for two seeds" if n == 2 else ""
     paper = f"; {beside} the paper's figure and our difference from it" if experiment.figures else ""
     real = f"; {backend(found)}" if experiment.backend != "sim" else ""
-    return ours + paper + real
+    mixes = dict.fromkeys(filter(None, (mix_of(cell.settings.task) for cell in experiment.cells)))
+    tested = "; tested on " + ", or ".join(TESTED[mix] for mix in mixes) if mixes else ""
+    return ours + paper + tested + real
 
 
 def warnings(found: Results) -> list[str]:

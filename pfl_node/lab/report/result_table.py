@@ -10,6 +10,7 @@ from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.measures import MEASURES
 from pfl_node.lab.report import phrases
 from pfl_node.lab.results import Estimate, Results
+from pfl_node.learning.tasks import mix_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ def as_dict(found: Results) -> dict[str, Any]:
         "scale": experiment.scale,
         "backend": experiment.backend,
         "seeds": list(experiment.seeds),
+        "test_mix": sorted({mix for cell in experiment.cells if (mix := mix_of(cell.settings.task))}),
         "metrics": list(requested),
         "rows": [_row(line, requested) for line in lines(found, [*requested, *others])],
         "claims": [
