@@ -24,8 +24,12 @@ def equalized_odds(groups: Sequence[Confusion]) -> float:
 
 
 def equalized_odds_sum(groups: Sequence[Confusion]) -> float:
-    """The sum of the differences of true and false positive rates, which the tables of the thesis print."""
-    return _gap(groups, _true_positives) + _gap(groups, _false_positives)
+    """The sum of the differences of true and false positive rates, which the tables of the thesis print; with more
+    than two groups, of the pair with the largest sum."""
+    return max(
+        (_gap(pair, _true_positives) + _gap(pair, _false_positives) for pair in combinations(groups, 2)),
+        default=0.0,
+    )
 
 
 def _gap(groups: Sequence[Confusion], rates: Callable[[Matrix], Matrix]) -> float:

@@ -47,7 +47,7 @@ class Dpsgd(Lockstep):
         self.graph: Graph = {}
 
     async def near(self, t: int) -> Near:
-        # paper: static membership; here: generated graphs close around a missing node, a graph file does not
+        # paper: static membership; here: generated graphs close around a missing node, because nodes fail
         alive = {self.me, *await Peers()}
         self.met |= alive
         self.graph = self.cfg.graph_of(alive, self.met, self.seed)
@@ -58,7 +58,7 @@ class Dpsgd(Lockstep):
 
     async def mix(self, t: int, near: Near) -> None:
         # paper: average (4), then a gradient step (5); here: training, then the average, as in Trinca 2024, 2.2,
-        # so that one exchange serves any number of steps
+        # because one exchange then serves any number of steps
         offers = await self.exchange(t, near, self.model)
         mine = max(len(self.graph.get(self.me, ())), len(near.of), len(offers))  # some are late, of old neighbours
         w = [metropolis_hastings(mine, len(self.graph.get(o.sender, ()))) for o in offers]

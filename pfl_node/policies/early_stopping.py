@@ -32,6 +32,7 @@ class Patient(Policy):
 
     async def judge(self) -> None:
         """After a round's training, before its Report: decide whether to stop; if so, restore the best model."""
+        # paper: its code always tests the best model; here: only if a node stops, because the text says so
         if self.cfg.patience is None or not self.judging:
             return
         (score,) = await Score([self.model], split="val")

@@ -62,19 +62,19 @@ class Facade(El):
             self.heads.append(await Average(start, theirs, own=0.0) if theirs else start)
 
     async def choose(self, samples: int | None, each: bool) -> int:
-        order = self.rng.sample(range(self.cfg.k), self.cfg.k)  # random order, so that equal heads diverge
+        # paper: its code has a sample per head, and tests the head with the lowest test loss; here: one sample
+        # of my training data for all, because noise splits clusters; in random order, so that equal heads diverge
+        order = self.rng.sample(range(self.cfg.k), self.cfg.k)
         scores = await Score([self.whole(j) for j in order], samples=samples, own_sample_each=each)
         return order[by_loss(scores)[0]]
 
     async def merge(self, offers: Sequence[Offer]) -> None:
-        await self.merge_core(offers)  # 8
+        if self.part == "head":  # 8: the core that all heads share
+            self.model = await Average(self.model.core, [o.model.core for o in offers]) + self.model.head
         for i in range(self.cfg.k):  # 9
             if same := [o.model.of(self.part) for o in offers if o.tag == i]:  # 10
                 self.heads[i] = await Average(self.heads[i], same)  # 11
         self.model = self.whole(self.j)
-
-    async def merge_core(self, offers: Sequence[Offer]) -> None:
-        self.model = await Average(self.model.core, [o.model.core for o in offers]) + self.model.head
 
     def whole(self, i: int) -> Model:
         return self.model.core + self.heads[i]

@@ -15,5 +15,6 @@ class FedProx(FedAvg):
     class Config(FedAvg.Config):
         mu: float = Field(0.1, ge=0, description="how strongly a client is held; 0: fedavg")
 
+    # paper: its code takes the anchor once, at the start, which makes it fedavg; here: w_t, because 2.7 says so
     async def client_update(self, w: Model) -> Model:
         return await Train(w, prox=self.cfg.mu)  # min L_k(w) + mu / 2 ||w - w_t||^2

@@ -3,20 +3,15 @@ core."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pfl_node.model import Model
 from pfl_node.policies.facade import Facade
-from pfl_node.types import Offer
 
 
 class Idca(Facade):
     """IDCA, iterative clustering without a server (Trinca 2024, section 5.1, after IFCA of Ghosh et al. 2020)."""
 
+    # paper: a server has the k models (IFCA); here: everybody has all of them, because there is no server
     part = "model"
 
     def whole(self, i: int) -> Model:
         return self.heads[i]
-
-    async def merge_core(self, offers: Sequence[Offer]) -> None:
-        """There is no core."""

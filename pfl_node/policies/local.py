@@ -11,6 +11,7 @@ class Local(Patient):
 
     solitary = True
 
+    # paper: the thesis' code does one epoch a round here; here: as many as others, because the text has E for all
     async def main(self) -> None:
         for t in self.remaining():
             self.model = await Train(self.model)

@@ -21,6 +21,7 @@ class Oracle(RandomPull):
         self.tag = self.truth or 0  # a task without clusters has a single one
         self.clusters: dict[PeerId, int] = {}  # as reported by the peers
 
+    # paper: all clusters are known; here: each node knows its own and asks the others, because no node knows all
     async def population(self) -> Sequence[PeerId]:
         peers = await Peers()
         before = self.alike()

@@ -37,9 +37,11 @@ class Pens(FindsNeighbours, Gossip):
         self.alone = False  # all my neighbours are gone, but other peers are present
 
     async def select(self, saved: Sequence[Offer]) -> Sequence[Offer]:
+        # paper: in step 2 n_peers models of neighbours; here: a stranger's counts, too, and is dropped (so fewer
+        # are merged), because a node that only strangers send to would wait for ever
         if self.neighbours is not None and not self.alone:  # step 2: Algorithm 1 among the neighbours
             return [o for o in saved if o.sender in self.neighbours]
-        # paper: each on arrival; here: all when n_sampled have arrived, so that one sample serves for all
+        # paper: each on arrival; here: all when n_sampled have arrived, because one sample then serves for all
         rated = await rate(self.cfg, self.model, saved)  # 10
         best = best_first(rated, self.cfg.metric)[: self.cfg.m]  # 13
         if self.neighbours is None:
@@ -54,5 +56,5 @@ class Pens(FindsNeighbours, Gossip):
         return [p for p in peers if self.alone or p not in self.strangers]  # and new nodes, to be found
 
     @property
-    def wanted(self) -> int:  # 12; in step 2 models of strangers count, or an unchosen node would wait forever
+    def wanted(self) -> int:  # 12
         return int(self.cfg.n_sampled if self.neighbours is None or self.alone else self.cfg.n_peers)

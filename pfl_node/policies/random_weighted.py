@@ -15,7 +15,7 @@ class RandomWeighted(RandomPull):
 
     async def average(self, selected: Sequence[PeerId]) -> Sequence[Offer]:  # 7
         told = await Ask(selected, self.model)  # 9-12
-        # models without a weight are not fetched: the peer did not answer, or answered 0 or NaN
+        # paper: all selected are fetched; here: not those with answer 0 or none, because they have no weight
         a = {p: told[p].accuracy for p in selected if p in told and told[p].accuracy > 0}
         offers = await self.fetch(list(a))  # 13
         (score,) = await Score([self.model], split="val")  # 14

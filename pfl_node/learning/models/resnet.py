@@ -7,6 +7,7 @@ from torch import nn
 
 def resnet18(classes: int, channels: int, _: int) -> nn.Module:
     """11,181,642 parameters for 10 classes, for any image size."""
+    # paper: its code has dropout before the last layer; here: none, because the text has none
     from torchvision.models import resnet18 as theirs
 
     module: nn.Module = theirs(num_classes=classes)

@@ -105,3 +105,13 @@ def test_a_class_that_a_group_does_not_have_says_nothing() -> None:
 
 def test_one_group_alone_has_no_gap() -> None:
     assert fairness.equalized_odds([balanced(0.5)]) == 0
+
+
+def test_with_three_groups_both_differences_are_of_one_pair() -> None:
+    groups = random_groups(5, groups=3)
+    pairs = [[groups[i], groups[j]] for i, j in ((0, 1), (0, 2), (1, 2))]
+    assert fairness.equalized_odds_sum(groups) == max(map(fairness.equalized_odds_sum, pairs))
+    apart = fairness.equalized_odds(groups) + max(
+        fairness.equalized_odds_sum(pair) - fairness.equalized_odds(pair) for pair in pairs
+    )
+    assert fairness.equalized_odds_sum(groups) < apart  # the two largest are of different pairs here
