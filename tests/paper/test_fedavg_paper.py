@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from pfl_node.aggregate import combine
 from pfl_node.policies.fedavg import FedAvg
 from pfl_node.policies.fedprox import FedProx
 from pfl_node.policies.topology import sample
+from pfl_node.settings import AggregateSettings
 from pfl_node.steps import Average, Fresh, Gather, Report, Send, Train
 from pfl_node.types import Offer, PeerId
 from tests.drive_policy import ME, A, B, C, Hand, core_of, make, model
@@ -98,6 +100,18 @@ def test_all_nodes_add_up_in_the_same_order() -> None:
         hand.run(make(FedAvg, rounds=1, me=me, samples=1, C=1).main())
         assert hand.all(Average) == [Average(model(100), [model(ord(p)) for p in "abc"], [1.0] * 3, own=0)]
         assert hand.all(Report)[0].data == {"from": [A, B, C]}
+
+
+@pytest.mark.parametrize(("claim", "share"), [(None, 1000 / 1003), (10.0, 10 / 13)])
+def test_a_client_counts_by_its_samples_however_many_it_has(claim: float | None, share: float) -> None:
+    """ "sum n_k / n w_k": by default without a bound. An operator who sets `aggregate.claim` gives that up."""
+    policy, hand = make(FedAvg, rounds=1, C=1, samples=1), Hand([A, B, C])
+    policy.claim, rule = claim, AggregateSettings.model_validate({"claim": claim or "auto"})
+    hand.answers[Train] = lambda _: model(0)
+    hand.answers[Gather] = lambda _: (update(A, 1, 1000), update(B, 0, 1), update(C, 0, 1))
+    hand.answers[Average] = lambda s: combine(rule, s.mine, s.others, s.weights, s.own, claimed=s.claimed)
+    hand.run(policy.main())
+    assert core_of(policy.model) == pytest.approx(share)
 
 
 def test_each_round_begins_with_the_model_of_the_last() -> None:
