@@ -1,4 +1,4 @@
-"""What a node's driver works with: the parts of a node as it sees them."""
+"""The parts of a node that its driver uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Hold = Callable[[Report | None], Awaitable[None]]
 
 
 class RecorderPort(Protocol):
-    """Who listens to what the policy tells (`node/recorder.py`)."""
+    """Implemented by `node/recorder.py`."""
 
     def record(self, step: Record) -> None: ...
     def published(self, step: Publish) -> None: ...
@@ -32,7 +32,7 @@ class RecorderPort(Protocol):
 
 
 class PeersPort(Protocol):
-    """The other nodes of the run (`node/peers.py`)."""
+    """Implemented by `node/peers.py`."""
 
     def __call__(self) -> Mapping[PeerId, str]: ...
     def rounds(self) -> Mapping[PeerId, int]: ...
@@ -44,17 +44,15 @@ class PeersPort(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What a driver works with."""
-
     settings: Settings
     learner: LearnerFacts
     trainer: Trainer
     network: Network
     mailbox: Mailbox
-    patience: Deadlines  # it hears of every model that comes for a round
-    notifier: Notifier  # of models that come, and of members that come and go
+    patience: Deadlines  # learns when models of a round arrive
+    notifier: Notifier  # of models and of changes in membership
     peers: PeersPort
     diary: RecorderPort
     work: WorkCount
-    hold: Hold | None = None  # awaited before every step and after every Report, where the policy can be stopped
+    hold: Hold | None = None  # awaited before every step and after every Report: the policy can pause there
     guard: Guard = field(default_factory=lambda: Guard(GuardSettings(), certain=False))

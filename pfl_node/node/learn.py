@@ -1,4 +1,4 @@
-"""Answers the steps of a policy that learn, with the node's trainer. Knows no network and no other node."""
+"""Answers Fresh, Train, Distill, Predict, Score and Average with the node's trainer."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 
 
 class LearningSteps:
-    """The learning half of a driver."""
-
     def __init__(self, policy: Policy, context: NodeContext) -> None:
         self.policy = policy
         self.context = context
-        self.jobs = 0  # that had a seed of their own
+        self.jobs = 0  # with a seed of their own
 
     def _seed(self, kind: str) -> int:
-        """A new one for every job, also after a restart, when jobs are counted anew: the round is part of it."""
+        """Unique for every job. A restart resets `jobs`, so the seed includes the round."""
         self.jobs += 1
         return seed_from(self.policy.seed, self.policy.me, self.policy.round, kind, self.jobs)
 
@@ -36,16 +34,16 @@ class LearningSteps:
             case Fresh():
                 return await self._fresh(step)
             case Train():
-                return await self._long(step, "train", "trained")
+                return await self._train(step, "train", "trained")
             case Distill():
-                return await self._long(step, "distill", "distilled")
+                return await self._train(step, "distill", "distilled")
             case Predict():
                 return await self._predict(step)
             case Score():
                 return await self._score(step)
             case Average():
                 return await self._average(step)
-        raise TypeError(f"a policy asked for {step!r}, which the driver does not know")
+        raise TypeError(f"the policy awaited {step!r}, which is not a known step")
 
     async def _fresh(self, step: Fresh) -> Model:
         seed = fresh_seed(self.context.settings, self.policy.me, step.seed, common=step.common)
@@ -53,8 +51,8 @@ class LearningSteps:
         model: Model = await self.context.trainer.soon(Job("fresh", options=options))
         return model
 
-    async def _long(self, step: Train | Distill, kind: Kind, what: str) -> Model:
-        """A training; one that diverged is thrown away."""
+    async def _train(self, step: Train | Distill, kind: Kind, what: str) -> Model:
+        """If training diverges, return the model from before it."""
         job = Job(kind, step.model, {"seed": self._seed("train"), **step.options})
         if await afailpoint("train"):
             return step.model
@@ -68,8 +66,8 @@ class LearningSteps:
     async def _predict(self, step: Predict) -> Model:
         job = Job("predict", step.model, {"seed": self._seed("predict"), **step.options})
         with self.context.work.of("predicted"):
-            said: Model = await self.context.trainer.do(job)
-        return said
+            predictions: Model = await self.context.trainer.do(job)
+        return predictions
 
     async def _score(self, step: Score) -> tuple[Eval, ...]:
         job = Job("score", tuple(step.models), {"seed": self._seed("score"), **step.options})
@@ -80,11 +78,11 @@ class LearningSteps:
     async def _average(self, step: Average) -> Model:
         if await afailpoint("merge"):
             return step.mine
-        return await self.context.trainer.combine(self.context.settings.aggregate, await self._sifted(step))
+        return await self.context.trainer.combine(self.context.settings.aggregate, await self._filtered(step))
 
-    async def _sifted(self, step: Average) -> Average:
-        """Without the models that the guard's gate refuses; mine and theirs are scored for that on my validation
-        data, and once an untrained one."""
+    async def _filtered(self, step: Average) -> Average:
+        """Remove the models that the guard's gate rejects. The gate needs the scores of our model and of theirs on
+        our validation data and, once, of an untrained model."""
         guard = self.context.guard
         models = guard.to_score(step, self.policy.model)
         if not models:

@@ -1,4 +1,4 @@
-"""Wakes those who wait for a change, by topic: a model in the inbox wakes nobody who waits for a round."""
+"""Condition variables by topic: a model in the inbox does not wake a task that waits for a round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Topic = Literal["inbox", "rounds", "members"]
 
 
 class Notifier:
-    """`notify` wakes all that wait for the topic now; those who come later wait for the next time."""
+    """`notify` wakes the tasks that already wait for the topic; later ones wait for the next `notify`."""
 
     def __init__(self) -> None:
         self._waiting: dict[Topic, dict[asyncio.Future[bool], None]] = {"inbox": {}, "rounds": {}, "members": {}}
@@ -24,10 +24,10 @@ class Notifier:
                     future.set_result(True)
 
     async def wait(self, seconds: float | None, *topics: Topic) -> bool:
-        """True: one of the topics changed; False: the time was over first."""
+        """True: one of the topics was notified; False: timeout."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
-        timer = None if seconds is None or seconds == inf else loop.call_later(max(0.0, seconds), _over, future)
+        timer = None if seconds is None or seconds == inf else loop.call_later(max(0.0, seconds), _expire, future)
         for topic in topics:
             self._waiting[topic][future] = None
         try:
@@ -39,6 +39,6 @@ class Notifier:
                 self._waiting[topic].pop(future, None)
 
 
-def _over(future: asyncio.Future[bool]) -> None:
+def _expire(future: asyncio.Future[bool]) -> None:
     if not future.done():
         future.set_result(False)

@@ -1,4 +1,4 @@
-"""The other nodes of a run, and what their rounds mean for this one. Knows no policy and no model."""
+"""The other nodes of the run and their rounds, from the membership."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ if TYPE_CHECKING:
 
 
 class RunPeers:
-    """Who is there, who was, and who still has rounds to do."""
-
     def __init__(self, members: Members, rounds: int | None) -> None:
         self._members = members
-        self._rounds = rounds  # None: without an end
+        self._rounds = rounds  # None: unlimited
 
     def __call__(self) -> Mapping[PeerId, str]:
-        """Those that are believed alive, and where they are."""
+        """The addresses of the live peers."""
         return self._members.alive()
 
     def rounds(self) -> Mapping[PeerId, int]:
-        """In which rounds those are that are believed alive."""
+        """The rounds of the live peers."""
         return self._members.rounds()
 
     def swarm_round(self) -> int:
@@ -33,20 +31,20 @@ class RunPeers:
         return self._members.swarm_round()
 
     def everyone(self, *, finished: bool) -> tuple[PeerId, ...]:
-        """Those that are believed alive, and those that did their last round and left; sorted."""
+        """The live peers and, with `finished`, those that left after their last round; sorted."""
         return self._members.everyone() if finished else tuple(self._members.alive())
 
     def ask(self, peers: Iterable[PeerId]) -> None:
-        """Let them tell in which rounds they are."""
+        """Ask these peers for their rounds."""
         self._members.ask(peers)
 
     def seen(self) -> int:
-        """How many there are or were to the end: who has left early is not waited for again."""
+        """The number of live or finished peers. A peer that left early does not count."""
         return len(self._members.everyone())
 
     async def gather(self, start: StartSettings, notifier: Notifier) -> None:
-        """Until there are enough and no more are coming, or it has taken too long. Where the others have begun,
-        enough is enough."""
+        """Wait for `start.peers` peers, and until none has joined for `start.calm` seconds unless the others have
+        started already; at most `start.wait` seconds."""
         end = now() + start.wait
         seen, newest = self.seen(), now()
         while True:
@@ -61,15 +59,14 @@ class RunPeers:
             await notifier.wait(until - time, "members")
 
     def at_work(self) -> dict[PeerId, int]:
-        """Who still has rounds to do, and is in which. Without an end everybody always has."""
+        """The rounds of the live peers that have not finished."""
         return {p: round for p, round in self.rounds().items() if self._rounds is None or round < self._rounds}
 
     def i_am_in(self, round: int) -> None:
-        """Told to the others with the next probes."""
         self._members.announce(round)
 
     def i_have_come(self, round: int) -> None:
-        """Whatever the round: until I have looked around, the others shall not think that I am done."""
+        """Announce at most the last round: a node that has just started must not look finished."""
         self.i_am_in(round if self._rounds is None else min(round, self._rounds - 1))
 
     def i_am_done(self) -> None:

@@ -1,4 +1,4 @@
-"""Whom a node is waiting for, what for and until when, for those who look at it. Pure; time is handed in."""
+"""The pending waits of a node (peers, reason, deadline), for its status. Pure; the caller passes the time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pfl_node.types import PeerId
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """One thing that is waited for. Its owner keeps it up to date."""
+    """One pending wait, updated by the code that waits."""
 
     what: str
     round: int | None = None
     peers: Iterable[PeerId] = field(default=())
-    until: float | None = None  # None: nobody knows
+    until: float | None = None  # None: unknown
 
 
 class PendingWaits:
-    """All of them: a policy's main and its handlers may wait at the same time."""
+    """All of a node: a policy's main and its handlers may wait at the same time."""
 
     def __init__(self) -> None:
         self._open: list[Wait] = []
@@ -40,12 +40,11 @@ class PendingWaits:
         return tuple(dict.fromkeys(peer for wait in self._open for peer in wait.peers))
 
     def left(self, now: float) -> float | None:
-        """Seconds until the last of them is over; None: nothing is waited for, or nobody knows how long."""
+        """Seconds until the last deadline; None: nothing is pending, or no deadline is known."""
         ends = [wait.until for wait in self._open if wait.until is not None and any(True for _ in wait.peers)]
         return max(0.0, max(ends) - now) if ends else None
 
     def table(self, now: float) -> list[dict[str, Any]]:
-        """Plain values."""
         return [
             {
                 "what": wait.what,

@@ -1,4 +1,4 @@
-"""How much a node has learnt so far: models trained and scored, and the seconds that took."""
+"""Counts the models that a node has trained and scored, and the seconds spent on them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from pfl_node.node.ports import now
 
 
 class WorkCount:
-    """A running count, for the journal and the status."""
-
     def __init__(self) -> None:
         self.models: Counter[str] = Counter()  # "trained", "scored", "measured"
-        self.seconds = 0.0  # waiting for the trainer included
+        self.seconds = 0.0  # including the wait for the trainer
 
     @contextmanager
     def of(self, kind: str, models: int = 1) -> Iterator[None]:

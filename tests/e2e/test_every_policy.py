@@ -120,5 +120,5 @@ def test_a_daemon_does_not_follow_the_oracle(tmp_path: Path) -> None:
     done = command("--policy", "oracle", "--rounds", 1, cwd=tmp_path)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2
-    assert "policy oracle is told the true clusters, which no daemon knows" in line
+    assert "policy oracle needs the true clusters, which a daemon does not have" in line
     assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfl_node.node.catchup import TRUSTING, CatchUp
+from pfl_node.node.catchup import TRUSTING_ROUNDS, CatchUp
 from pfl_node.policies.base import Policy
 from pfl_node.policies.el import El
 from pfl_node.policies.local import Local
@@ -61,10 +61,10 @@ def test_the_others_may_not_have_said_yet_how_far_they_are() -> None:
 def test_some_rounds_after_a_pause_nobody_can_send_it_away() -> None:
     swarm = Swarm()
     swarm.pauses = 1
-    for round in range(TRUSTING):
+    for round in range(TRUSTING_ROUNDS):
         swarm.after(round, stale=False)
     swarm.rounds = {A: 10**9, B: 10**9}
-    assert swarm.after(TRUSTING) == TRUSTING + 16
+    assert swarm.after(TRUSTING_ROUNDS) == TRUSTING_ROUNDS + 16
 
 
 def test_nobody_goes_beyond_the_last_round() -> None:

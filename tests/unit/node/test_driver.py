@@ -567,7 +567,7 @@ def test_a_step_nobody_knows_is_named() -> None:
     async def script(me: Policy) -> None:
         await Step()
 
-    with pytest.raises(TypeError, match="does not know"):
+    with pytest.raises(TypeError, match="not a known step"):
         run(script)
 
 

@@ -70,7 +70,7 @@ def test_only_an_oracle_is_told_the_truth() -> None:
 
 
 def test_an_oracle_needs_a_task_that_knows_the_truth() -> None:
-    with pytest.raises(TaskError, match="policy mine learns with the true cluster, but task ward tells none"):
+    with pytest.raises(TaskError, match="policy mine needs the true cluster, but task ward defines none"):
         made(Told, ToyLearner())
 
 
@@ -78,7 +78,7 @@ def test_who_learns_from_predictions_needs_auxiliary_samples() -> None:
     learner = ToyLearner()
     assert made(Pupil, learner)
     learner.predictions = None  # type: ignore[assignment]
-    with pytest.raises(TaskError, match="policy mine needs auxiliary samples, and task ward gives none"):
+    with pytest.raises(TaskError, match="policy mine needs auxiliary samples, but task ward has none"):
         made(Pupil, learner)
 
 
@@ -101,7 +101,7 @@ def test_rounds_that_are_a_nodes_own_begin_where_it_was() -> None:
 
 
 def test_a_main_that_reports_nothing_is_a_mistake_that_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"policy mine.py:M: its main\(\) returned and has reported no round"):
+    with pytest.raises(ConfigError, match=r"policy mine.py:M: its main\(\) returned without reporting a round"):
         check_reports("mine.py:M", 0, had_rounds=True)
     check_reports("mine.py:M", 1, had_rounds=True)
     check_reports("mine.py:M", 0, had_rounds=False)

@@ -631,7 +631,7 @@ def test_a_step_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
         async def main(self) -> None:
             await Unknown()
 
-    with pytest.raises(TypeError, match="does not know"):
+    with pytest.raises(TypeError, match="not a known step"):
         ran(tmp_path, Asker, nodes=1)
 
 
