@@ -38,7 +38,7 @@ def run(policy: dict[str, Any], sizes: list[int], seed: int) -> Summary:
 
 
 def row(clusters: str, policy: dict[str, Any], runs: list[Summary]) -> dict[str, Any]:
-    found = [r.found for r in runs if r.found]
+    found = [r.neighbour_precision for r in runs if r.neighbour_precision]
     return {
         "clusters": clusters,
         "policy": " ".join([policy["name"], *(f"{k}={v}" for k, v in policy.items() if k != "name")]),

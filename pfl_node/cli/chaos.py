@@ -89,11 +89,11 @@ def _one(
     schedule = _with_faults(draw(seed, names, knobs_of(sets)), faults)
     trial = run(schedule, sets)
     if format == "json":
-        from pfl_node.sim.faults import in_text
+        from pfl_node.sim.faults import format_fault
 
         found: dict[str, Any] = {"seed": seed, "policy": schedule.policy, "nodes": schedule.nodes}
         found |= {"rounds": schedule.rounds, "knobs": dict(schedule.knobs), "settings": dict(schedule.settings)}
-        found |= {"faults": [in_text(f) for f in schedule.faults], "broken": [str(f) for f in trial.broken]}
+        found |= {"faults": [format_fault(f) for f in schedule.faults], "broken": [str(f) for f in trial.broken]}
         found |= {"checked": dict(trial.checked), "counts": dict(trial.counts), "digest": trial.digest}
         as_json(found)
     else:

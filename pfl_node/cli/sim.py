@@ -141,7 +141,7 @@ def facts(summary: "Summary", attack: Sequence[str] = ()) -> dict[str, Any]:
         lines["malicious"] = _malicious(summary, attack)
     lines["accuracy"] = _percent(summary.accuracy)
     lines |= {f"  cluster {cluster}": _percent(accuracy) for cluster, accuracy in summary.by_cluster.items()}
-    if found := summary.found:
+    if found := summary.neighbour_precision:
         lines["neighbours"] = f"precision {_percent(found.precision)}, recall {_percent(found.recall)}"
     if summary.heads is not None:
         lines |= {f"heads of cluster {c}": _counted(heads) for c, heads in summary.heads.items()}
@@ -164,7 +164,7 @@ def _malicious(summary: "Summary", attack: Sequence[str]) -> str:
 
 
 def _caught(summary: "Summary") -> str:
-    caught = summary.caught
+    caught = summary.detection
     if not caught:
         return ""
     return f"; quarantine: precision {_percent(caught.precision)}, recall {_percent(caught.recall)}"

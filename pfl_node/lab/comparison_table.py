@@ -13,7 +13,7 @@ from pfl_node.lab.policy_comparison import Entrant, PolicyComparison
 from pfl_node.lab.report.result_table import markdown_table
 from pfl_node.lab.results import Estimate
 from pfl_node.learning.tasks import TESTED, mix_of
-from pfl_node.sim.attacks.colluders import bad_places
+from pfl_node.sim.attacks.colluders import malicious_places
 from pfl_node.store.atomic import write_atomic
 
 SHARED = ("policy", "task", "nodes", "rounds")  # keys of a run's summary that its row has too
@@ -36,7 +36,7 @@ def title(found: PolicyComparison) -> str:
 
 def _bad(found: PolicyComparison) -> str:
     attack = found.settings.attack
-    count = len(bad_places(attack, found.nodes, found.seeds[0]))
+    count = len(malicious_places(attack, found.nodes, found.seeds[0]))
     return f" ({count} of them malicious: {', '.join(attack.kind)})" if attack.kind else ""
 
 

@@ -1,4 +1,4 @@
-"""What was averaged a moment ago: nodes that put the same models together, as those of FedAvg do, do it once."""
+"""Caches the last average: nodes that average the same models, as in FedAvg, compute it once."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pfl_node.steps import Average
 
 
 class AverageCache:
-    """The last answer to nodes whose own model has no weight. Models pass by reference in a simulation, so their
-    place in memory names them; those of the last answer are kept, so that no others can lie there."""
+    """The last result for nodes whose own model has no weight. A simulation passes models by reference, so their
+    memory address identifies them. The cache keeps the inputs alive, so that no address is reused."""
 
     def __init__(self) -> None:
-        self._asked: tuple[Any, ...] | None = None
-        self._of: tuple[Model, ...] = ()
-        self._answer: Model | None = None
+        self._key: tuple[Any, ...] | None = None
+        self._inputs: tuple[Model, ...] = ()
+        self._result: Model | None = None
 
     def combine(self, rule: Rule, step: Average) -> Model:
-        """As `aggregate.combine`."""
-        if step.own or rule.rule == "clipping":  # then every node's is another
-            return _combined(rule, step)
+        """Like `aggregate.combine`."""
+        if step.own or rule.rule == "clipping":  # the result depends on the node's own model
+            return _combine(rule, step)
         weights = None if step.weights is None else tuple(step.weights)
-        asked = (tuple(_place(model) for model in step.others), weights, step.claimed)
-        if self._answer is None or asked != self._asked:
-            answer = _combined(rule, step)
-            if answer is step.mine:  # nothing else could be used
-                return answer
-            self._asked, self._of, self._answer = asked, tuple(step.others), answer
-        return self._answer
+        key = (tuple(_identity(model) for model in step.others), weights, step.claimed)
+        if self._result is None or key != self._key:
+            result = _combine(rule, step)
+            if result is step.mine:  # no other model was usable
+                return result
+            self._key, self._inputs, self._result = key, tuple(step.others), result
+        return self._result
 
 
-def _combined(rule: Rule, step: Average) -> Model:
+def _combine(rule: Rule, step: Average) -> Model:
     return aggregate.combine(rule, step.mine, step.others, step.weights, step.own, claimed=step.claimed)
 
 
-def _place(model: Model) -> tuple[int, int, str]:
+def _identity(model: Model) -> tuple[int, int, str]:
     return model.vector.__array_interface__["data"][0], model.vector.size, model.layout.digest

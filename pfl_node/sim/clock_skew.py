@@ -1,4 +1,4 @@
-"""The clock of a node that goes wrong: what it shows, and when on the world's clock its alarms ring."""
+"""A node's skewed clock: the local time it shows, and the simulation time at which its timers fire."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pfl_node.sim.faults import Skew
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of time in which the clock goes evenly."""
+    """An interval of simulation time in which the rate is constant."""
 
     begin: float
-    shows: float  # at the beginning
+    local: float  # at `begin`
     rate: float
 
 
-class Hands:
-    """What a clock shows, as a pure function of time, and the inverse. It only ever goes forward."""
+class LocalTime:
+    """Local time as a piecewise linear, increasing function of simulation time, and its inverse."""
 
     def __init__(self, skews: Iterable[Skew]) -> None:
         skews = list(skews)
@@ -28,41 +28,39 @@ class Hands:
         for begin in edges:
             rate = prod((f.rate for f in skews if f.at <= begin < f.until), start=1.0)
             jump = sum(f.ahead for f in skews if f.at == begin)
-            self._pieces.append(Piece(begin, (self.show(begin) if self._pieces else begin) + jump, rate))
+            self._pieces.append(Piece(begin, (self.at(begin) if self._pieces else begin) + jump, rate))
 
-    def show(self, time: float) -> float:
+    def at(self, time: float) -> float:
         piece = next((p for p in reversed(self._pieces) if p.begin <= time), self._pieces[0])
-        return piece.shows + (time - piece.begin) * piece.rate
+        return piece.local + (time - piece.begin) * piece.rate
 
-    def when(self, shown: float) -> float:
-        """The first moment at which it shows this or more."""
-        place = next((i for i, p in reversed([*enumerate(self._pieces)]) if p.shows <= shown), None)
+    def inverse(self, local: float) -> float:
+        """The earliest simulation time at which the local time is `local` or later."""
+        place = next((i for i, p in reversed([*enumerate(self._pieces)]) if p.local <= local), None)
         if place is None:
             return self._pieces[0].begin
         piece = self._pieces[place]
         end = self._pieces[place + 1].begin if place + 1 < len(self._pieces) else inf
-        return min(end, piece.begin + (shown - piece.shows) / piece.rate)
+        return min(end, piece.begin + (local - piece.local) / piece.rate)
 
 
 class SkewedClock:
-    """A node's own clock, on the world's time."""
-
-    def __init__(self, hands: Hands, world: Callable[[], float]) -> None:
-        self._hands = hands
+    def __init__(self, local: LocalTime, world: Callable[[], float]) -> None:
+        self._local = local
         self._world = world
-        self._rang = -inf  # the latest timer that fired: no rounding may show a time before it
+        self._fired = -inf  # local time of the latest timer that fired: rounding must not show an earlier one
 
     @property
     def now(self) -> float:
         return self.show(self._world())
 
     def show(self, world: float) -> float:
-        return max(self._rang, self._hands.show(world))
+        return max(self._fired, self._local.at(world))
 
     def when(self, time: float) -> float:
-        """At what time of the world it shows this time."""
-        return self._hands.when(time)
+        """The simulation time at which this clock shows `time`."""
+        return self._local.inverse(time)
 
     def rang(self, time: float) -> None:
-        """A timer fired that was set to this time."""
-        self._rang = max(self._rang, time)
+        """Record that the timer set to `time` has fired."""
+        self._fired = max(self._fired, time)

@@ -1,4 +1,4 @@
-"""What happened in a simulation: one JSON object a line, the same bytes for the same seed. Knows no real clock."""
+"""The journal of a simulation: one JSON object per line, byte-identical for the same seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class EventJournal:
-    """Lines go to a file beside the final one, which takes its place when the run is over. No path: to nowhere."""
+    """Writes PATH.part and renames it to PATH at the end of the run. Without a path it writes nothing."""
 
     def __init__(self, path: Path | None, level: Level = "messages") -> None:
         self.messages = level == "messages" and path is not None
@@ -25,19 +25,19 @@ class EventJournal:
         self._file: IO[str] | None = None
 
     def write(self, time: float, node: PeerId | None, event: str, **data: Any) -> None:
-        """Without a node it is something that happens to the swarm."""
+        """An event without a node concerns the whole swarm."""
         if self._part:
             own = {"time": round(time, 6), "node": node, "event": event}
             row = own | exact(data) | own
             (self._file or self._open(self._part)).write(JSON.encode(row) + "\n")
 
     def message(self, time: float, node: PeerId, event: str, **data: Any) -> None:
-        """One of the many lines that a big run leaves out."""
+        """Write an event of a single message, unless the level is "rounds"."""
         if self.messages:
             self.write(time, node, event, **data)
 
     def publish(self) -> None:
-        """The run is over: the file gets its name."""
+        """Rename the file when the run is over."""
         if self._part and self._path:
             self.close()
             self._part.replace(self._path)
@@ -48,7 +48,7 @@ class EventJournal:
             self._file = None
 
     def _open(self, path: Path) -> IO[str]:
-        """With the first line, so that a run that cannot begin leaves nothing."""
+        """Called with the first event, so that a run that fails to start creates no file."""
         try:
             self._file = path.open("w", encoding="utf-8", newline="\n")
         except OSError as error:
@@ -57,9 +57,9 @@ class EventJournal:
 
 
 def exact(value: Any) -> Any:
-    """With nine digits of a float; what JSON does not know is an error, as its text may differ from run to run."""
+    """JSON values with floats of nine digits. Other types are an error: their text may differ between runs."""
     return plain(value, number=lambda f: float(f"{f:.9g}"), unknown=_refuse)
 
 
 def _refuse(value: Any) -> Any:
-    raise TypeError(f"a journal cannot hold a {type(value).__name__}")
+    raise TypeError(f"the journal cannot encode a {type(value).__name__}")

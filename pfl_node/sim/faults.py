@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation, and when: frozen events and their short text form. Pure."""
+"""The faults of a simulation as frozen events with a time, and their text form. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pfl_node.types import PeerId
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The node stops without a word and loses what it had not written."""
+    """The node stops without leaving and loses what it had not written to disk."""
 
     at: float
     node: PeerId
@@ -20,7 +20,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A crashed node comes back with its last checkpoint."""
+    """A crashed node starts again from its last checkpoint."""
 
     at: float
     node: PeerId
@@ -28,7 +28,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The node is not there from the beginning but comes now."""
+    """The node starts now instead of at the beginning."""
 
     at: float
     node: PeerId
@@ -36,13 +36,13 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Nodes of different groups do not reach each other. Those named in no group form one of their own."""
+    """Nodes in different groups cannot reach each other. Nodes in no group form one more group."""
 
     at: float
     groups: tuple[frozenset[PeerId], ...]
     until: float = inf
 
-    def apart(self, a: PeerId, b: PeerId) -> bool:
+    def blocks(self, a: PeerId, b: PeerId) -> bool:
         return self._side(a) != self._side(b)
 
     def _side(self, node: PeerId) -> int:
@@ -51,20 +51,20 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Messages of the senders do not get to the receivers; those the other way do."""
+    """Messages from the senders to the receivers are lost; the other direction works."""
 
     at: float
     senders: frozenset[PeerId]
     receivers: frozenset[PeerId]
     until: float = inf
 
-    def apart(self, a: PeerId, b: PeerId) -> bool:
+    def blocks(self, a: PeerId, b: PeerId) -> bool:
         return a in self.senders and b in self.receivers
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """This share of all messages is lost."""
+    """Each message is lost with this probability."""
 
     rate: float
     at: float = 0.0
@@ -73,7 +73,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Every message takes so many seconds more."""
+    """Additional latency of every message."""
 
     seconds: float
     at: float = 0.0
@@ -82,7 +82,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """The node computes so many times slower."""
+    """The node's jobs take `factor` times as long."""
 
     node: PeerId
     factor: float
@@ -92,7 +92,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """The node's own clock goes so many times too fast, and has jumped ahead by so many seconds."""
+    """The node's clock runs `rate` times as fast and jumps forward by `ahead` seconds."""
 
     node: PeerId
     rate: float = 1.0
@@ -117,31 +117,31 @@ FORMS = {
 
 
 def node_ids(nodes: int) -> tuple[PeerId, ...]:
-    """n000, n001, …: sorted as text they are sorted as numbers."""
+    """n000, n001, …, padded so that text order is numeric order."""
     width = max(3, len(str(nodes - 1)))
     return tuple(PeerId(f"n{i:0{width}}") for i in range(nodes))
 
 
 def parse_faults(texts: Iterable[str], ids: Sequence[PeerId]) -> tuple[Fault, ...]:
-    """The faults in their text form, checked against the nodes there are."""
+    """Parse faults and check them against the nodes of the run."""
     faults = tuple(_parse(text, ids) for text in texts)
     check_faults(faults, ids)
     return faults
 
 
 def check_faults(faults: Iterable[Fault], ids: Sequence[PeerId]) -> None:
-    """Raises ConfigError when a fault cannot happen."""
+    """Raise ConfigError if a fault is impossible."""
     up: dict[PeerId, bool] = {}
     joins: set[PeerId] = set()
     for fault in sorted(faults, key=lambda f: f.at):
         _check_numbers(fault)
-        for node in _named(fault):
+        for node in _nodes_of(fault):
             if node not in ids:
                 raise ConfigError(f"{kind_of(fault)}: there is no node {node!r}; {nearest(node, ids)}")
         match fault:
             case Join(node=node):
                 if node in joins or node in up:
-                    raise ConfigError(f"join: {node} can join once, and before anything else happens to it")
+                    raise ConfigError(f"join: {node} can join only once, and before any other fault of this node")
                 joins.add(node)
             case Crash(node=node):
                 if up.get(node) is False:
@@ -160,23 +160,23 @@ def kind_of(fault: Fault) -> str:
 def _check_numbers(fault: Fault) -> None:
     name = kind_of(fault)
     if not 0 <= fault.at < inf:
-        raise ConfigError(f"{name}: a time of {fault.at:g} s; it must be zero or more")
+        raise ConfigError(f"{name}: the time is {fault.at:g} s; it must be zero or more")
     match fault:
         case Loss(rate=rate) if not 0 <= rate <= 1:
-            raise ConfigError(f"loss: a rate of {rate:g}; it must be between 0 and 1")
+            raise ConfigError(f"loss: the rate is {rate:g}; it must be between 0 and 1")
         case Delay(seconds=seconds) if not 0 <= seconds < inf:
-            raise ConfigError(f"delay: {seconds:g} s; it must be zero or more")
+            raise ConfigError(f"delay: the delay is {seconds:g} s; it must be zero or more")
         case Slow(factor=factor) if not 0 < factor < inf:
-            raise ConfigError(f"slow: a factor of {factor:g}; it must be above zero")
+            raise ConfigError(f"slow: the factor is {factor:g}; it must be above zero")
         case Skew(rate=rate) if not 0 < rate < inf:
-            raise ConfigError(f"skew: a rate of {rate:g}; it must be above zero")
+            raise ConfigError(f"skew: the rate is {rate:g}; it must be above zero")
         case Skew(ahead=ahead) if not 0 <= ahead < inf:
-            raise ConfigError(f"skew: {ahead:g} s ahead; a node's clock only ever goes forward")
+            raise ConfigError(f"skew: the jump is {ahead:g} s; it must be zero or more")
     if not isinstance(fault, Crash | Restart | Join) and not fault.until > fault.at:
-        raise ConfigError(f"{name}: it ends at {fault.until:g} s, before it begins at {fault.at:g} s")
+        raise ConfigError(f"{name}: the end, {fault.until:g} s, is not after the start, {fault.at:g} s")
 
 
-def _named(fault: Fault) -> list[PeerId]:
+def _nodes_of(fault: Fault) -> list[PeerId]:
     match fault:
         case Crash(node=node) | Restart(node=node) | Join(node=node) | Slow(node=node) | Skew(node=node):
             return [node]
@@ -198,7 +198,7 @@ def _parse(text: str, ids: Sequence[PeerId]) -> Fault:
     try:
         return _READ[kind](what, when, ids)
     except ValueError:
-        raise ConfigError(f"fault {text!r} cannot be read; write it like {FORMS[kind]}") from None
+        raise ConfigError(f"cannot parse fault {text!r}; write it like {FORMS[kind]}") from None
 
 
 def _span(when: str) -> tuple[float, float]:
@@ -229,7 +229,7 @@ def _cut(what: str, when: str, ids: Sequence[PeerId]) -> Cut:
     ends = [frozenset[PeerId]() if name == "rest" else _group(name, ids) for name in names]
     senders, receivers = (end or frozenset(ids) - other for end, other in zip(ends, reversed(ends), strict=True))
     if senders & receivers:
-        raise ConfigError(f"cut:{what}: a node stands on both sides")
+        raise ConfigError(f"cut:{what}: a node is on both sides")
     return Cut(start, senders, receivers, until)
 
 
@@ -240,7 +240,7 @@ def _partition(what: str, when: str, ids: Sequence[PeerId]) -> Partition:
         raise ValueError(what)
     groups = tuple(_group(name, ids) for name in names)
     if sum(map(len, groups)) != len(frozenset[PeerId]().union(*groups)):
-        raise ConfigError(f"partition:{what}: a node stands in two groups")
+        raise ConfigError(f"partition:{what}: a node is in two groups")
     return Partition(start, groups, until)
 
 
@@ -268,8 +268,8 @@ _READ: dict[str, Callable[[str, str, Sequence[PeerId]], Fault]] = {
 }
 
 
-def in_text(fault: Fault) -> str:
-    """As a user would write it: `parse_faults` reads the same fault from it."""
+def format_fault(fault: Fault) -> str:
+    """The text form, from which `parse_faults` returns an equal fault."""
     match fault:
         case Crash() | Restart() | Join():
             return f"{kind_of(fault)}:{fault.node}@{_number(fault.at)}"

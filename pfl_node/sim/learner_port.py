@@ -1,4 +1,4 @@
-"""What the simulator asks of a learner, and how a real one is loaded. Imports torch only when a task is loaded."""
+"""The interface of a learner in a simulation, and its implementation with torch, imported on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfl_node.types import Eval, Part, PeerId, Split
 
 
 class LearnerPort(Protocol):
-    """One node's data and how to learn from it. The same seed gives the same answer."""
+    """One node's data and training on it. Results are determined by the seed."""
 
     @property
     def layout(self) -> Layout: ...
@@ -31,7 +31,7 @@ class LearnerPort(Protocol):
     def predictions(self) -> Layout | None: ...
 
     def size(self, split: Split, samples: int | None) -> int:
-        """The number of samples that a score of `samples` samples uses; None: all of the split."""
+        """The number of samples that a Score of `samples` uses; None: all of the split."""
         ...
 
     def fresh(self, seed: int, part: Part = "model", *, local: bool = False) -> Model: ...
@@ -68,11 +68,10 @@ class LearnerPort(Protocol):
     def distill(self, model: Model, *, seed: int, teacher: Model, **recipe: Any) -> Model: ...
 
 
-Load = Callable[[int, PeerId], LearnerPort]  # the learner of a place
+Load = Callable[[int, PeerId], LearnerPort]  # the learner at a place
 
 
 def learners_of(settings: Settings, nodes: int) -> Load:
-    """The settings' task, at each of so many places."""
     from pfl_node.learning.build import learner_at
     from pfl_node.learning.task import Place
     from pfl_node.sim.attacks.label_flip import poisoned

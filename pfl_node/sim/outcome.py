@@ -28,7 +28,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What is known about a node at the end. None: unknown, or the policy has no such thing."""
+    """One node at the end of a run. None: unknown, or not applicable to the policy."""
 
     id: str
     cluster: Cluster | None = None
@@ -40,32 +40,32 @@ class NodeRecord:
     models_received: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
-    neighbours: tuple[str, ...] | None = None  # whom the policy chose to learn with
-    head: int | None = None  # FACADE: which head it chose
-    confusion: list[list[int]] | None = None  # on its test data: rows are true classes, columns what was said
-    honest: bool = True  # in a lab some may be malicious
-    quarantined: tuple[str, ...] = ()  # whom its guard had in quarantine at some time
-    kept_out: int = 0  # models that its guard refused
+    neighbours: tuple[str, ...] | None = None  # that the policy chose
+    head: int | None = None  # FACADE: the chosen head
+    confusion: list[list[int]] | None = None  # on its test data: rows are true classes, columns predicted ones
+    honest: bool = True  # False for the malicious nodes of an experiment
+    quarantined: tuple[str, ...] = ()  # peers that its guard ever quarantined
+    kept_out: int = 0  # models that its guard rejected
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbourPrecision:
-    """How well the nodes found those of their own cluster, as means over the nodes."""
+    """Do nodes choose neighbours of their own cluster? Means over the nodes."""
 
-    precision: float | None  # of those chosen, how many are of my cluster
-    recall: float | None  # of my cluster, how many were chosen
+    precision: float | None  # share of the chosen neighbours that are in the node's cluster
+    recall: float | None  # share of the cluster that the node chose
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """How well the quarantines of the honest nodes met the malicious ones, over all pairs of the two."""
+    """Do honest nodes quarantine malicious ones? Over all (honest, malicious) pairs."""
 
-    precision: float | None  # of those in quarantine, how many are malicious
-    recall: float | None  # of the malicious, how many were in quarantine
+    precision: float | None  # share of the quarantined that are malicious
+    recall: float | None  # share of the malicious that were quarantined
 
 
 def mean_accuracy(nodes: Iterable[NodeRecord]) -> float | None:
-    """Of the honest ones, like every figure about how well nodes do."""
+    """Over the honest nodes, like every measure of quality."""
     known = [n.accuracy for n in nodes if n.honest and n.accuracy is not None and isfinite(n.accuracy)]
     return fmean(known) if known else None
 
@@ -76,7 +76,7 @@ def mean_loss(nodes: Iterable[NodeRecord]) -> float | None:
 
 
 def accuracy_by_cluster(nodes: Sequence[NodeRecord]) -> dict[Cluster, float]:
-    """The mean accuracy of each cluster that has one."""
+    """Clusters without a known accuracy are left out."""
     means = {c: mean_accuracy(n for n in nodes if n.cluster == c) for c in clusters_of(nodes)}
     return {c: mean for c, mean in means.items() if mean is not None}
 
@@ -89,7 +89,7 @@ def fair_accuracy(by_cluster: Mapping[Cluster, float], alpha: float = 2 / 3) -> 
     return alpha * fmean(values) + (1 - alpha) * (1 - (max(values) - min(values)))
 
 
-def found_neighbours(nodes: Sequence[NodeRecord]) -> NeighbourPrecision | None:
+def neighbour_precision(nodes: Sequence[NodeRecord]) -> NeighbourPrecision | None:
     """None if no node chose neighbours or there are fewer than two clusters. A node that chose none counts for
     recall only."""
     if len(clusters_of(nodes)) < 2:
@@ -109,8 +109,8 @@ def found_neighbours(nodes: Sequence[NodeRecord]) -> NeighbourPrecision | None:
     return NeighbourPrecision(fmean(precisions) if precisions else None, fmean(recalls) if recalls else None)
 
 
-def caught(nodes: Sequence[NodeRecord]) -> Detection | None:
-    """None when no node is malicious."""
+def detection(nodes: Sequence[NodeRecord]) -> Detection | None:
+    """None if no node is malicious."""
     bad = {n.id for n in nodes if not n.honest}
     if not bad:
         return None
@@ -121,7 +121,7 @@ def caught(nodes: Sequence[NodeRecord]) -> Detection | None:
 
 
 def heads_by_cluster(nodes: Sequence[NodeRecord]) -> Heads | None:
-    """None when no node chose a head or no cluster is known."""
+    """None if no node chose a head or no cluster is known."""
     counts = {
         c: Counter(n.head for n in nodes if n.cluster == c and n.head is not None) for c in clusters_of(nodes)
     }
@@ -130,13 +130,9 @@ def heads_by_cluster(nodes: Sequence[NodeRecord]) -> Heads | None:
 
 
 def settled(heads: Heads) -> bool:
-    """Each cluster's nodes are all on one head, and no two clusters on the same."""
-    return all(len(count) == 1 for count in heads.values()) and distinct(next(iter(c)) for c in heads.values())
-
-
-def distinct(values: Iterable[int]) -> bool:
-    listed = list(values)
-    return len(set(listed)) == len(listed)
+    """All nodes of a cluster chose the same head, and no two clusters share one."""
+    chosen = {head for count in heads.values() for head in count}
+    return all(len(count) == 1 for count in heads.values()) and len(chosen) == len(heads)
 
 
 def clusters_of(nodes: Collection[NodeRecord]) -> list[Cluster]:
@@ -152,12 +148,12 @@ def refusals(*counts: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The nodes' records and what follows from them. A kind of run adds what only it has."""
+    """The nodes' records and the measures computed from them. Subclasses add fields of their kind of run."""
 
     policy: str
     task: str
     seed: int
-    rounds: int | None  # asked for; None: until somebody stopped it
+    rounds: int | None  # requested; None: until stopped
     nodes: tuple[NodeRecord, ...]
     refused: Mapping[str, int]  # messages, by reason
 
@@ -178,12 +174,12 @@ class Outcome:
         return fair_accuracy(self.by_cluster)
 
     @property
-    def found(self) -> NeighbourPrecision | None:
-        return found_neighbours(self.nodes)
+    def neighbour_precision(self) -> NeighbourPrecision | None:
+        return neighbour_precision(self.nodes)
 
     @property
-    def caught(self) -> Detection | None:
-        return caught(self.nodes)
+    def detection(self) -> Detection | None:
+        return detection(self.nodes)
 
     @property
     def heads(self) -> Heads | None:
@@ -202,7 +198,7 @@ class Outcome:
         return sum(n.bytes_sent for n in self.nodes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values. What the policy does not have is left out."""
+        """JSON values, without the measures that do not apply to the policy."""
         shared = {f.name for f in fields(Outcome)}
         row: dict[str, Any] = {
             "policy": self.policy,
@@ -219,13 +215,13 @@ class Outcome:
             "refused": dict(sorted(self.refused.items())),
             **{f.name: getattr(self, f.name) for f in fields(self) if f.name not in shared},
         }
-        if self.found:
-            row["neighbours"] = asdict(self.found)
+        if self.neighbour_precision:
+            row["neighbours"] = asdict(self.neighbour_precision)
         if any(n.quarantined or n.kept_out for n in self.nodes):
             row["kept_out"] = sum(n.kept_out for n in self.nodes if n.honest)
-        if self.caught:
+        if self.detection:
             row["malicious"] = [n.id for n in self.nodes if not n.honest]
-            row["quarantine"] = asdict(self.caught)
+            row["quarantine"] = asdict(self.detection)
         if self.heads is not None:
             row |= {"heads_by_cluster": self.heads, "settled": self.settled}
         row["per_node"] = [asdict(n) for n in self.nodes]

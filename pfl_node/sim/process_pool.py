@@ -16,9 +16,7 @@ SIMULATE = "pfl_node.sim.sim_worker"
 
 
 class Order(Protocol):
-    """Its text is what the worker's module understands."""
-
-    def dump(self) -> str: ...
+    def dump(self) -> str: ...  # one line, parsed by the worker's module
 
 
 def run_all(
@@ -30,8 +28,8 @@ def run_all(
     reuse: bool = True,
     grace: float = 0.0,
 ) -> list[Message]:
-    """The last message about each order: `done` or `failed`. Without `reuse` every order gets a new process. A
-    process has `grace` seconds to shut down."""
+    """Return the last message about each order, `done` or `failed`. Without `reuse` every order gets a new
+    process. A process has `grace` seconds to shut down."""
     pool = Pool(orders, on_message, module, reuse=reuse, grace=grace)
     return asyncio.run(pool.run(min(workers, len(orders))))
 
@@ -53,7 +51,7 @@ class Pool:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
-                if not task.cancelling():  # a second time would interrupt the closing of its worker
+                if not task.cancelling():  # a second cancel would interrupt worker.close()
                     task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         return [message for _, message in sorted(self._last.items())]
@@ -80,7 +78,7 @@ class Pool:
 
 
 async def _run(worker: WorkerProcess, order: Order, on_message: Callable[[Message], None]) -> Message:
-    """Returns the message that ends the order."""
+    """Return the final message of the order."""
     worker.order(order.dump())
     while (message := await worker.receive()) is not None:
         if message["event"] != "progress":

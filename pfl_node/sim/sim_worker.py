@@ -19,14 +19,14 @@ class RunOrder(JsonOrder):
 
     settings: Settings
     nodes: int
-    faults: tuple[str, ...] = ()  # as a user writes them
+    faults: tuple[str, ...] = ()  # in text form
     out: Path | None = None
-    segment: int | None = None  # rounds between two states to resume from; needs `out`, excludes faults
-    processes: int | None = None  # that host a swarm; None: one per core
+    segment: int | None = None  # rounds between resumable snapshots; needs `out`, excludes faults
+    processes: int | None = None  # workers of a swarm; None: one per core
 
 
 def run(order: RunOrder, parent: ParentPipe) -> None:
-    import pfl_node.learning.learner  # noqa: F401  loads torch before the clock of the run starts
+    import pfl_node.learning.learner  # noqa: F401  loads torch before the run is timed
 
     def progress(now: Progress) -> None:
         parent.progress(lambda: {"done": now.rounds_done, "total": now.rounds_total})

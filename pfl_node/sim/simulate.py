@@ -1,4 +1,4 @@
-"""One call from settings to summary: load the policy and the task, run the swarm, write what happened."""
+"""One call from settings to summary: load the policy and the task, run the swarm, write journal and summary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pfl_node.sim.learner_port import Load, learners_of
 from pfl_node.sim.simulation import Progress, Simulation
 from pfl_node.sim.summary import Summary
 
-MANY = 100  # nodes; in a bigger run single messages are not written down unless asked for
+MANY = 100  # nodes; larger runs do not journal single messages by default
 
 
 def simulate(
@@ -37,7 +37,7 @@ def simulate(
     """Run a swarm, then write `out`/journal.jsonl and `out`/summary.json, which replace those of an earlier run. A
     failed run leaves journal.jsonl.part. With `jobs` > 1, worker processes train; the result is the same."""
     if settings.rounds is None:
-        raise ConfigError("a simulation needs an end: give --rounds N")
+        raise ConfigError("a simulation needs a number of rounds: --rounds N")
     wall, cpu = time.perf_counter(), time.process_time()
     policy = load_policy(settings.policy.name)
     plan = Plan(policy, configure(policy, settings.policy.options))
@@ -91,5 +91,5 @@ def _file_in(out: Path | None, name: str) -> Path | None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"cannot make {out}: {error.strerror or error}") from error
+        raise StoreError(f"cannot create {out}: {error.strerror or error}") from error
     return out / name

@@ -1,4 +1,4 @@
-"""What came out of a simulation. Knows nothing of how it was run."""
+"""The summary of a simulation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pfl_node.sim.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Summary(Outcome):
-    """Everything but the wall and CPU seconds follows from the settings, the faults and the seed."""
+    """All fields but wall_seconds and cpu_seconds are determined by the settings, the faults and the seed."""
 
     models_lost: int
     virtual_seconds: float

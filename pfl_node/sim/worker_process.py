@@ -69,7 +69,7 @@ class ParentPipe:
             self._up.flush()
 
     def progress(self, measure: Callable[[], Mapping[str, Any]]) -> None:
-        """Does nothing if it follows the last progress message too closely."""
+        """Send progress, at most once every PROGRESS_EVERY seconds."""
         if (now := time.monotonic()) >= self._progress_at + PROGRESS_EVERY:
             self._progress_at = now
             self.send("progress", **measure())
@@ -83,7 +83,7 @@ class ParentPipe:
         return 2 if found.mistake else 1
 
     def on_stop(self, callback: Callable[[], None]) -> None:
-        """Call it once, in the running event loop, when stdin ends."""
+        """Call `callback` once, in the running event loop, when stdin ends."""
         loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
 
         def readable() -> None:
@@ -174,7 +174,7 @@ class WorkerProcess:
         self._process.stdin.close()
 
     def kill(self) -> None:
-        """Kill the worker and the processes that a user's code started in it: they would hold its pipes."""
+        """Kill the worker and the processes that a user's code started in it: they would keep its pipes open."""
         self.stopping = True
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
@@ -191,7 +191,7 @@ class WorkerProcess:
         return message
 
     async def messages(self) -> AsyncIterator[Message]:
-        """Until the process ends. Raises PflError if it failed, or died without being stopped."""
+        """Yield messages until the process ends. Raise PflError if it failed or died without being stopped."""
         while (message := await self.receive()) is not None:
             if message["event"] == "failed":
                 raise (ConfigError if message["mistake"] else PflError)(message["why"])
@@ -200,7 +200,7 @@ class WorkerProcess:
             raise PflError(f"{self.name} (process {self.pid}) {await self.ending()}")
 
     async def ending(self) -> str:
-        """How the process ended, once it has."""
+        """Wait for the process and say how it ended."""
         code = await self._process.wait()
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
@@ -212,12 +212,12 @@ class WorkerProcess:
                 await asyncio.wait_for(self._process.wait(), grace)
         self.kill()
         await self._process.wait()
-        # A process that a user's code detached may hold the pipe for ever.
+        # A process detached by a user's code may keep the pipe open.
         await asyncio.wait((self._stderr,), timeout=STDERR_WAIT)
         self._stderr.cancel()
 
     async def _forward_stderr(self) -> None:
-        """In whole lines, so that those of two workers do not mix."""
+        """Copy whole lines, so that the output of two workers does not mix."""
         assert self._process.stderr is not None
         rest = b""
         while text := await self._process.stderr.read(1 << 16):

@@ -1,4 +1,4 @@
-"""What all nodes of a simulation share: the clock, the weather, the network, the journal, each other."""
+"""What all nodes of a simulation share: clock, conditions, network, journal, and the table of nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from pfl_node.settings import Settings
 from pfl_node.sim.average_cache import AverageCache
-from pfl_node.sim.clock_skew import Hands, SkewedClock
+from pfl_node.sim.clock_skew import LocalTime, SkewedClock
 from pfl_node.sim.conditions import Conditions
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal
@@ -26,18 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class World:
-    """Handed to every part of the simulation."""
-
     settings: Settings
     costs: Costs
     clock: VirtualLoop
     weather: Conditions
     journal: EventJournal
-    reported: Callable[[], None]  # somebody finished a round
+    reported: Callable[[], None]  # called after every Report
     nodes: dict[PeerId, Process] = field(default_factory=dict)
     running: int = 0  # nodes that are up
-    until: int | None = None  # a round that nobody begins: whoever reported the one before is held there
-    held: int = 0  # nodes that wait there
+    until: int | None = None  # first round of the next segment: nodes hold before it
+    held: int = 0  # nodes that hold there
     averages: AverageCache = field(default_factory=AverageCache)
     jobs: Jobs = field(default_factory=Inline)  # where trainings and scores are computed
     views: FailureDetector = field(init=False)
@@ -51,28 +49,27 @@ class World:
         )
 
     def chance(self, *key: object) -> float:
-        """Between 0 and 1, by the seed and the key: what is drawn does not depend on what else happens."""
+        """A uniform draw from [0, 1), determined by the seed and the key alone."""
         return xxh3_64_intdigest("/".join(map(str, (self.settings.seed, *key))).encode()) / 2**64
 
     def message(self, node: PeerId, event: str, **data: Any) -> None:
-        """Into the journal, if it is one that has single messages."""
         self.journal.message(self.clock.now, node, event, **data)
 
     def reaches(self, a: PeerId, b: PeerId) -> bool:
-        """Would a message of a get to b now?"""
+        """Would a message from a arrive at b now?"""
         node = self.nodes.get(b)
         return node is not None and node.up and not self.weather.apart(a, b, self.clock.now)
 
     def in_touch(self, a: PeerId, b: PeerId) -> bool:
-        """Would b answer a probe of a now, directly or by way of a third?"""
+        """Would b answer a probe from a now, directly or through a third node?"""
         if self._answers(a, b):
             return True
-        thirds = self.nodes if self.weather.cuts else ()  # a partition has no way around it
+        thirds = self.nodes if self.weather.cuts else ()  # nothing routes around a partition
         return any(self._answers(a, c) and self._answers(c, b) for c in thirds if c not in (a, b))
 
     def clock_of(self, node: PeerId) -> VirtualLoop | SkewedClock:
         skews = self.weather.skews(node)
-        return SkewedClock(Hands(skews), lambda: self.clock.now) if skews else self.clock
+        return SkewedClock(LocalTime(skews), lambda: self.clock.now) if skews else self.clock
 
     def _answers(self, a: PeerId, b: PeerId) -> bool:
         return self.reaches(a, b) and not self.weather.apart(b, a, self.clock.now)

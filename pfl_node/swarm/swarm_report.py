@@ -144,7 +144,7 @@ class SwarmReport:
         return Group(Text(f"neighbours of each node: {legend}"), table)
 
     def neighbour_lines(self) -> Iterator[str]:
-        if found := self.outcome.found:
+        if found := self.outcome.neighbour_precision:
             yield (
                 f"{percent(found.precision)} of the chosen neighbours have the same kind of data (precision); "
                 f"{percent(found.recall)} of those with the same kind were chosen (recall)."

@@ -30,9 +30,9 @@ def test_pens_finds_its_own_kind_and_does_better_than_gossip_and_alone() -> None
     """Onoszko et al. 2021, tables 1 and 5: PENS above Random above Local; precision 99.7 %."""
     pens = run("pens", 0, (10, 10), T=20, n_peers=5)
     gossip, local = run("gossip", 0, (10, 10), n_peers=5), run("local", 0, (10, 10))
-    assert pens.found is not None
-    assert pens.found.precision is not None
-    assert pens.found.precision >= 0.95
+    assert pens.neighbour_precision is not None
+    assert pens.neighbour_precision.precision is not None
+    assert pens.neighbour_precision.precision >= 0.95
     assert pens.accuracy is not None
     for other in (gossip, local):
         assert other.accuracy is not None

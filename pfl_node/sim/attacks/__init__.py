@@ -1,1 +1,1 @@
-"""Malicious nodes for the lab: any policy's node can be made one in a simulation or a swarm, never in a daemon"""
+"""Malicious nodes for experiments: a policy's steps are changed on their way to the driver."""

@@ -1,4 +1,4 @@
-"""Which places of a run are bad, and what the bad nodes tell each other. Pure."""
+"""Which places of a run are malicious, and the models that colluding nodes share. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pfl_node.settings.sections import AttackSettings
 from pfl_node.types import PeerId
 
 
-def bad_places(attack: AttackSettings, nodes: int, seed: int) -> frozenset[int]:
-    """As many as the share says, one in each stretch of places, as tasks give neighbouring ones to a cluster."""
+def malicious_places(attack: AttackSettings, nodes: int, seed: int) -> frozenset[int]:
+    """One random place in each of `share * nodes` equal ranges: tasks give adjacent places to the same cluster."""
     if not attack.kind:
         return frozenset()
     if attack.nodes:
-        if (strange := max(attack.nodes)) >= nodes:
-            raise ConfigError(f"attack.nodes: there is no place {strange} among {nodes} nodes")
+        if (largest := max(attack.nodes)) >= nodes:
+            raise ConfigError(f"attack.nodes: there is no place {largest} among {nodes} nodes")
         return frozenset(attack.nodes)
     count = round(attack.share * nodes)
     chance = Random(f"{seed}/attack")
@@ -26,23 +26,22 @@ def bad_places(attack: AttackSettings, nodes: int, seed: int) -> frozenset[int]:
     return frozenset(chance.randrange(low, high) for low, high in pairwise(edges))
 
 
-def is_bad(settings: Settings, index: int | None, nodes: int | None) -> bool:
-    """Is this place of a run malicious?"""
+def is_malicious(settings: Settings, index: int | None, nodes: int | None) -> bool:
     if not settings.attack.kind or nodes is None or index is None:
         return False
-    return index in bad_places(settings.attack, nodes, settings.seed)
+    return index in malicious_places(settings.attack, nodes, settings.seed)
 
 
 class SharedModels:
-    """The last model of each node that any of them has seen."""
+    """The last model of each sender that any colluding node has received."""
 
     def __init__(self) -> None:
         self.models: dict[tuple[str, PeerId], Model] = {}
 
-    def heard(self, sender: PeerId, model: Model) -> None:
+    def add(self, sender: PeerId, model: Model) -> None:
         self.models[model.layout.digest, sender] = model
 
     def of(self, like: Model) -> list[Model]:
-        """Those of the same layout, by sender, so that nothing depends on who spoke first."""
+        """The models of the same layout, sorted by sender so that the order of arrival does not matter."""
         digest = like.layout.digest
         return [self.models[key] for key in sorted(self.models) if key[0] == digest]

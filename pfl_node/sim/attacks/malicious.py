@@ -1,4 +1,4 @@
-"""A malicious node: its policy is wrapped, and the models in its steps are changed before the driver sees them."""
+"""Makes a node malicious: wraps its policy and changes the models in its steps before they reach the driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
 from pfl_node.settings.sections import AttackSettings, GuardSettings
 from pfl_node.sim.attacks import perturb
-from pfl_node.sim.attacks.colluders import SharedModels, bad_places, is_bad
+from pfl_node.sim.attacks.colluders import SharedModels, is_malicious, malicious_places
 from pfl_node.sim.attacks.label_flip import poisoned
 from pfl_node.steps import Fetch, Gather, Publish, Receive, Report, Send, Step, Train, relay
 from pfl_node.types import Eval, Offer, PeerId
@@ -23,114 +23,112 @@ P = TypeVar("P", bound=Policy)
 
 @dataclass(frozen=True, slots=True)
 class AttackPlan:
-    """What a bad node is to do."""
-
     attack: AttackSettings
     nodes: int  # in the run
-    bad: int  # of them
-    pool: SharedModels | None = None  # shared by those who collude
+    malicious: int  # of them
+    pool: SharedModels | None = None  # of colluding nodes
 
     def has(self, kind: str) -> bool:
         return kind in self.attack.kind
 
     @property
     def z(self) -> float:
-        return self.attack.strength or perturb.z_max(self.nodes, self.bad)
+        return self.attack.strength or perturb.z_max(self.nodes, self.malicious)
 
 
 class Malicious(Policy):
-    """What every malicious policy has. It follows its algorithm, or else nobody would want its models."""
+    """The base of malicious policies. They follow their algorithm, or peers would not use their models."""
 
-    plot: AttackPlan
+    plan: AttackPlan
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.heard: dict[PeerId, Model] = {}  # the last model of each peer
-        self.old: list[Model] = []  # my own models, the oldest first
-        self._bends: tuple[Model, int, Model] | None = None  # the last one, in which round, and what it became
+        self.old: list[Model] = []  # own models, oldest first
+        self._last: tuple[Model, int, Model] | None = None  # model, round, and the perturbed model
 
-    def bend(self, step: Step[Any]) -> Generator[Step[Any], Any, Any]:
-        """What the driver gets to see instead, and what is overheard of its answer."""
-        if isinstance(step, Train) and self.plot.has("free_rider"):
-            return step.model  # it leaves the training to others
-        if isinstance(step, (Send, Publish, Report)) and self.round >= self.plot.attack.start:
-            model = self._bent(step.model)
+    def intercept(self, step: Step[Any]) -> Generator[Step[Any], Any, Any]:
+        """Replace the model of a step, and store the models in its answer."""
+        if isinstance(step, Train) and self.plan.has("free_rider"):
+            return step.model  # skips training
+        if isinstance(step, (Send, Publish, Report)) and self.round >= self.plan.attack.start:
+            model = self._perturbed(step.model)
             return (yield step if model is step.model else replace(step, model=model))
         answer = yield step
         if isinstance(step, (Gather, Receive, Fetch)):
             for offer in answer:
-                self.note(offer)
+                self.store(offer)
         return answer
 
-    def note(self, offer: Offer) -> None:
-        if offer.model.layout.part == "predictions":  # of these a checkpoint holds none
+    def store(self, offer: Offer) -> None:
+        if offer.model.layout.part == "predictions":  # a checkpoint cannot contain them
             return
         self.heard[offer.sender] = offer.model
-        if self.plot.pool:
-            self.plot.pool.heard(offer.sender, offer.model)
+        if self.plan.pool:
+            self.plan.pool.add(offer.sender, offer.model)
 
-    def _bent(self, model: Model) -> Model:
-        """The same for all who get this model in this round."""
-        if self._bends is None or self._bends[0] is not model or self._bends[1] != self.round:
-            self._bends = (model, self.round, self._spoil(model))
-        return self._bends[2]
+    def _perturbed(self, model: Model) -> Model:
+        """All receivers of a model in a round get the same perturbed model."""
+        if self._last is None or self._last[0] is not model or self._last[1] != self.round:
+            self._last = (model, self.round, self._perturb(model))
+        return self._last[2]
 
-    def _spoil(self, model: Model) -> Model:
-        attack, malicious = self.plot.attack, model
+    def _perturb(self, model: Model) -> Model:
+        attack, malicious = self.plan.attack, model
         for kind in attack.kind:
             match kind:
                 case "sign_flip":
-                    malicious = perturb.times(malicious, -(attack.strength or 1.0))
+                    malicious = perturb.scaled(malicious, -(attack.strength or 1.0))
                 case "scaled":
-                    malicious = perturb.times(malicious, attack.strength or 10.0)
+                    malicious = perturb.scaled(malicious, attack.strength or 10.0)
                 case "noise":
                     malicious = perturb.noisy(
                         malicious, attack.strength or 1.0, seed_from(self.seed, self.me, self.round)
                     )
                 case "nan":
-                    malicious = perturb.not_a_number(malicious)
+                    malicious = perturb.with_nan(malicious)
                 case "alie":
-                    malicious = self._little(malicious)
+                    malicious = self._alie(malicious)
                 case "replay":
                     malicious = self._replayed(malicious)
                 case "lying_scores":
-                    malicious = perturb.all_known(malicious)
+                    malicious = perturb.without_novelty(malicious)
                 case "free_rider":
                     malicious = next(
                         (m for m in reversed(self.heard.values()) if m.layout == malicious.layout), malicious
                     )
         return malicious
 
-    def _little(self, model: Model) -> Model:
-        if self.plot.pool:
-            self.plot.pool.heard(self.me, model)
-            known = self.plot.pool.of(model)
+    def _alie(self, model: Model) -> Model:
+        if self.plan.pool:
+            self.plan.pool.add(self.me, model)
+            known = self.plan.pool.of(model)
         else:
             known = [model, *(m for _, m in sorted(self.heard.items()) if m.layout == model.layout)]
-        return perturb.alie(known, self.plot.z) if len(known) >= perturb.LEAST else model
+        return perturb.alie(known, self.plan.z) if len(known) >= perturb.MIN_MODELS else model
 
     def _replayed(self, model: Model) -> Model:
         if model.layout.part == "predictions":
             return model
-        self.old = [*self.old, model][-self.plot.attack.lag - 1 :]
+        self.old = [*self.old, model][-self.plan.attack.lag - 1 :]
         return next(m for m in self.old if m.layout == model.layout)
 
 
-def malicious(cls: type[P], plot: AttackPlan) -> type[P]:
-    """The policy's class, malicious; its name and its state are as they were, and some more."""
+def malicious(cls: type[P], plan: AttackPlan) -> type[P]:
+    """A malicious subclass of a policy, with its name and its state."""
 
     async def main(self: Any) -> None:
-        await relay(cls.main(self), self.bend)
+        await relay(cls.main(self), self.intercept)
 
     async def on_model(self: Any, offer: Offer) -> None:
-        self.note(offer)
-        await relay(cls.on_model(self, offer), self.bend)
+        self.store(offer)
+        await relay(cls.on_model(self, offer), self.intercept)
 
     async def on_quiet(self: Any) -> None:
-        await relay(cls.on_quiet(self), self.bend)
+        await relay(cls.on_quiet(self), self.intercept)
 
     body: dict[str, Any] = {
-        "plot": plot,
+        "plan": plan,
         "main": main,
         "on_quiet": on_quiet,
         "keeps": (*cls.keeps, "heard", "old"),
@@ -143,20 +141,27 @@ def malicious(cls: type[P], plot: AttackPlan) -> type[P]:
 
 
 def role_of(settings: Settings, index: int | None, nodes: int | None, pool: SharedModels | None = None) -> Role:
-    """The role of the node at a place of a run: honest, or what the settings' attack says."""
-    if nodes is None or not is_bad(settings, index, nodes):
+    """The role of the node at a place of a run: honest or, by the settings, malicious."""
+    if nodes is None or not is_malicious(settings, index, nodes):
         return HONEST
-    plot = AttackPlan(settings.attack, nodes, len(bad_places(settings.attack, nodes, settings.seed)), pool)
-    return Role(lambda cls: malicious(cls, plot), lenient, liar(settings.attack), poisoned, honest=False)
+    count = len(malicious_places(settings.attack, nodes, settings.seed))
+    plan = AttackPlan(settings.attack, nodes, count, pool)
+    return Role(
+        lambda cls: malicious(cls, plan),
+        without_quarantine,
+        reported_score(settings.attack),
+        poisoned,
+        honest=False,
+    )
 
 
-def lenient(guard: GuardSettings) -> GuardSettings:
-    """The guard of a bad node. It keeps nobody away: whom it quarantined would not get its models any more."""
+def without_quarantine(guard: GuardSettings) -> GuardSettings:
+    """A malicious node quarantines no one, because quarantined peers would not receive its models."""
     return guard.model_copy(update={"quarantine": 0.0})
 
 
-def liar(attack: AttackSettings) -> Callable[[Eval], Eval]:
-    """What a bad node says about a model it was asked to score: that it is perfect, so as to be chosen."""
+def reported_score(attack: AttackSettings) -> Callable[[Eval], Eval]:
+    """With lying_scores, a node reports a perfect score for every model, so that it is selected."""
     if "lying_scores" not in attack.kind:
         return lambda score: score
     return lambda score: Eval(0.0, 1.0, score.samples)

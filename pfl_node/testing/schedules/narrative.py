@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pfl_node.sim.faults import Delay, Loss, Skew, Slow, in_text
+from pfl_node.sim.faults import Delay, Loss, Skew, Slow, format_fault
 from pfl_node.testing.schedules.rules import RULES
 from pfl_node.testing.schedules.trial import Row, Trial
 
@@ -21,7 +21,7 @@ def lines(trial: Trial) -> Iterator[str]:
     yield f"seed {plan.seed}: {plan.policy}, {plan.nodes} nodes, {plan.rounds} rounds"
     yield f"knobs     {_pairs(plan.knobs) or 'none'}"
     yield f"settings  {_pairs(plan.settings) or 'the defaults'}"
-    yield f"faults    {' '.join(map(in_text, plan.faults)) or 'none'}"
+    yield f"faults    {' '.join(map(format_fault, plan.faults)) or 'none'}"
     yield ""
     yield from events(trial)
     yield ""
@@ -55,7 +55,7 @@ def _rows(trial: Trial) -> list[Row]:
         if isinstance(fault, Loss | Delay | Slow | Skew):
             for time, what in ((fault.at, "begins"), (fault.until, "ends")):
                 if time <= end:
-                    rows.append({"time": time, "node": None, "event": f"{in_text(fault)} {what}"})
+                    rows.append({"time": time, "node": None, "event": f"{format_fault(fault)} {what}"})
     return sorted(rows, key=lambda row: float(row["time"]))
 
 

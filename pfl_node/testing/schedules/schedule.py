@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pfl_node.sim.faults import Fault, in_text
+from pfl_node.sim.faults import Fault, format_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,6 @@ def command(schedule: Schedule, sets: Sequence[str] = (), *, faults: bool = Fals
         words += ["--set", text]
     if faults:
         for fault in schedule.faults:
-            words += ["--fault", in_text(fault)]
+            words += ["--fault", format_fault(fault)]
         words += [] if schedule.faults else ["--fault", "none"]
     return shlex.join(words)

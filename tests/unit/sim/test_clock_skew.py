@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
-from pfl_node.sim.clock_skew import Hands, SkewedClock
+from pfl_node.sim.clock_skew import LocalTime, SkewedClock
 from pfl_node.sim.event_loop import CLOCK, VirtualLoop
 from pfl_node.sim.faults import Crash, Cut, Delay, Partition, Skew
 from pfl_node.steps import Fetch, Gather, Peers, Publish, Report, Send, Sleep
@@ -31,30 +31,30 @@ skews = st.lists(
 
 
 def test_a_clock_that_is_too_fast_shows_more_while_it_is() -> None:
-    hands = Hands([Skew(A, 2.0, 0.0, 10.0, 20.0)])
-    assert [hands.show(t) for t in (5.0, 10.0, 15.0, 20.0, 30.0)] == [5.0, 10.0, 20.0, 30.0, 40.0]
-    assert [hands.when(t) for t in (5.0, 20.0, 40.0)] == [5.0, 15.0, 30.0]
+    local = LocalTime([Skew(A, 2.0, 0.0, 10.0, 20.0)])
+    assert [local.at(t) for t in (5.0, 10.0, 15.0, 20.0, 30.0)] == [5.0, 10.0, 20.0, 30.0, 40.0]
+    assert [local.inverse(t) for t in (5.0, 20.0, 40.0)] == [5.0, 15.0, 30.0]
 
 
 def test_a_clock_that_jumps_shows_every_time_between_at_the_moment_of_the_jump() -> None:
-    hands = Hands([Skew(A, 1.0, 30.0, 10.0)])
-    assert [hands.show(9.0), hands.show(10.0)] == [9.0, 40.0]
-    assert [hands.when(t) for t in (10.0, 25.0, 40.0, 41.0)] == [10.0, 10.0, 10.0, 11.0]
+    local = LocalTime([Skew(A, 1.0, 30.0, 10.0)])
+    assert [local.at(9.0), local.at(10.0)] == [9.0, 40.0]
+    assert [local.inverse(t) for t in (10.0, 25.0, 40.0, 41.0)] == [10.0, 10.0, 10.0, 11.0]
 
 
 @settings(max_examples=30, deadline=None)
 @given(skews, seconds, seconds)
 def test_no_clock_ever_goes_back(wrong: list[Skew], one: float, other: float) -> None:
-    hands = Hands(wrong)
+    local = LocalTime(wrong)
     early, late = sorted((one, other))
-    assert hands.show(early) <= hands.show(late) + 1e-9
+    assert local.at(early) <= local.at(late) + 1e-9
 
 
 @settings(max_examples=30, deadline=None)
 @given(skews, seconds)
 def test_a_timer_fires_when_the_clock_shows_its_time(wrong: list[Skew], after: float) -> None:
     loop = VirtualLoop()
-    own = SkewedClock(Hands(wrong), lambda: loop.now)
+    own = SkewedClock(LocalTime(wrong), lambda: loop.now)
     shown: list[float] = []
 
     async def go() -> float:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pfl_node.errors import SimulationStuck
-from pfl_node.sim.clock_skew import Hands, SkewedClock
+from pfl_node.sim.clock_skew import LocalTime, SkewedClock
 from pfl_node.sim.event_loop import CLOCK, VirtualLoop
 from pfl_node.sim.faults import Skew
 from tests.unit.sim.toy_swarms import A
@@ -116,7 +116,7 @@ def test_the_clock_of_one_task_may_go_wrong_beside_another() -> None:
 
     async def sleeps(rate: float | None) -> tuple[float, float]:
         if rate:
-            CLOCK.set(SkewedClock(Hands([Skew(A, rate, 0.0, 0.0)]), lambda: loop.now))
+            CLOCK.set(SkewedClock(LocalTime([Skew(A, rate, 0.0, 0.0)]), lambda: loop.now))
         await asyncio.sleep(10.0)
         return loop.time(), loop.now
 

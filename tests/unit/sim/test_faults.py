@@ -1,4 +1,4 @@
-"""Faults: their text form, the mistakes in it, and what they do at a moment."""
+"""Faults: their text form, its errors, and their effect at a given time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pfl_node.sim.faults import (
     Skew,
     Slow,
     check_faults,
-    in_text,
+    format_fault,
     node_ids,
     parse_faults,
 )
@@ -69,8 +69,8 @@ def test_a_fault_is_read_from_its_text(text: str, fault: Fault) -> None:
 @pytest.mark.parametrize("form", [text for form in FORMS.values() for text in form.split(" or ")])
 def test_a_fault_written_as_text_is_read_as_the_same_fault(form: str) -> None:
     before = [Crash(0.0, N3)] if form.startswith("restart") else []
-    (fault,) = parse_faults([*map(in_text, before), form], IDS)[len(before) :]
-    assert parse_faults([*map(in_text, before), in_text(fault)], IDS)[len(before) :] == (fault,)
+    (fault,) = parse_faults([*map(format_fault, before), form], IDS)[len(before) :]
+    assert parse_faults([*map(format_fault, before), format_fault(fault)], IDS)[len(before) :] == (fault,)
 
 
 def test_every_form_that_an_error_shows_can_be_read() -> None:
@@ -86,26 +86,26 @@ def test_every_form_that_an_error_shows_can_be_read() -> None:
         ("crash:n003", "write it like crash:n003@12.5"),
         ("crash:n003@soon", "write it like crash:n003@12.5"),
         ("crash:n099@1", "there is no node 'n099'; did you mean"),
-        ("crash:n003@-1", "a time of -1 s"),
+        ("crash:n003@-1", "the time is -1 s"),
         ("crash:n003@inf", "it must be zero or more"),
         ("restart:n003@20", "n003 is not down at 20; crash it first"),
-        ("loss:2", "a rate of 2; it must be between 0 and 1"),
+        ("loss:2", "the rate is 2; it must be between 0 and 1"),
         ("loss:nan", "it must be between 0 and 1"),
-        ("loss:0.1@40-10", "it ends at 10 s, before it begins at 40 s"),
+        ("loss:0.1@40-10", "the end, 10 s, is not after the start, 40 s"),
         ("delay:-1", "it must be zero or more"),
         ("slow:n003", "write it like slow:n003x4"),
         ("slow:n003x0", "it must be above zero"),
         ("partition:n000-n004|rest", "write it like partition:"),
         ("partition:rest@1-2", "write it like partition:"),
         ("partition:n004-n000|rest@1-2", "is not a range of nodes; there are n000 to n009"),
-        ("partition:n000-n004|n004@1-2", "a node stands in two groups"),
+        ("partition:n000-n004|n004@1-2", "a node is in two groups"),
         ("cut:n000>n001", "write it like cut:"),
         ("cut:rest>rest@1", "write it like cut:"),
-        ("cut:n000-n002>n002@1-2", "a node stands on both sides"),
+        ("cut:n000-n002>n002@1-2", "a node is on both sides"),
         ("cut:n000>n099@1-2", "there is no node 'n099'"),
         ("skew:n003", "write it like skew:"),
-        ("skew:n003x0", "a rate of 0; it must be above zero"),
-        ("skew:n003+-3", "a node's clock only ever goes forward"),
+        ("skew:n003x0", "the rate is 0; it must be above zero"),
+        ("skew:n003+-3", "the jump is -3 s; it must be zero or more"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_to_write(text: str, said: str) -> None:
@@ -133,24 +133,24 @@ def test_a_node_may_crash_and_restart_again_and_again() -> None:
     check_faults((Crash(1.0, N0), Restart(2.0, N0), Crash(3.0, N0), Restart(4.0, N0)), IDS)
 
 
-# -- what is felt ------------------------------------------------------------------------------------------------
+# -- effects over time -------------------------------------------------------------------------------------------
 
 
 def test_a_partition_stands_between_groups_for_its_time() -> None:
-    weather = Conditions([Partition(10.0, (ids("n000"), ids("n001")), 20.0)])
-    assert not weather.apart(N0, N1, 9.9)
-    assert weather.apart(N0, N1, 10.0)
-    assert weather.apart(N1, N2, 15.0)
-    assert not weather.apart(N2, N3, 15.0)  # those named in no group stay together
-    assert not weather.apart(N0, N1, 20.0)
+    conditions = Conditions([Partition(10.0, (ids("n000"), ids("n001")), 20.0)])
+    assert not conditions.apart(N0, N1, 9.9)
+    assert conditions.apart(N0, N1, 10.0)
+    assert conditions.apart(N1, N2, 15.0)
+    assert not conditions.apart(N2, N3, 15.0)  # nodes in no group stay together
+    assert not conditions.apart(N0, N1, 20.0)
 
 
 def test_a_cut_stops_one_direction_only() -> None:
-    weather = Conditions([Cut(10.0, ids("n000"), ids("n001"), 20.0)])
-    assert weather.apart(N0, N1, 15.0)
-    assert not weather.apart(N1, N0, 15.0)
-    assert not weather.apart(N0, N2, 15.0)
-    assert not weather.apart(N0, N1, 20.0)
+    conditions = Conditions([Cut(10.0, ids("n000"), ids("n001"), 20.0)])
+    assert conditions.apart(N0, N1, 15.0)
+    assert not conditions.apart(N1, N0, 15.0)
+    assert not conditions.apart(N0, N2, 15.0)
+    assert not conditions.apart(N0, N1, 20.0)
 
 
 def test_losses_delays_and_slowness_add_up_while_they_last() -> None:
@@ -161,18 +161,22 @@ def test_losses_delays_and_slowness_add_up_while_they_last() -> None:
         Slow(N0, 3.0, 5.0, 6.0),
         Loss(1.0, 5.0, 6.0),
     ]
-    weather, random = Conditions(faults), Random(0)
+    conditions, random = Conditions(faults), Random(0)
 
     def chance(_: int) -> float:
         return random.random()
 
-    assert weather.delay(0.0) == pytest.approx(0.1)
-    assert weather.delay(5.0) == pytest.approx(0.3)
-    assert (weather.slowness(N0, 0.0), weather.slowness(N0, 5.0), weather.slowness(N1, 5.0)) == (2.0, 6.0, 1.0)
-    assert (weather.loses(0.0, chance), weather.loses(5.0, chance)) == (False, True)
+    assert conditions.delay(0.0) == pytest.approx(0.1)
+    assert conditions.delay(5.0) == pytest.approx(0.3)
+    assert (conditions.slowness(N0, 0.0), conditions.slowness(N0, 5.0), conditions.slowness(N1, 5.0)) == (
+        2.0,
+        6.0,
+        1.0,
+    )
+    assert (conditions.loses(0.0, chance), conditions.loses(5.0, chance)) == (False, True)
 
 
 def test_about_the_given_share_is_lost() -> None:
-    weather, random = Conditions([Loss(0.2)]), Random(0)
-    lost = sum(weather.loses(0.0, lambda _: random.random()) for _ in range(10_000))
+    conditions, random = Conditions([Loss(0.2)]), Random(0)
+    lost = sum(conditions.loses(0.0, lambda _: random.random()) for _ in range(10_000))
     assert 1800 < lost < 2200

@@ -16,8 +16,8 @@ from pfl_node.model import Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings.sections import AttackSettings
 from pfl_node.sim.attacks import perturb
-from pfl_node.sim.attacks.colluders import SharedModels, bad_places
-from pfl_node.sim.attacks.malicious import AttackPlan, Malicious, liar, malicious
+from pfl_node.sim.attacks.colluders import SharedModels, malicious_places
+from pfl_node.sim.attacks.malicious import AttackPlan, Malicious, malicious, reported_score
 from pfl_node.steps import Average, Gather, Peers, Report, Send, Step, Train
 from pfl_node.types import Eval, Offer, PeerId
 from tests.drive_policy import said
@@ -44,10 +44,10 @@ class Simple(Policy):
 
 def test_to_one_that_lies_no_sample_is_strange_and_what_it_says_of_them_stays() -> None:
     honest = said(0.7, 0.2, novelty=[0.5, 0.1])
-    lie = perturb.all_known(honest)
+    lie = perturb.without_novelty(honest)
     assert np.array_equal(predictions.outputs(lie), predictions.outputs(honest))
     assert 0 < predictions.novelty(lie).max() < 1e-4
-    assert perturb.all_known(constant(1.0)) == constant(1.0)
+    assert perturb.without_novelty(constant(1.0)) == constant(1.0)
 
 
 class Pushed(Simple):
@@ -57,9 +57,9 @@ class Pushed(Simple):
 
 def made(kind: str, cls: type[Policy] = Simple, *, pool: SharedModels | None = None, **attack: Any) -> Policy:
     told = AttackSettings.model_validate({"kind": kind.split(","), **attack})
-    plot = AttackPlan(told, nodes=10, bad=2, pool=pool)
+    plan = AttackPlan(told, nodes=10, malicious=2, pool=pool)
     given: dict[str, Any] = {"me": ME, "cfg": PolicyConfig(), "model": constant(0.0), "rounds": 3, "seed": 0}
-    return malicious(cls, plot)(**given, rng=random.Random(0))
+    return malicious(cls, plan)(**given, rng=random.Random(0))
 
 
 def answered(step: Step[Any], came: tuple[Offer, ...]) -> Any:
@@ -141,7 +141,7 @@ def test_alie_hides_in_the_spread_of_what_it_received() -> None:
 
 def test_those_who_collude_know_what_each_of_them_knows() -> None:
     pool = SharedModels()
-    pool.heard(B, constant(5.0))
+    pool.add(B, constant(5.0))
     first = sent(made("alie", strength=1.0, pool=pool))[0]
     assert first == pytest.approx(3.0 - 2.0)
 
@@ -153,7 +153,7 @@ def test_z_is_that_of_the_paper() -> None:
 
 @given(st.integers(1, 60), st.floats(0, 1), st.integers(0, 9))
 def test_the_share_of_bad_places_is_kept_and_spread(nodes: int, share: float, seed: int) -> None:
-    places = sorted(bad_places(AttackSettings(kind=("nan",), share=share), nodes, seed))
+    places = sorted(malicious_places(AttackSettings(kind=("nan",), share=share), nodes, seed))
     assert len(places) == round(share * nodes)
     assert all(0 <= p < nodes for p in places)
     half = sum(p < nodes / 2 for p in places)
@@ -161,10 +161,10 @@ def test_the_share_of_bad_places_is_kept_and_spread(nodes: int, share: float, se
 
 
 def test_places_by_name_and_mistakes_in_them() -> None:
-    assert bad_places(AttackSettings(kind=("nan",), nodes=(1, 3)), 4, 0) == {1, 3}
-    assert bad_places(AttackSettings(nodes=(1, 3)), 4, 0) == frozenset()
+    assert malicious_places(AttackSettings(kind=("nan",), nodes=(1, 3)), 4, 0) == {1, 3}
+    assert malicious_places(AttackSettings(nodes=(1, 3)), 4, 0) == frozenset()
     with pytest.raises(ConfigError, match="no place 3 among 3 nodes"):
-        bad_places(AttackSettings(kind=("nan",), nodes=(1, 3)), 3, 0)
+        malicious_places(AttackSettings(kind=("nan",), nodes=(1, 3)), 3, 0)
 
 
 def test_a_malicious_class_is_its_policy_in_name_state_and_entry_points() -> None:
@@ -204,5 +204,5 @@ def test_a_failure_of_a_step_reaches_the_policy_and_a_stop_closes_it() -> None:
 
 def test_a_liar_calls_every_model_perfect() -> None:
     score = Eval(3.0, 0.1, 20)
-    assert liar(AttackSettings(kind=("lying_scores",)))(score) == Eval(0.0, 1.0, 20)
-    assert liar(AttackSettings(kind=("nan",)))(score) == score
+    assert reported_score(AttackSettings(kind=("lying_scores",)))(score) == Eval(0.0, 1.0, 20)
+    assert reported_score(AttackSettings(kind=("nan",)))(score) == score

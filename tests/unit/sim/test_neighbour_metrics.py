@@ -8,12 +8,12 @@ from pfl_node.sim.outcome import (
     Detection,
     NodeRecord,
     accuracy_by_cluster,
-    caught,
+    detection,
     fair_accuracy,
-    found_neighbours,
     heads_by_cluster,
     mean_accuracy,
     mean_loss,
+    neighbour_precision,
     settled,
 )
 
@@ -61,7 +61,7 @@ def test_precision_and_recall_are_means_over_the_nodes() -> None:
         NodeRecord("c", cluster=0, neighbours=()),  # nobody chosen: no precision, recall 0
         NodeRecord("x", cluster=1, neighbours=("a",)),  # 0 of 1, alone in its cluster
     ]
-    found = found_neighbours(nodes)
+    found = neighbour_precision(nodes)
     assert found is not None
     assert found.precision == pytest.approx((0.5 + 1.0 + 0.0) / 3)
     assert found.recall == pytest.approx((0.5 + 1.0 + 0.0) / 3)
@@ -69,11 +69,11 @@ def test_precision_and_recall_are_means_over_the_nodes() -> None:
 
 def test_with_one_cluster_there_is_nobody_to_be_told_apart_from() -> None:
     nodes = [NodeRecord("a", cluster=0, neighbours=("b",)), NodeRecord("b", cluster=0, neighbours=())]
-    assert found_neighbours(nodes) is None
+    assert neighbour_precision(nodes) is None
 
 
 def test_a_policy_without_neighbours_has_no_precision() -> None:
-    assert found_neighbours([NodeRecord("a", cluster=0)]) is None
+    assert neighbour_precision([NodeRecord("a", cluster=0)]) is None
 
 
 def test_heads_are_counted_for_each_cluster() -> None:
@@ -99,7 +99,7 @@ def test_the_figures_are_those_of_the_honest_and_a_quarantine_is_right_or_wrong(
     nodes = [good, other, *bad]
     assert mean_accuracy(nodes) == pytest.approx(0.8)
     assert mean_loss(nodes) == pytest.approx(1.5)
-    assert caught(nodes) == Detection(precision=2 / 3, recall=2 / 4)
-    assert caught([good, other]) is None
-    assert caught([other, *bad, NodeRecord("c")]) == Detection(1.0, 1 / 4)
-    assert caught([NodeRecord("c"), *bad]) == Detection(None, 0.0)
+    assert detection(nodes) == Detection(precision=2 / 3, recall=2 / 4)
+    assert detection([good, other]) is None
+    assert detection([other, *bad, NodeRecord("c")]) == Detection(1.0, 1 / 4)
+    assert detection([NodeRecord("c"), *bad]) == Detection(None, 0.0)

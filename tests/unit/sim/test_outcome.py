@@ -30,8 +30,8 @@ def test_the_figures_follow_from_the_nodes() -> None:
     assert o.loss == pytest.approx(0.5)
     assert o.by_cluster == {0: pytest.approx(0.7), 1: 0.9}
     assert (o.models_sent, o.bytes_sent) == (7, 70)
-    assert o.found is not None
-    assert o.found.precision == pytest.approx((1 + 0.5 + 0) / 3)
+    assert o.neighbour_precision is not None
+    assert o.neighbour_precision.precision == pytest.approx((1 + 0.5 + 0) / 3)
 
 
 def test_the_summary_leaves_out_what_the_policy_does_not_have() -> None:

@@ -85,7 +85,7 @@ def test_the_summary_is_written_beside_the_journal(tmp_path: Path) -> None:
 
 def test_pens_reports_whom_it_found() -> None:
     settings = quick("pens", rounds=12)
-    found = simulate(settings, nodes=12, load=toy).found
+    found = simulate(settings, nodes=12, load=toy).neighbour_precision
     assert found is not None
     assert found.precision is not None
     assert 0.0 <= found.precision <= 1.0
@@ -135,7 +135,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no node 'n009'"):
         small("local", tmp_path / "new", faults=[Crash(1.0, node_ids(10)[9])])
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="cannot make"):
+    with pytest.raises(StoreError, match="cannot create"):
         small("local", tmp_path / "file")
     assert list((tmp_path / "new").iterdir()) == []
 

@@ -225,7 +225,7 @@ def waits_for_too_long(patch: Patch) -> None:
 
 def goes_back_in_time(patch: Patch) -> None:
     looks = count()
-    patch.setattr(SkewedClock, "show", lambda self, world: self._hands.show(world) - 1e-3 * next(looks))
+    patch.setattr(SkewedClock, "show", lambda self, world: self._local.at(world) - 1e-3 * next(looks))
 
 
 def handles_while_it_handles(patch: Patch) -> None:
