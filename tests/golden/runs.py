@@ -1,4 +1,4 @@
-"""The simulations whose journals and summaries are kept as digests: every policy, and whatever can be on."""
+"""The simulations with committed digests: every policy and every optional feature."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TROUBLE = (
 
 @dataclass(frozen=True)
 class Run:
-    """One simulation. With torch its figures depend on the processor and on torch's version."""
+    """One simulation. With torch, results depend on the processor and the version of torch."""
 
     settings: dict[str, Any]
     nodes: int = NODES

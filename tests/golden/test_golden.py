@@ -1,7 +1,7 @@
-"""A change that is meant to change no result changes none: the digests of a set of simulations are as committed.
+"""Compares the digests of a set of simulations with the committed ones: a refactoring must not change results.
 
-`pytest tests/golden --golden-update` writes them anew. The last column leaves out what depends on timing: it is
-the digest of what each node has learnt.
+`pytest tests/golden --golden-update` rewrites them. The last column is a digest of what each node has learnt;
+it does not depend on timing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PLATFORM = "# torch: "
 
 
 def platform() -> str:
-    """What the figures of torch depend on."""
+    """What the results of torch depend on."""
     import torch
 
     return f"{torch.__version__} {torch.backends.cpu.get_cpu_capability()}"
@@ -36,7 +36,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def digests(name: str, out: Path) -> tuple[str, str, str]:
-    """Of the journal, of the summary, and of what each node has learnt."""
+    """Digests of the journal, the summary, and what each node has learnt."""
     summary: Summary = RUNS[name](out)
     found = json.loads((out / "summary.json").read_text())
     told = {key: value for key, value in found.items() if key not in ("wall_seconds", "cpu_seconds")}

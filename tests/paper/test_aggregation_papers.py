@@ -1,4 +1,4 @@
-"""The rules of `aggregate` against the papers they come from. Each test says which statement it covers.
+"""The rules of `aggregate` against the papers they come from. Each test cites its statement.
 
 Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates": median, trimmed mean.
 Blanchard et al. 2017, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent": Krum, Multi-Krum.
@@ -25,7 +25,7 @@ Attack = tuple[Rows, Rows, int]
 
 @st.composite
 def attacks(draw: st.DrawFn) -> Attack:
-    """Honest models, at most f bad ones of any size, and f: with enough honest ones for each rule's promise."""
+    """Honest models, at most f malicious ones of any size, and f, within the bounds of every rule."""
     width, f = draw(st.integers(1, 4)), draw(st.integers(0, 3))
     honest = draw(arrays(np.float32, (draw(st.integers(f + 3, f + 6)), width), elements=numbers))
     bad = draw(arrays(np.float32, (draw(st.integers(0, f)), width), elements=wild))
@@ -41,7 +41,7 @@ def mixed(honest: Rows, bad: Rows, chance: random.Random) -> Rows:
 
 
 def test_each_coordinate_of_the_median_is_the_usual_median_of_that_coordinate() -> None:
-    """Definition 1. So it need not be one of the vectors."""
+    """Definition 1: the median need not be one of the vectors."""
     rows = np.array([[1, 30, 200], [2, 10, 300], [3, 20, 100]], np.float32)
     assert combined(by("median"), rows).tolist() == [2, 20, 200]
 
@@ -58,7 +58,7 @@ def test_the_trimmed_mean_removes_the_largest_and_the_smallest_share_of_each_coo
 def test_a_minority_cannot_move_a_coordinate_out_of_the_honest_range(
     rule: str, attack: Attack, chance: random.Random
 ) -> None:
-    """What their theorems rest on: alpha < 1/2 for the median, alpha <= beta < 1/2 for the trimmed mean."""
+    """The basis of their theorems: alpha < 1/2 for the median, alpha <= beta < 1/2 for the trimmed mean."""
     honest, bad, f = attack
     got = combined(by(rule, f), mixed(honest, bad, chance))
     assert (honest.min(axis=0) <= got).all()
@@ -70,8 +70,8 @@ def test_a_minority_cannot_move_a_coordinate_out_of_the_honest_range(
 def test_the_error_is_of_the_order_of_alpha_plus_one_over_the_root_of_m(
     rule: str, constant: float, shift: float
 ) -> None:
-    """Theorems 1 and 4: with a share alpha of m workers bad, the error in one dimension is of the order
-    sigma (alpha + 1 / sqrt(m)), where sigma is the deviation of one worker, whatever the bad ones send."""
+    """Theorems 1 and 4: with a share alpha of m workers malicious, the error in one dimension is of the order
+    sigma (alpha + 1 / sqrt(m)), where sigma is the deviation of one worker, whatever the malicious ones send."""
     m, dimensions = 100, 400
     for bad in (0, 5, 10, 20):
         rows = np.random.default_rng(bad).normal(size=(m, dimensions)).astype(np.float32)
@@ -84,7 +84,7 @@ def test_the_error_is_of_the_order_of_alpha_plus_one_over_the_root_of_m(
 
 
 def test_one_bad_model_alone_decides_what_a_mean_is_but_not_what_krum_is() -> None:
-    """Lemma 1: no linear combination withstands one Byzantine worker, who can make it any vector U."""
+    """Lemma 1: one Byzantine worker can turn any linear combination into any vector U."""
     honest = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     wish = np.array([50, -50, 0, 7], np.float32)
     rows = np.concatenate([honest, [7 * wish - honest.sum(axis=0)]]).astype(np.float32)
@@ -100,15 +100,15 @@ def test_the_score_is_the_sum_of_the_squared_distances_to_the_closest_n_f_2() ->
 
 
 def test_of_equal_scores_the_smallest_identifier_wins() -> None:
-    """Section 4, the footnote on ties. Here: the place among the models, and mine is the first."""
+    """Section 4, the footnote on ties. Here: the position among the models; our own is first."""
     rows = np.array([[1, 1], [0, 1], [1, 0], [0, 0], [9, 9]], np.float32)
     assert combined(by("krum", 1), rows).tolist() == [1, 1]
     assert combined(by("krum", 1), rows[[3, 0, 1, 2, 4]]).tolist() == [0, 0]
 
 
 def test_two_who_collude_do_not_pull_krum_away() -> None:
-    """Why the score counts the closest only: with all others, one bad worker far away would move the barycentre,
-    and a second one at the new barycentre would be chosen."""
+    """Why the score counts the closest only: with all others, one distant Byzantine worker would move the
+    barycentre, and a second one at the new barycentre would be chosen."""
     honest = np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
     far = np.full((1, 3), 400, np.float32)
     second = (honest.sum(axis=0, keepdims=True) + far) / 9
@@ -120,7 +120,7 @@ def test_two_who_collude_do_not_pull_krum_away() -> None:
 
 def test_krum_points_where_the_honest_point() -> None:
     """Proposition 1: if 2 f + 2 < n, the expected answer is within eta(n, f) sqrt(d) sigma of the honest
-    expectation, whatever the f others send: zeros, the opposite, nearly the expectation, something huge."""
+    expectation, whatever the f others send: zeros, the opposite, almost the expectation, huge values."""
     n, f, d, sigma = 11, 3, 10, 0.1
     eta = sqrt(2 * (n - f + (f * (n - f - 2) + f**2 * (n - f - 1)) / (n - 2 * f - 2)))
     goal = np.ones(d)
@@ -136,8 +136,8 @@ def test_krum_points_where_the_honest_point() -> None:
 
 @given(st.sampled_from(["krum", "multi_krum"]), attacks(), st.randoms())
 def test_krum_stays_near_honest_models(rule: str, attack: Attack, chance: random.Random) -> None:
-    """The proof of Proposition 1: one of the neighbours that make the winner's score is honest, and honest scores
-    are at most n times the square of the honest spread. What Multi-Krum keeps has no worse scores."""
+    """The proof of Proposition 1: one of the neighbours in the winner's score is honest, and honest scores are at
+    most n times the squared honest spread. The models that Multi-Krum keeps have no worse scores."""
     honest, bad, f = attack
     rows = mixed(honest, bad, chance)
     reach = sqrt(len(rows)) * spread(honest) * (1 if rule == "krum" else 2)
@@ -166,7 +166,7 @@ def test_every_neighbour_is_clipped_around_my_own_model() -> None:
 def test_what_one_neighbour_sends_changes_at_most_twice_its_share_of_tau(
     rows: Rows, sent: list[float], tau: float
 ) -> None:
-    """Why it withstands: whatever a bad neighbour sends, it stays within tau of me, and has its weight only."""
+    """Robustness: a clipped model is within tau of ours, and its influence is limited by its weight."""
     other = rows.copy()
     other[3] = sent
     settings = by("clipping", clip=tau)
@@ -175,7 +175,7 @@ def test_what_one_neighbour_sends_changes_at_most_twice_its_share_of_tau(
 
 
 def rounds(settings: AggregateSettings, graph: dict[int, list[int]], rows: Rows, bad: Rows, n: int) -> Rows:
-    """Everybody, n times: my own row, my neighbours', and the bad ones that talk to all."""
+    """Run n rounds in which each node combines its row, its neighbours' and those of the malicious nodes."""
     for _ in range(n):
         rows = np.array(
             [combined(settings, np.concatenate([rows[[me, *near]], bad])) for me, near in sorted(graph.items())]
@@ -192,12 +192,12 @@ TWO_MINDS = np.repeat(np.array([[1.0], [-1.0]], np.float32), 5, axis=0)
 
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum", "multi_krum"])
 def test_rules_that_drop_whoever_is_different_never_agree_over_a_bottleneck(rule: str) -> None:
-    """The dumbbell: two cliques with one edge between them, different data, and no attacker at all."""
+    """A dumbbell: two cliques with different data, joined by one edge, without any attacker."""
     assert np.array_equal(rounds(by(rule), DUMBBELL, TWO_MINDS, NOBODY, 20), TWO_MINDS)
 
 
 def test_clipping_agrees_over_a_bottleneck() -> None:
-    """The same dumbbell: a clipped difference is still a difference in the right direction."""
+    """The same dumbbell: a clipped difference still has the right direction."""
     after = rounds(by("clipping", clip=0.5), DUMBBELL, TWO_MINDS, NOBODY, 150)
     assert spread(after) < 0.05
     np.testing.assert_allclose(after.mean(), 0.0, atol=1e-3)
@@ -208,7 +208,7 @@ EVERYBODY = {me: [p for p in range(9) if p != me] for me in range(9)}
 
 @pytest.mark.parametrize("sent", [3.0, 1e3, 1e30])
 def test_the_honest_agree_near_their_mean_while_a_bad_one_talks_to_all(sent: float) -> None:
-    """Its theorem on consensus: an error that is small when few are bad. That of the mean has no bound."""
+    """The consensus theorem: the error is small if few are malicious. The error of the mean is unbounded."""
     start = np.linspace(-1, 1, 9, dtype=np.float32)[:, None]
     bad = np.full((1, 1), sent, np.float32)
     after = rounds(by("clipping", 1), EVERYBODY, start, bad, 30)

@@ -1,5 +1,5 @@
 """`dac` against Listo Zec et al. 2022, "Decentralized adaptive clustering of deep nets is beneficial for client
-collaboration", Algorithm 1, and what Trinca 2024, section 4.1.2, says of it. Each test names what it covers."""
+collaboration", Algorithm 1, and what Trinca 2024, section 4.1.2, says of it. Each test cites its source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_tau_goes_from_1_to_a_plus_1(t: int, value: float) -> None:
 
 
 def test_at_first_everybody_is_as_likely_as_anybody() -> None:
-    """Unseen peers have s = 0, so p is uniform before anything was scored."""
+    """Unseen peers have s = 0, so p is uniform before the first score."""
     policy, seen = make(Dac, n_sampled=1), Counter[PeerId]()
     for _ in range(4000):
         seen.update(policy.sample([A, B, C, D], tau(0, 30, 0.2)))
@@ -46,7 +46,7 @@ def test_peers_are_sampled_by_the_softmax_of_their_similarities() -> None:
 
 
 def test_they_are_sampled_without_replacement() -> None:
-    """The second is drawn from those left, by the same rule."""
+    """The second peer is drawn from the remaining ones by the same rule."""
     policy, first = make(Dac, n_sampled=2), Counter[tuple[PeerId, ...]]()
     policy.s = {A: 1.0, B: 0.5, C: 0.0}
     for _ in range(6000):
@@ -59,7 +59,7 @@ def test_they_are_sampled_without_replacement() -> None:
 
 
 def test_the_chances_sharpen_with_time() -> None:
-    """tau grows, so late rounds go to the most similar."""
+    """tau grows, so late rounds prefer the most similar peers."""
     shares = []
     for t in (0, 5, 20):
         policy, seen = make(Dac, n_sampled=1), Counter[PeerId]()
@@ -80,7 +80,7 @@ def test_the_similarity_is_one_over_the_loss_of_its_model_on_my_training_data() 
 
 
 def test_the_models_are_averaged_by_numbers_of_samples_and_not_by_similarity() -> None:
-    """As FedAvg weighs them: n_train of each, mine among them."""
+    """The weights of FedAvg: n_train of each, including our own."""
     served = {A: replace(offer(A, model(10, 0.01)), samples=30), B: replace(offer(B, model(20, 9)), samples=10)}
     policy, hand = played(served, samples=10)
     average = hand.all(Average)[0]
@@ -106,7 +106,7 @@ def test_no_client_serves_a_model_that_is_untrained_or_only_averaged() -> None:
 
 
 def test_the_similarities_travel_with_the_model() -> None:
-    """The two-hop estimate needs s_kj of those who were sampled."""
+    """The two-hop estimate needs s_kj of the sampled peers."""
     policy, hand = played({A: offer(A, model(0, 4)), B: offer(B, model(0, 0.5))})
     assert hand.all(Report)[0].notes == {A: 0.25, B: 2.0} == policy.s
 
@@ -132,7 +132,7 @@ def test_what_was_measured_is_never_replaced_by_what_was_heard() -> None:
 
 
 def test_hearsay_goes_two_hops_and_no_further() -> None:
-    """What I heard of I do not tell as if I had measured it."""
+    """A node sends only similarities that it measured itself."""
     _, hand = played({A: replace(offer(A, model(0, 1)), notes={C: 7.0})})
     assert hand.all(Report)[0].notes == {A: 1.0}
 
@@ -147,7 +147,7 @@ def test_each_round_draws_anew() -> None:
 
 
 def played(served: dict[PeerId, Offer], samples: int = 1, score_samples: int | None = None) -> tuple[Dac, Hand]:
-    """One round in which A, B, C and D are there, and these answer."""
+    """One round with peers A, B, C and D and these answers."""
     policy, hand = make(Dac, rounds=1, samples=samples, score_samples=score_samples), Hand([A, B, C, D])
     hand.served = served
     hand.run(policy.main())

@@ -1,5 +1,5 @@
 """`deprl` against Xiong et al. 2024, "DePRL: Achieving Linear Convergence Speedup in Personalized Decentralized
-Learning with Shared Representations": Algorithm 1 as figure 1 tells it (a to d). Each test names its step."""
+Learning with Shared Representations": Algorithm 1 as in figure 1, a to d. Each test names its step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_head_is_trained_first_while_the_core_stands_still() -> None:
     _, hand = played()
     head, _ = hand.all(Train)
     assert (head.only, head.model) == ("head", model(100))
-    assert head.steps is None  # tau is what the run's settings say
+    assert head.steps is None  # tau comes from the run's settings
 
 
 def test_then_the_core_takes_one_step_with_the_new_head() -> None:

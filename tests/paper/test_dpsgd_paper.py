@@ -1,5 +1,5 @@
 """`dpsgd` against Lian et al. 2017, "Can Decentralized Algorithms Outperform Centralized Algorithms?", Algorithm
-1, and Trinca 2024, section 2.2. Each test quotes or names what it covers."""
+1, and Trinca 2024, section 2.2. Each test cites its source."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_mean_of_all_models_stays_and_all_come_to_it(graph: str, lopsided: s
 
 
 def swarm(graph: str, rounds: int) -> list[float]:
-    """All nodes at once, node i with a model of i; training changes nothing."""
+    """Run all nodes together. The parameters of node i are i; training changes nothing."""
     sent: dict[tuple[PeerId, PeerId, int | None], Offer] = {}
     policies = {me: make(Dpsgd, rounds=rounds, me=me, start=i, graph=graph) for i, me in enumerate(NODES)}
     runs = []
@@ -86,7 +86,7 @@ def swarm(graph: str, rounds: int) -> list[float]:
 
 
 def beside(me: PeerId, sent: dict[tuple[PeerId, PeerId, int | None], Offer]) -> Hand:
-    """A node among all others, whose messages lie where everybody finds them."""
+    """A node among all others, with a shared table of messages."""
     hand = Hand([p for p in NODES if p != me])
     hand.answers[Train] = lambda s: s.model
     hand.answers[Send] = lambda s: sent.update({(me, p, s.round): offer(me, s.model) for p in s.to})

@@ -1,5 +1,5 @@
-"""`el` against de Vos et al. 2023, "Epidemic Learning" (EL-Oracle and EL-Local), as Trinca 2024, section 2.2,
-tells it. Each test quotes or names what it covers."""
+"""`el` against de Vos et al. 2023, "Epidemic Learning" (EL-Oracle and EL-Local), as described
+by Trinca 2024, section 2.2. Each test cites its source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_new_neighbours_are_sampled_at_each_round() -> None:
 
 
 def test_everybody_draws_the_same_graph_from_the_runs_seed_alone() -> None:
-    """EL-Oracle: an s-regular graph that all nodes agree on; here without an oracle."""
+    """EL-Oracle: an s-regular graph that all nodes agree on; here derived from the seed."""
     members = sorted([ME, *MANY])
     sent = {}
     for me in members:
@@ -76,7 +76,7 @@ def test_with_own_choices_each_node_sends_to_s_others_that_it_picks_alone() -> N
 
 
 def test_with_own_choices_the_number_of_models_that_come_varies_and_all_of_them_are_averaged() -> None:
-    """EL-Local: a node receives from however many picked it; Algorithm 1 divides by their number and one."""
+    """EL-Local: a node receives from all that picked it; Algorithm 1 divides by their number plus one."""
     policy, hand = make(El, rounds=30, graph="own", degree=2), Hand(MANY)
     hand.answers[Gather] = lambda s: tuple(offer(p, 6, round=s.round) for p in s.peers)
     hand.run(policy.main())
@@ -86,7 +86,7 @@ def test_with_own_choices_the_number_of_models_that_come_varies_and_all_of_them_
 
 
 def test_with_own_choices_everybody_waits_for_exactly_those_who_send_to_it() -> None:
-    """Nobody has to wait for a model that will not come, as everybody can compute who picked it."""
+    """Each node can compute which peers picked it, and waits for these only."""
     members = sorted([ME, *MANY])
     sent, awaited = set(), set()
     for me in members:

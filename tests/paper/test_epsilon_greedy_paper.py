@@ -1,4 +1,4 @@
-"""`epsilon_greedy` against Karlsson & Onoszko 2021: Algorithm 3 and table 3.2. Each test quotes what it covers."""
+"""`epsilon_greedy` against Karlsson & Onoszko 2021: Algorithm 3 and table 3.2. Each test quotes its source."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_how_many_of_the_best_are_missing_follows_the_binomial_and_the_draw_of_t
 
 
 def test_the_swap_count_is_binomial() -> None:
-    """Line 16, with one peer more than is selected: it comes in with probability n_swap / (n_swap + 1)."""
+    """Line 16, with one peer more than selected, which is swapped in with probability n_swap / (n_swap + 1)."""
     eps, m, n = 0.3, 5, 2000
     expected = sum(binomial(m, eps, k) * k / (k + 1) for k in range(m + 1))
     chosen = selections(n, eps=eps, m_selected=m, m_sample=6, others=ALL[:6])
@@ -50,14 +50,14 @@ def test_the_swap_count_is_binomial() -> None:
 
 
 def test_epsilon_1_swaps_all_which_is_a_uniform_choice_among_those_sampled() -> None:
-    """Lines 17-20 with n_swap = m_selected: the new population is all that were sampled."""
+    """Lines 17-20 with n_swap = m_selected: the new population is the whole sample."""
     n = 2000
     counts = Counter(p for s in selections(n, eps=1) for p in s)
     assert all(counts[p] == pytest.approx(n * 4 / 20, rel=0.25) for p in ALL)
 
 
 def test_the_swapped_are_random_ones_of_the_selected() -> None:
-    """Line 17: nobody of the best is safer than another."""
+    """Line 17: each of the best is equally likely to be swapped out."""
     n = 2000
     counts = Counter(p for s in selections(n, eps=0.5) for p in set(BEST) - set(s))
     mean = sum(counts.values()) / 4
@@ -92,8 +92,8 @@ def binomial(m: int, p: float, k: int) -> float:
 
 
 def gone(eps: float) -> list[float]:
-    """The probabilities that 0..4 of the best 4 of 20 are missing in the end. Of n_swap swapped ones some are
-    drawn again, as n_swap new ones come from 16 others and the swapped: that is hypergeometric."""
+    """The probabilities that 0..4 of the best 4 of 20 are missing in the end. The n_swap new ones are drawn from
+    the 16 others and the swapped ones, so the number drawn again is hypergeometric."""
     shares = [0.0] * 5
     for n_swap in range(5):
         for back in range(n_swap + 1):
@@ -103,7 +103,7 @@ def gone(eps: float) -> list[float]:
 
 
 def selections(n: int, others: list[PeerId] = ALL, t: int = 1, **options: Any) -> list[list[PeerId]]:
-    """Whom it selects in round t, tried n times."""
+    """The selections of n trials of round t."""
     policy = make(EpsilonGreedy, rounds=None, **options)
     policy.round = t - 1
     hand = among({}, {p: i / 20 for i, p in enumerate(others)}, also=others)

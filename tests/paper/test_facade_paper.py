@@ -1,5 +1,5 @@
 """`facade` against Trinca 2024, "Enhancing Fairness in Decentralized Learning with Clustering-based
-Personalization of Models": chapter 3, Algorithm 1, and section 4.1.3. Each test quotes what it covers."""
+Personalization of Models": chapter 3, Algorithm 1, and section 4.1.3. Each test quotes its source."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_each_head_may_be_scored_on_a_sample_of_its_own_as_in_the_code() -> None
 
 
 def test_the_other_heads_are_kept() -> None:
-    """Line 4's comment: h_j stays for all j but the chosen one."""
+    """The comment of line 4: h_j is unchanged for all j but the chosen one."""
     policy, _ = played(rounds=1, heads=[9, 4], all_reduce=False)
     assert [head_of(h) for h in policy.heads] == [9, 5]
 
@@ -114,7 +114,7 @@ def test_after_the_warm_up_all_heads_are_equal() -> None:
 
 
 def test_equal_heads_part_because_a_tie_is_broken_by_lot() -> None:
-    """After the warm-up they are equal, and equally good on one sample."""
+    """After the warm-up the heads are equal and have equal losses."""
     chosen = set()
     for name in "abcdefgh":
         policy = make(Facade, rounds=1, warmup=0, me=PeerId(name), all_reduce=False)
@@ -140,7 +140,7 @@ def test_the_final_all_reduce_exchanges_with_everybody_by_the_same_rule() -> Non
 
 
 def test_at_the_end_the_head_is_chosen_on_all_the_training_data_and_never_on_test_data() -> None:
-    """The authors' code takes the lowest TEST loss; that is a leak and is not copied."""
+    """The authors' code takes the lowest test loss, which leaks test data; ours does not."""
     policy = make(Facade, rounds=1, warmup=0)
     policy.heads = [model(9).head, model(4).head]
     hand = Hand()
@@ -161,7 +161,7 @@ def played(
     offers: list[Offer] | None = None,
     **options: Any,
 ) -> tuple[Facade, Hand]:
-    """A run without warm-up; `offers` come in every round."""
+    """A run without warm-up in which every round receives `offers`."""
     policy = make(Facade, **({"warmup": 0} | options))
     policy.heads = [model(0, h).head for h in heads or []]
     hand = Hand(peers or [])

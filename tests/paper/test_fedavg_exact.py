@@ -1,5 +1,5 @@
-"""`fedavg` on many nodes against a plain FederatedAveraging in one loop with a server: the same learners and the
-same training seeds give the same models, in the simulator and over real gRPC."""
+"""`fedavg` on many nodes against FederatedAveraging with a server in one loop: the same learners and
+training seeds give the same models, in the simulator and over gRPC."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def settings_of(policy: str, task: Mapping[str, Any], **knobs: Any) -> Settings:
 
 
 def federated_averaging(settings: Settings, ids: Sequence[PeerId], part: float, prox: float = 0.0) -> Model:
-    """McMahan et al. 2017, Algorithm 1, as it stands there: a server, K clients, one loop."""
+    """McMahan et al. 2017, Algorithm 1, literally: a server, K clients, one loop."""
     seed = settings.seed
     clients = {k: learner(settings, index, k) for index, k in enumerate(ids)}
     trainings = dict.fromkeys(ids, 0)
@@ -124,7 +124,7 @@ def test_over_real_grpc_it_is_federated_averaging_with_a_server(part: float, tmp
 
 
 def ours(settings: Settings, index: int) -> dict[str, Any]:
-    """The settings of one of the nodes, which begin when all are there."""
+    """The settings of one of the nodes, which start when all have joined."""
     told = settings.model_dump(include={"rounds", "seed", "device", "policy"})
     task = {**settings.task.options, "index": index, "nodes": NODES}
     return {**told, "task": task, "start": {"peers": NODES - 1, "wait": 60}}

@@ -1,6 +1,6 @@
 """`fedavg` against McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized
-Data", Algorithm 1, and `fedprox` against Eriksson 2022, section 2.3.2. Each test quotes what it covers. That the
-whole is exact is shown in `test_fedavg_exact.py`."""
+Data", Algorithm 1, and `fedprox` against Eriksson 2022, section 2.3.2. Each test quotes its source.
+`test_fedavg_exact.py` compares whole runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_round_is_of_so_many_clients(fraction: float, m: int) -> None:
 
 
 def test_everybody_means_the_same_clients() -> None:
-    """ "S_t <- (random set of m clients)": all nodes wait for the same ones, and these send to all others."""
+    """ "S_t <- (random set of m clients)": all nodes wait for the same clients, which send to all others."""
     chosen = sample([ME, *MANY], fraction=0.2, seed=0, round=0)
     for me in (ME, *MANY):
         hand = one_round(me, {ME, *MANY}, C=0.2)
@@ -84,7 +84,7 @@ def test_the_new_model_is_the_sum_weighted_with_the_numbers_of_samples() -> None
 
 
 def test_who_is_no_client_of_the_round_has_no_part_in_the_sum() -> None:
-    """The sum is over S_t: n = sum of n_k over K_t (Eriksson 2022, Algorithm 1)."""
+    """The sum is over S_t, n = sum of n_k over K_t (Eriksson 2022, Algorithm 1)."""
     outsider = next(p for p in MANY if p not in sample(MANY, fraction=0.2, seed=0, round=0))
     hand = one_round(outsider, set(MANY), C=0.2, answers=lambda s: tuple(update(p, 5, 7) for p in s.peers))
     assert hand.all(Report)[0].model == model(5)
@@ -92,7 +92,7 @@ def test_who_is_no_client_of_the_round_has_no_part_in_the_sum() -> None:
 
 
 def test_all_nodes_add_up_in_the_same_order() -> None:
-    """A server has one sum. Here everybody has the same one, to the last bit: sorted by id, mine in its place."""
+    """A server has one sum. Here all nodes have the same sum, bit for bit: they add in the order of ids."""
     for me in (A, B, C):
         hand = Hand(sorted({A, B, C} - {me}))
         hand.answers[Train] = lambda _, me=me: model(ord(me))  # type: ignore[misc]
@@ -147,7 +147,7 @@ def test_fedprox_takes_the_mu_of_the_thesis() -> None:
 
 
 def one_round(me: PeerId, everybody: set[PeerId], *, answers: Any = None, **knobs: Any) -> Hand:
-    """What one node does in the first round."""
+    """The first round of one node."""
     hand = Hand(sorted(everybody - {me}))
     if answers:
         hand.answers[Gather] = answers

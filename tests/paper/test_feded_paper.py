@@ -1,5 +1,5 @@
 """`feded` against Eriksson 2022, "Weighted Ensemble Distillation in Federated Learning with Non-IID Data":
-Algorithm 2 and sections 2.4, 3.1 and 3.4. Each test quotes what it covers. The formulas of the weights are in
+Algorithm 2 and sections 2.4, 3.1 and 3.4. Each test quotes its source. The formulas of the weights are tested in
 `tests/unit/policies/test_ensemble.py`."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def told(sender: PeerId, words: Model, samples: int = 1, round: int = 0) -> Offe
 def played(
     *offers: Offer, peers: tuple[PeerId, ...] = (A, B), samples: int = 1, **knobs: Any
 ) -> tuple[FedEd, Hand]:
-    """One round; `offers` come."""
+    """One round that receives `offers`."""
     policy, hand = make(FedEd, rounds=1, samples=samples, **knobs), Hand(peers)
     hand.answers[Predict] = lambda _: MINE
     hand.answers[Gather] = lambda _: offers
@@ -49,7 +49,7 @@ def played(
 
 
 def taught(hand: Hand) -> list[float]:
-    """What the teacher says of the first class."""
+    """The teacher's output for the first class."""
     return [round(float(p), 4) for p in predictions.outputs(hand.all(Distill)[0].teacher)[:, 0]]
 
 
@@ -74,7 +74,7 @@ def test_the_local_model_is_trained_for_twenty_epochs() -> None:
 
 def test_only_predictions_leave_a_node() -> None:
     """2.4.2: "the only information leaving the clients is the softmax output on the auxiliary dataset"; with w1
-    and w2 also what these weigh with."""
+    and w2 also the values for these weights."""
     policy, hand = played()
     assert policy.takes == ("predictions",)
     assert all(s.model == MINE for s in hand.all(Send))
@@ -97,7 +97,7 @@ def test_everybody_sends_to_everybody_as_there_is_no_server() -> None:
 
 
 def test_the_student_is_a_new_model_that_is_the_same_everywhere() -> None:
-    """Algorithm 2: f_S is another model than the f_k."""
+    """Algorithm 2: f_S is not one of the f_k."""
     _, hand = played()
     assert hand.all(Fresh) == [Fresh(seed=1, common=True)]
     assert hand.all(Distill)[0].model == model(101)
@@ -158,7 +158,7 @@ def test_more_rounds_go_on_from_the_student() -> None:
     policy, hand = make(FedEd, rounds=3), Hand()
     hand.answers[Predict] = lambda _: MINE
     hand.run(policy.main())
-    assert [s.model for s in hand.all(Train)] == [model(0), model(1), model(1)]  # the teacher says 1.0
+    assert [s.model for s in hand.all(Train)] == [model(0), model(1), model(1)]  # the teacher predicts 1.0
     assert [s.seed for s in hand.all(Fresh)] == [1, 2, 3]
     assert [s.round for s in hand.all(Report)] == [0, 1, 2]
 
@@ -167,13 +167,13 @@ def test_more_rounds_go_on_from_the_student() -> None:
 
 
 def test_with_w0_the_teacher_counts_everybody_by_size() -> None:
-    """3.1: w_k = N_k / N; mine are 30 samples that say 1.0."""
+    """3.1: w_k = N_k / N; we have 30 samples and predict 1.0."""
     _, hand = played(told(A, said(0.0, 0.5), samples=10), weights="w0", samples=30)
     assert taught(hand) == [0.75, 0.5]
 
 
 def test_with_w1_the_teacher_counts_everybody_by_its_samples_of_the_class() -> None:
-    """3.2: w_k^c = N_k^c / sum_k N_k^c; A has nothing of the first class."""
+    """3.2: w_k^c = N_k^c / sum_k N_k^c; A has no samples of the first class."""
     _, hand = played(told(A, said(0.5, 0.5, counts=[0, 5])), weights="w1")
     rows = predictions.outputs(hand.all(Distill)[0].teacher)
     assert rows[0].tolist() == [1.0, 0.5 * 0.0 + 0.5 * 0.5]  # no row is made to sum to one: 3.2 does not, nor does
@@ -181,7 +181,7 @@ def test_with_w1_the_teacher_counts_everybody_by_its_samples_of_the_class() -> N
 
 
 def test_with_w2_the_client_that_has_seen_the_sample_has_the_higher_weight() -> None:
-    """3.1: "the weight should be high when the loss is low"; I know the first sample, A the second."""
+    """3.1: "the weight should be high when the loss is low"; we have seen the first sample, A the second."""
     _, hand = played(told(A, said(0.0, 0.0, novelty=[0.2, 0.1]), samples=10**6))
     assert taught(hand) == [round(64 / 65, 4), round(0.5 / 65, 4)]
 
@@ -220,7 +220,7 @@ def test_what_is_no_probability_has_no_say() -> None:
 
 
 def test_all_nodes_put_the_teacher_together_in_the_same_order() -> None:
-    """A server has one teacher. Here everybody has the same one, to the last bit."""
+    """A server has one teacher. Here all nodes have the same teacher, bit for bit."""
     words = {A: said(0.3, 0.1, novelty=[0.3, 0.2]), B: said(0.7, 0.2, novelty=[0.1, 0.7])}
     teachers = []
     for me, other in ((A, B), (B, A)):
@@ -233,7 +233,7 @@ def test_all_nodes_put_the_teacher_together_in_the_same_order() -> None:
 
 
 def test_the_others_are_asked_for_after_the_local_training() -> None:
-    """Trainings differ in length; who came meanwhile belongs to the round."""
+    """Training times differ, and peers that join meanwhile take part in the round."""
     _, hand = played()
     kinds = [type(s) for s in hand.asked]
     assert kinds.index(Peers) > kinds.index(Train)

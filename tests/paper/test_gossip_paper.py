@@ -1,5 +1,5 @@
 """`gossip` against Onoszko et al. 2021, "Decentralized federated learning of deep neural networks on non-iid
-data": section 4.1 and Algorithm 1. Each test quotes what it covers."""
+data": section 4.1 and Algorithm 1. Each test quotes its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`greedy` against Karlsson & Onoszko 2021: section 3.3.2 and Algorithm 2. Each test quotes what it covers."""
+"""`greedy` against Karlsson & Onoszko 2021: section 3.3.2 and Algorithm 2. Each test quotes its source."""
 
 from __future__ import annotations
 

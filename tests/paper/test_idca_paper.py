@@ -1,4 +1,4 @@
-"""`idca` against Trinca 2024, 5.1, "IDCA, the first version of FACADE". Each test quotes what it covers."""
+"""`idca` against Trinca 2024, 5.1, "IDCA, the first version of FACADE". Each test quotes its source."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_model_nobody_sent_stays_as_it_is() -> None:
 
 def test_it_is_facade_with_the_head_as_the_total_model() -> None:
     """5.1: "replicated by setting the head to be the total model and the core to be empty": the choices, the heads
-    and what is sent are FACADE's wherever only the head decides."""
+    and the messages equal FACADE's where only the head matters."""
     played = {}
     for cls in (Facade, Idca):
         policy, hand = make(cls, rounds=4, warmup=1), Hand([A, B])

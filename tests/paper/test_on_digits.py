@@ -1,4 +1,4 @@
-"""The papers' claims in small, on the embedded digits: 20 nodes in the simulator, two rotations."""
+"""The papers' claims at a small scale: the embedded digits, 20 simulated nodes, two rotations."""
 
 from __future__ import annotations
 

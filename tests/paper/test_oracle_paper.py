@@ -1,4 +1,4 @@
-"""`oracle` against Karlsson & Onoszko 2021: table 3.6 and section 3.5. Each test quotes what it covers."""
+"""`oracle` against Karlsson & Onoszko 2021: table 3.6 and section 3.5. Each test quotes its source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.pull_swarm import among, peers
 
 ALL = peers(10)
 TAGS = {p: i % 2 for i, p in enumerate(ALL)}
-VALUES = {p: 1000.0 * TAGS[p] for p in ALL}  # a model says of which cluster it is
+VALUES = {p: 1000.0 * TAGS[p] for p in ALL}  # a model encodes its cluster
 
 
 def test_it_is_random_where_each_client_only_communicates_within_its_cluster() -> None:
@@ -25,7 +25,7 @@ def test_it_is_random_where_each_client_only_communicates_within_its_cluster() -
 
 
 def test_models_of_another_cluster_are_not_even_fetched() -> None:
-    """3.5: "communicating with clients from the other data partition is detrimental". A head tells the cluster."""
+    """3.5: "communicating with clients from the other data partition is detrimental". Heads encode clusters."""
     hand = among(VALUES, tags=TAGS)
     run = Run(make(Oracle, truth=0, rounds=None).main(), hand)
     for _ in range(10):

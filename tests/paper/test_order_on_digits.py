@@ -1,5 +1,5 @@
-"""The orders that the papers claim, in small: `digits` in the simulator, means over three seeds, with the knobs
-that `pfl-node sim` fits to the size. The same tables with all policies: `python -m benchmarks.policies`."""
+"""The papers' rankings at a small scale: `digits` in the simulator, means over three seeds, with the options that
+`pfl-node sim` scales to the number of nodes. For all policies: `python -m benchmarks.policies`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Early stopping against Karlsson & Onoszko 2021, section 3.4 and table 3.5, and Onoszko et al. 2021, section 5.4.
-Each test quotes what it covers."""
+Each test quotes its source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAMILY = (
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_window_is_5_rounds_and_patience_is_asked_for(name: str) -> None:
-    """Table 3.5. The patience of 50 belongs to its 333 rounds, so here it is a choice."""
+    """Table 3.5. Its patience of 50 fits 333 rounds, so here patience has no default."""
     cls = POLICIES[name]
     assert issubclass(cls, Patient)
     cfg = make(cls).cfg
@@ -139,7 +139,7 @@ def test_the_search_for_neighbours_is_not_stopped_early(cls: Any) -> None:
 
 
 def test_every_client_stops_for_itself() -> None:
-    """3.4: "carried out on each client separately": what others do plays no part."""
+    """3.4: "carried out on each client separately": peers have no influence."""
     for peer_model in (0.0, 1000.0):
         hand = validated(among({A: peer_model, B: peer_model}), [0.5])
         hand.run(make(RandomPull, rounds=None, patience=4).main())
@@ -148,7 +148,7 @@ def test_every_client_stops_for_itself() -> None:
 
 
 def stopping(accuracies: Sequence[float], rounds: int | None = None, **options: Any) -> tuple[Local, Hand]:
-    """A node whose model's numbers are the rounds it was trained, with these validation accuracies."""
+    """A node with these validation accuracies, whose parameters are its number of trained rounds."""
     policy, hand = make(Local, rounds=rounds, **options), validated(Hand(), accuracies)
     hand.run(policy.main())
     return policy, hand

@@ -1,4 +1,4 @@
-"""`pens` against Onoszko et al. 2021: section 4.2 and Algorithm 2. Each test quotes what it covers."""
+"""`pens` against Onoszko et al. 2021: section 4.2 and Algorithm 2. Each test quotes its source."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_after_t_selections_those_merged_with_more_than_expected_become_neighbou
         ({"a": 2}, {"a": 1.0}, ["a"]),
         ({"a": 1, "b": 3}, {"a": 2.0, "b": 2.0, "c": 2.0}, ["b"]),
         ({"b": 3, "a": 3}, {"a": 2.9, "b": 2.9}, ["a", "b"]),  # in the order of their ids
-        ({"a": 2}, {"a": sum([0.2] * 10)}, []),  # 1.9999999999999998: rounding is not a reason
+        ({"a": 2}, {"a": sum([0.2] * 10)}, []),  # 1.9999999999999998: a rounding error does not count
         ({"a": 3}, {"a": sum([0.2] * 10)}, ["a"]),
     ],
 )

@@ -1,5 +1,5 @@
 """`pens_pull` against Karlsson & Onoszko 2021: section 3.3.2, Algorithm 4, tables 3.2 and 3.3. Each test
-quotes what it covers."""
+quotes its source."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`random` against Karlsson & Onoszko 2021: section 3.3.1, Algorithm 1 and table 3.2. Each test quotes what it
-covers."""
+"""`random` against Karlsson & Onoszko 2021: section 3.3.1, Algorithm 1 and table 3.2. Each test quotes its
+source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_default_is_to_select_20() -> None:
 
 
 def test_a_node_trains_then_selects_averages_and_trains_round_after_round() -> None:
-    """Lines 2-6. Publish and Report are how others get at the model."""
+    """Lines 2-6. Publish and Report make the model available to peers."""
     hand = among({A: 1})
     hand.run(make(RandomPull, rounds=2).main())
     assert kinds(hand) == [Train, Publish, *[Peers, Fetch, Average, Train, Report] * 2, Linger]
@@ -56,7 +56,7 @@ def test_the_average_is_the_plain_mean_of_my_model_and_those_received() -> None:
 
 
 def test_the_model_that_others_get_is_the_trained_one_never_the_average() -> None:
-    """Line 6 before the next line 8 of anybody."""
+    """Line 6 comes before line 8 of any peer."""
     run = Run(make(RandomPull, rounds=2).main(), hand := among({A: 7}))
     run.finish()
     told = [core_of(s.model) for s in hand.asked if isinstance(s, (Publish, Report))]

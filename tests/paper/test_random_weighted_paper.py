@@ -59,7 +59,7 @@ def test_the_average_is_the_weighted_sum() -> None:
 
 
 def weighted(**options: Any) -> Hand:
-    """A first round among three, with an accuracy of 0.6 of my own."""
+    """The first round among three peers, with an own accuracy of 0.6."""
     hand = validated(among({A: 10, B: 20, C: 30}, {A: 0.4, B: 0.8, C: 0.2}), [0.6])
     hand.run(make(RandomWeighted, rounds=1, **options).main())
     return hand

@@ -1,4 +1,4 @@
-"""How a node that fell behind the swarm gets to its round."""
+"""A node that fell behind moves to the round of the swarm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.drive_policy import A, B, C, make
 
 
 class Swarm:
-    """What a node is told: how far the others are, and how often it stood still."""
+    """The rounds of the peers and the number of pauses, as inputs of CatchUp."""
 
     def __init__(self, policy: type[Policy] = El, rounds: int | None = None) -> None:
         self.box = Mailbox()
@@ -22,7 +22,7 @@ class Swarm:
         self.catch_up = CatchUp(self.box, lambda: self.rounds, lambda: self.pauses)
 
     def after(self, round: int, *, stale: bool = True) -> int:
-        """The round it does next."""
+        """The next round of the node."""
         self.policy.round = round
         self.box.advance(round)
         if stale:

@@ -1,4 +1,4 @@
-"""The daemon's driver: how each step is answered. Two or three drivers share an in-memory switchboard."""
+"""The driver: how each step is answered. Two or three drivers share an in-memory network."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ A, B, C, D = (PeerId(i) for i in "abcd")
 
 
 class Switchboard:
-    """Connects drivers as the network would: address = id."""
+    """An in-memory network of drivers; addresses are ids."""
 
     def __init__(self, *ids: PeerId) -> None:
         self.boxes = {i: Mailbox() for i in ids}
@@ -62,13 +62,13 @@ class Switchboard:
         self.finished: list[PeerId] = []
         self.rounds: dict[PeerId, int] = {}
         self.done: set[PeerId] = set()
-        self.spoiled: set[PeerId] = set()  # whose answers cannot be used
-        self.busy = self.busiest = 0  # fetches under way
-        self.hidden: dict[PeerId, int] = {}  # rounds that are told to those who ask
+        self.spoiled: set[PeerId] = set()  # peers with invalid answers
+        self.busy = self.busiest = 0  # concurrent fetches
+        self.hidden: dict[PeerId, int] = {}  # rounds revealed only by `ask`
 
 
 class Company:
-    """The others on a switchboard, seen by one of them."""
+    """The peers of one node on the switchboard."""
 
     def __init__(self, board: Switchboard, me: PeerId) -> None:
         self.board = board
@@ -94,7 +94,7 @@ class Company:
 
 
 class Line:
-    """One node's client on the switchboard."""
+    """The client of one node on the switchboard."""
 
     def __init__(self, board: Switchboard, me: PeerId) -> None:
         self.board = board
@@ -127,7 +127,7 @@ class Line:
 
 
 class Notes:
-    """A diary that keeps everything."""
+    """A recorder that keeps everything in lists."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -153,7 +153,7 @@ class Notes:
 
 
 class Scripted(Policy):
-    """A policy whose main is handed in."""
+    """A policy with the given main()."""
 
     script: Callable[[Policy], Awaitable[None]]
 
@@ -443,7 +443,7 @@ def test_answers_are_partial_when_a_peer_is_down_or_unknown() -> None:
 
 
 def test_a_peer_that_the_membership_says_is_in_a_later_round_is_not_waited_for() -> None:
-    """It has sent to whom it knew of, and says nothing more."""
+    """It has already sent its models of this round."""
     board = Switchboard(A, B)
     board.rounds = {B: 4}
 
@@ -461,13 +461,13 @@ def test_while_a_node_waits_it_looks_how_far_the_others_are() -> None:
 
     async def goes_on(me: Policy) -> None:
         await Sleep(0.01)
-        board.rounds[B] = 1  # no notifier rings
+        board.rounds[B] = 1  # without a notification
 
     run(waiter, goes_on, board=board)
 
 
 def test_those_who_are_waited_for_are_asked_in_which_rounds_they_are() -> None:
-    """One that caught up went past this round, and nobody else tells so for a while."""
+    """A peer that caught up skipped this round, and the membership spreads that slowly."""
     board = Switchboard(A, B)
     board.hidden = {B: 7}
 
@@ -508,7 +508,7 @@ def test_receive_takes_n_models_or_what_is_there() -> None:
 
 
 class Pushed(Scripted):
-    """Counts what its handlers see."""
+    """Counts the calls of its handlers."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)

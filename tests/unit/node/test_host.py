@@ -1,4 +1,4 @@
-"""What a node does for peers that call: admission, delivery, evaluation, counting."""
+"""Calls of peers: admission, delivery, evaluation, counting."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_the_bytes_of_models_that_are_scored_are_bounded_and_notes_weigh_too() -
         assert await admit(host, "EvaluateModel", envelope("b")) is None
         assert whole < 100 < weight(heavy.notes) < 1000
         assert await admit(host, "EvaluateModel", Envelope(PeerId("c"), "run", notes=heavy.notes)) is Reason.FLOOD
-        host.close()  # what was admitted still ends
+        host.close()  # admitted calls still finish
         host.cancel("EvaluateModel", heavy)
         host.cancel("EvaluateModel", envelope("b"))
         opening(host, ToyLearner(), Trainer())
@@ -250,13 +250,13 @@ def test_a_model_that_arrives_when_the_node_has_stopped_is_refused_and_not_lost(
             host.deliver(Offer(YOU, constant(1.0)))
         assert caught.value.reason is Reason.NOT_READY
         assert (host.mailbox.held, host.received) == (0, {})
-        host.mailbox.admit(YOU, None)  # its place was given back
+        host.mailbox.admit(YOU, None)  # its slot was released
 
     asyncio.run(go())
 
 
 def test_invented_names_do_not_pile_up_and_the_totals_stay_right() -> None:
-    """Without TLS every call may come under another name."""
+    """Without TLS a caller can use a new name for every call."""
     r = opened()
     for n in range(3 * NAMES):
         for call in ("SendModel", "GetModel"):

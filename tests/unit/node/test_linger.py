@@ -1,4 +1,4 @@
-"""How long a node that is done stays for the others."""
+"""How long a finished node keeps serving its peers."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def test_whatever_is_said_it_ends(said: list[tuple[PeerId, int]]) -> None:
         if left == 0.0:
             break
         now += 9.0
-    # two peers can get on four times each
+    # two peers can make progress four times each
     assert now <= 10.0 + 9 * 9.0

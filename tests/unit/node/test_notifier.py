@@ -1,4 +1,4 @@
-"""The notifier: those who wait for a topic are woken; nobody is woken by a change of the past."""
+"""`notify` wakes the tasks that wait for a topic, and no task that starts to wait later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_ring_between_two_waits_is_the_second_ones_only_if_it_waits() -> None:
         first = asyncio.create_task(notifier.wait(None, "rounds"))
         await asyncio.sleep(0)
         notifier.notify("rounds")
-        notifier.notify("rounds")  # nobody new waits yet
+        notifier.notify("rounds")  # no task waits again yet
         return await first, await notifier.wait(0.0, "rounds")
 
     assert asyncio.run(go()) == (True, False)

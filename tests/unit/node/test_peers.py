@@ -1,4 +1,4 @@
-"""The others of a run, as the membership knows them."""
+"""The peers of a run, from the membership."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def member(id: str, round: int = 0, *, run: str = "r", state: State = State.ALIV
 
 @dataclass
 class Table:
-    """What a membership answers."""
+    """A membership with a fixed list of members."""
 
     rows: list[Member]
     told: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a node remembers: the published model, the measurements, the checkpoints; and a disk that is full."""
+"""The recorder: published model, measurements, checkpoints, and a full disk."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ ME = PeerId("me")
 
 
 class Walk(Policy):
-    """Goes wherever a test leads it."""
+    """A policy that the test moves from round to round."""
 
     async def main(self) -> None: ...
 
 
 class Scene:
-    """A recorder and everything around it."""
+    """A recorder with its collaborators."""
 
     def __init__(self, path: Path, trainer: Trainer, settings: dict[str, Any]) -> None:
         self.settings = Settings.model_validate(settings)
@@ -70,7 +70,7 @@ class Scene:
         )
 
     async def rounds(self, n: int) -> None:
-        """The policy goes through n rounds; in round t its model is full of t."""
+        """Report n rounds; all parameters of the model of round t are t."""
         for _ in range(n):
             t = self.policy.round
             self.policy.model = constant(float(t))

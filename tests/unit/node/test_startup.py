@@ -1,4 +1,4 @@
-"""A policy is told what a node knows, and refused where the task lacks what it needs."""
+"""Creating a policy, and errors when the task lacks what it needs."""
 
 from __future__ import annotations
 

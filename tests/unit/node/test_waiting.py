@@ -1,4 +1,4 @@
-"""Whom a node is waiting for, as others see it."""
+"""The pending waits in the status of a node."""
 
 from __future__ import annotations
 

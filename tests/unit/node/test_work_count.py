@@ -1,4 +1,4 @@
-"""The count of what a node has learnt."""
+"""Counting trained and scored models."""
 
 from __future__ import annotations
 

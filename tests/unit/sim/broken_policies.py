@@ -1,4 +1,4 @@
-"""Policies that break what every policy must hold, each in another way: for those who say they would notice."""
+"""Policies that each break one rule, to test that the checks notice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOR_EVER = float("inf")
 
 
 class Fine(Policy):
-    """Everybody trains, sends to everybody and averages what came."""
+    """Train, send to all, average all offers."""
 
     lockstep = True
 
@@ -28,7 +28,7 @@ class Fine(Policy):
 
 
 class Waits(Fine):
-    """For the models of all that it ever met, for ever."""
+    """Waits forever for every peer it has ever met."""
 
     async def main(self) -> None:
         everybody = await Peers()
@@ -45,7 +45,7 @@ class Waits(Fine):
 
 
 class Assumes(Fine):
-    """That everybody answers."""
+    """Assumes that every peer answers."""
 
     async def main(self) -> None:
         await Publish(self.model, 0)
@@ -57,7 +57,7 @@ class Assumes(Fine):
 
 
 class Endless(Fine):
-    """Does not count its rounds."""
+    """Ignores its number of rounds."""
 
     async def main(self) -> None:
         while True:
@@ -66,7 +66,7 @@ class Endless(Fine):
 
 
 class Computes(Fine):
-    """For ever, and asks for nothing."""
+    """Computes forever without a step."""
 
     async def main(self) -> None:
         while True:
@@ -74,7 +74,7 @@ class Computes(Fine):
 
 
 class Silent(Fine):
-    """Learns, and tells nobody."""
+    """Trains without Report."""
 
     async def main(self) -> None:
         for _ in self.remaining():
@@ -82,7 +82,7 @@ class Silent(Fine):
 
 
 class Spoils(Fine):
-    """Sends what is no number, and keeps its own model whole."""
+    """Sends NaN and keeps its own model finite."""
 
     async def main(self) -> None:
         for t in self.remaining():
@@ -92,7 +92,7 @@ class Spoils(Fine):
 
 
 class Diverges(Fine):
-    """Ends with what is no number."""
+    """Ends with a model of NaN."""
 
     async def main(self) -> None:
         for t in self.remaining():
@@ -102,7 +102,7 @@ class Diverges(Fine):
 
 
 class GoesBack(Fine):
-    """Reports its rounds in pairs."""
+    """Reports every second round twice."""
 
     async def main(self) -> None:
         for t in self.remaining():

@@ -1,4 +1,4 @@
-"""A child process for tests: does what its first line says. `python -m tests.unit.sim.child_process`"""
+"""A child process for tests whose first line of input selects its behaviour."""
 
 from __future__ import annotations
 

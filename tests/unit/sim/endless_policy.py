@@ -1,4 +1,4 @@
-"""A policy that never gets anywhere."""
+"""A policy that never returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker process that learns nothing: it answers at once, hangs or dies, as the task's name says."""
+"""A worker process that answers, hangs or dies, depending on the task's name, without training."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """N membership machines on one virtual clock and a network with latency, loss, partitions, crashes and pauses.
 
-One seed decides everything. Full exchanges and joins travel as calls do: they are not lost, only unreachable.
+One seed determines everything. Full exchanges and joins are calls: packet loss does not affect them, only
+partitions do.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pfl_node.membership.packet import Packet
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.swim_config import SwimConfig
 
-CALL = "call:"  # where the answer to a call goes
+CALL = "call:"  # address prefix of the answer to a call
 
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """One machine and what happened to it."""
+    """One state machine and its events."""
 
     swim: Swim
     address: str
@@ -57,9 +58,9 @@ class SwimNetwork:
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
         self._mute: set[Host] = set()
-        self._side: dict[str, int] = {}  # by address; different sides do not hear each other
+        self._side: dict[str, int] = {}  # by address; partitioned from other sides
 
-    # what a test does to it
+    # actions of a test
 
     def add(self, member: Member, *, seeds: Iterable[str] = ()) -> Host:
         host = Host(Swim(member, self.config, Random(self._rng.getrandbits(64))), member.address)
@@ -72,7 +73,7 @@ class SwimNetwork:
         return host
 
     def grow(self, count: int, *, spread: float = 0.0) -> list[Host]:
-        """`count` nodes that join through the first, all within `spread` seconds."""
+        """Add `count` nodes that join through the first within `spread` seconds."""
         first = self.add(node(0))
         later = [self._rng.uniform(0, spread) for _ in range(1, count)]
         for index, delay in enumerate(later, start=1):
@@ -90,12 +91,12 @@ class SwimNetwork:
         host.up = False
 
     def sleep(self, host: Host, seconds: float) -> None:
-        """The process is stopped; its datagrams wait in the socket."""
+        """Stop the process; its datagrams queue in the socket."""
         host.asleep_until = self.now + seconds
         self.after(seconds, lambda: self._wake(host))
 
     def mute(self, *hosts: Host) -> None:
-        """A firewall drops their datagrams; calls go through."""
+        """Drop the datagrams of these hosts, but not their calls."""
         self._mute.update(hosts)
 
     def split(self, *sides: Iterable[Host]) -> None:
@@ -116,27 +117,27 @@ class SwimNetwork:
         self.now = end
 
     def run_until(self, done: Callable[[], bool], *, at_most: float, step: float = 0.1) -> float:
-        """Seconds until it was so."""
+        """Run until `done()` and return the virtual seconds that took."""
         start = self.now
         while not done():
             if self.now - start >= at_most:
-                raise AssertionError(f"not so after {at_most} virtual seconds")
+                raise AssertionError(f"condition not met after {at_most} virtual seconds")
             self.run(step)
         return self.now - start
 
-    # what a test asks
+    # questions of a test
 
     @property
     def running(self) -> list[Host]:
         return [host for host in self.hosts.values() if host.up]
 
     def seen(self, of: str, states: set[State], by: Iterable[Host] | None = None) -> bool:
-        """Do all others that run believe this of the member?"""
+        """Do all other running hosts see the member in one of these states?"""
         hosts = [host for host in (by or self.running) if host.id != of]
         return all((known := host.swim.get(of)) is not None and known.state in states for host in hosts)
 
     def complete(self, hosts: Iterable[Host] | None = None) -> bool:
-        """Does everybody take everybody for alive?"""
+        """Does every host see every other as alive?"""
         group = list(hosts or self.running)
         ids = {host.id for host in group}
         return all(
@@ -150,7 +151,7 @@ class SwimNetwork:
             for _, event in host.events
         )
 
-    # how it works
+    # implementation
 
     def join(self, host: Host, seed: str) -> None:
         self.after(2 * self._delay(), lambda: self._admit(host, seed))

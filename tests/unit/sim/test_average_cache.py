@@ -17,7 +17,7 @@ RULE = AggregateSettings()
 
 @pytest.fixture
 def blended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many models were put together, each time that some were."""
+    """The number of models in each call of `combine`."""
     seen: list[int] = []
 
     def counting(rule: AggregateSettings, mine: Model, others: list[Model], *told: object, **more: bool) -> Model:
@@ -29,7 +29,7 @@ def blended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def again(model: Model) -> Model:
-    """As it is at another node: the same numbers in the same place."""
+    """The model as another node has it: a new object that shares the array."""
     return Model(model.layout, model.vector)
 
 

@@ -1,4 +1,4 @@
-"""Malicious nodes among simulated ones: what the guard keeps out, whom it puts into quarantine, what it costs."""
+"""Malicious nodes in a simulation: what the guard rejects, whom it quarantines, and the cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def together(folder: Path, told: Settings, policy: type[Policy] = Together) -> R
 
 
 def same(index: int, node: PeerId) -> LearnerPort:
-    """Everybody's point is at 1: without bad models all are near it."""
+    """Every node's optimum is 1, so honest nodes end near it."""
     return ToyLearner(point=1.0)
 
 
@@ -59,7 +59,7 @@ def alike(folder: Path, told: Settings, policy: type[Policy] = Together, nodes: 
 
 
 def loss(run: Ran) -> float:
-    """The worst of the honest nodes."""
+    """The highest loss of an honest node."""
     return max(n.loss for n in run.swarm.records() if n.honest and n.loss is not None)
 
 
@@ -77,7 +77,7 @@ def test_a_sender_of_nan_is_refused_counted_and_quarantined_and_nobody_waits_for
 
 
 def test_a_node_that_is_much_slower_than_all_others_puts_none_of_them_into_quarantine(tmp_path: Path) -> None:
-    """They are further ahead than it takes models of, round after round, and do nothing wrong."""
+    """Its peers are always too far ahead for it to accept their models, which is no offence."""
     run = ran(
         tmp_path, InStep, nodes=4, rounds=120, faults=[Slow(C, 40.0, at=3.0, until=1e9)], settings=Settings()
     )
@@ -100,7 +100,7 @@ def test_the_guard_keeps_bad_models_out_of_the_mean(tmp_path: Path, attack: str,
     run = alike(tmp_path, settings(attack, guard, attack=strength))
     assert loss(run) < 0.1 < bare
     assert run.node(A).summary().kept_out > 0
-    sure = attack != "noise"  # in a model of so few numbers noise may be a difference
+    sure = attack != "noise"  # with so few parameters, noise may pass
     assert {row["peer"] for row in run.of("quarantined")} == ({"n004"} if sure else set())
 
 
@@ -117,7 +117,7 @@ FULL = {"outliers": 6.0, "gate": 0.5}
 
 
 class WideLearner(ToyLearner):
-    """A toy with many numbers. What a cluster learns is as far from where all begin as networks on digits get."""
+    """A toy with many parameters. Clusters end as far from the initial model as networks on digits do."""
 
     layout = Layout((Entry("core", (1000,)),), (Entry("head", (24,)),))
 
@@ -139,7 +139,7 @@ class WideLearner(ToyLearner):
 
 
 def clusters(folder: Path, few: int, kind: str = "", init: str = "common", **attack: Any) -> Ran:
-    """The first nodes are the smaller cluster."""
+    """The first nodes form the smaller cluster."""
     told = settings(
         kind,
         FULL,
@@ -159,7 +159,7 @@ def clusters(folder: Path, few: int, kind: str = "", init: str = "common", **att
 @pytest.mark.parametrize("few", [1, 2, 6])
 def test_no_honest_node_is_quarantined_for_being_of_another_cluster(tmp_path: Path, few: int, init: str) -> None:
     run = clusters(tmp_path, few, init=init)
-    assert sum(n.kept_out for n in run.swarm.records()) > 0  # their models are told apart all the same
+    assert sum(n.kept_out for n in run.swarm.records()) > 0  # their models are recognised nevertheless
     assert not run.of("quarantined")
 
 
@@ -253,7 +253,7 @@ def test_a_place_that_is_not_there_cannot_be_bad(tmp_path: Path) -> None:
 
 def test_a_node_that_is_done_does_not_stay_for_ever_for_one_that_gets_no_further(tmp_path: Path) -> None:
     class Stays(Policy):
-        """The first does nothing for a day; the others wait for it, but not so long."""
+        """The first node sleeps for a day; the others wait for it until their deadline."""
 
         async def main(self) -> None:
             await Publish(self.model, 0)

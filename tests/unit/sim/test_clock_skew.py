@@ -1,4 +1,4 @@
-"""Clocks that go wrong, and links that work in one direction: what nodes notice of them."""
+"""Nodes with skewed clocks and with one-way links."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_timer_fires_when_the_clock_shows_its_time(wrong: list[Skew], after: f
 
 
 class Sleeper(Policy):
-    """Sleeps, and tells what its clock says."""
+    """Sleeps and records its local time."""
 
     async def main(self) -> None:
         for t in self.remaining():
@@ -88,7 +88,7 @@ def test_a_node_sleeps_by_its_own_clock(tmp_path: Path) -> None:
 
 
 class Waiter(Policy):
-    """Waits for models that nobody sends."""
+    """Waits for models that no peer sends."""
 
     lockstep = True
 
@@ -102,12 +102,12 @@ def test_patience_is_measured_by_the_own_clock(tmp_path: Path) -> None:
     done = ran(tmp_path, Waiter, nodes=2, rounds=1, faults=[Skew(A, 0.5)])
     patience = Settings().round.patience
     assert done.of("round", B)[0]["time"] == pytest.approx(patience, abs=0.1)
-    # B leaves then, so it is not waited for any longer: without that it would be twice the patience
+    # B leaves then, which ends the wait; otherwise it would take twice the patience
     assert patience < done.of("round", A)[0]["time"] < 2 * patience
 
 
 class Teller(Policy):
-    """The first sends to the second, which says what it got."""
+    """The first sends to the second, which records the offers."""
 
     lockstep = True
 
@@ -143,7 +143,7 @@ def test_a_call_on_a_slow_line_is_given_up_at_its_deadline(tmp_path: Path) -> No
 
 
 class Long(Policy):
-    """Says once a second whom it believes alive, and whose model it can fetch."""
+    """Records its live peers every second, and those whose model it can fetch."""
 
     async def main(self) -> None:
         await Publish(self.model, 0)
@@ -160,7 +160,7 @@ def test_probes_find_a_way_around_one_link_and_models_do_not(tmp_path: Path) -> 
     apart = ran(tmp_path, Long, nodes=3, rounds=14, faults=[both])
     oneway = ran(tmp_path, Long, nodes=3, rounds=14, faults=[cut])
     assert apart.of("round", A)[-1]["peers"] == []
-    assert oneway.of("round", A)[1]["peers"] == [B, C]  # at 12 s: the first fetch took as long as it may
+    assert oneway.of("round", A)[1]["peers"] == [B, C]  # at 12 s: the first fetch timed out
     assert oneway.of("round", A)[0]["got"] == [C]
 
 

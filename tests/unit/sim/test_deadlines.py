@@ -1,4 +1,4 @@
-"""Deadlines in whole simulated swarms: who is waited for how long, and what becomes of late models."""
+"""Deadlines in simulated swarms: how long nodes wait for each peer, and what happens to late models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUND = 1.0  # seconds of training
 
 
 class InStep(Policy):
-    """A second of training, then everybody with everybody; late models count, too."""
+    """One second of training, then an exchange with all peers; late models are used."""
 
     lockstep = True
     late = True
@@ -53,7 +53,8 @@ def test_where_nobody_is_late_nobody_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_stops_sending_costs_two_short_deadlines_and_then_nothing(tmp_path: Path) -> None:
-    """It needed a second, so it gets 2 in all, but 2 after my own at least; then twice those 3, and no more."""
+    """The peer used to need 1 s, so its first deadline is 2 s after our own model, 3 s in all. The next one is
+    twice as long, and then nodes no longer wait for it."""
     run = go(tmp_path, [Slow(C, 300.0, at=5.5, until=20.0)])
     assert given_up(run) == [(6, [C], 2.0), (7, [C], pytest.approx(5.0, abs=0.1))]
     assert lengths(run)[8:] == [ROUND] * 4
@@ -81,7 +82,7 @@ def test_no_round_waits_longer_than_its_deadline(tmp_path: Path) -> None:
 
 
 def test_what_pushes_wait_in_vain_is_part_of_the_deadline(tmp_path: Path) -> None:
-    """The push to C, of which nothing is known yet, is lost after 5 s; in these its model could have come."""
+    """The push to C, whose usual time is unknown, fails after 5 s, in which the model of C could have arrived."""
     cut = [Cut(0.5, frozenset({here}), frozenset({there})) for here, there in ((A, C), (C, A))]
     run = go(tmp_path, cut, rounds=3, patience=12)
     [(first, peers, seconds), *_] = given_up(run)
@@ -91,8 +92,8 @@ def test_what_pushes_wait_in_vain_is_part_of_the_deadline(tmp_path: Path) -> Non
 
 
 def test_one_that_can_never_be_called_does_not_hold_up_every_round(tmp_path: Path) -> None:
-    """There is no connection between A and C, and B has both. Each push ends after 5 s; what they wait in vain for
-    each other makes B wait, too."""
+    """A and C cannot connect; B reaches both. Each push between A and C times out after 5 s, which also delays
+    B."""
     run = go(tmp_path, [Cut(0.0, frozenset({a}), frozenset({b})) for a, b in ((A, C), (C, A))])
     assert lengths(run)[0] == pytest.approx(ROUND + 10, abs=0.1)
     assert max(lengths(run)[-7:]) == pytest.approx(ROUND + 2, abs=0.1)
@@ -101,7 +102,7 @@ def test_one_that_can_never_be_called_does_not_hold_up_every_round(tmp_path: Pat
 
 
 def test_one_whose_receipts_are_lost_does_not_hold_up_every_round(tmp_path: Path) -> None:
-    """What C sends to A arrives, but C does not hear so: it takes the push for one that is still under way."""
+    """The models of C arrive at A, but the receipts do not arrive at C, for which the push is still pending."""
     run = go(tmp_path, [Cut(0.0, frozenset({A}), frozenset({C}))])
     assert min(lengths(run)[-2:]) == pytest.approx(ROUND + 2, abs=0.1)
     assert max(lengths(run)) <= ROUND + 10.1
@@ -109,7 +110,7 @@ def test_one_whose_receipts_are_lost_does_not_hold_up_every_round(tmp_path: Path
 
 
 def test_those_left_behind_do_not_wait_for_each_other_on_their_way(tmp_path: Path) -> None:
-    """Three are apart from the others and slow; then B is back, while C trains for some seconds more."""
+    """Three slow nodes are partitioned from the others; then B is back while C still trains."""
     few, many = node_ids(8)[:3], node_ids(8)[3:]
     slow = [Slow(p, times, at=5.5, until=65.5) for p, times in zip(few, (5.0, 7.0, 9.0), strict=True)]
     apart = Partition(5.5, (frozenset(few), frozenset(many)), until=65.5)
@@ -157,7 +158,7 @@ def test_a_lost_push_holds_up_nobody_who_knows_how_long_a_push_takes(tmp_path: P
 
 @pytest.mark.parametrize("policy", ["el", "dpsgd", "facade", "fedavg"])
 def test_where_nothing_is_late_deadlines_change_no_byte(tmp_path: Path, policy: str) -> None:
-    """Nodes of different speeds, nothing goes wrong: fixed or adaptive, late models taken or not."""
+    """Without faults the journal is the same with fixed and adaptive deadlines, with and without late models."""
 
     def text(**waiting: Any) -> bytes:
         settings = Settings.model_validate({"train": {"steps": 200}, "round": waiting})

@@ -1,4 +1,4 @@
-"""What nodes believe about each other, and when they begin to."""
+"""When nodes notice that others crash, join, leave or return."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.sim.toy_swarms import A, B, C, D
 
 
 class Town:
-    """A truth that a test changes, and the views on it."""
+    """The actual state of the nodes, and the views of a failure detector on it."""
 
     def __init__(self, *members: PeerId, seed: int = 0) -> None:
         self.seed = seed

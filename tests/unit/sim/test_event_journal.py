@@ -1,4 +1,4 @@
-"""The journal's lines and its file."""
+"""Lines and file of the event journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong labels at bad places, and nowhere else."""
+"""Labels are flipped at malicious places only."""
 
 from __future__ import annotations
 

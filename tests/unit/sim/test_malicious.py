@@ -1,4 +1,4 @@
-"""Malicious nodes: what they send, and that they otherwise follow their policy."""
+"""Malicious nodes perturb the models they send and otherwise follow their policy."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def steps(policy: Policy, came: tuple[Offer, ...] = ()) -> list[Step[Any]]:
 
 
 def sent(policy: Policy, came: tuple[Offer, ...] = ()) -> list[float]:
-    """The first number of each model that was sent."""
+    """The first parameter of each sent model."""
     return [float(s.model.vector[0]) for s in steps(policy, came) if isinstance(s, Send)]
 
 

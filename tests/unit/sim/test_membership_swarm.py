@@ -1,4 +1,4 @@
-"""Whole swarms of membership machines on a virtual clock: how soon is what seen by whom, and what never is."""
+"""Swarms of SWIM state machines on a virtual clock: detection times and absence of false alarms."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_in_five_minutes_of_loss_and_latency_nobody_is_taken_for_dead() -> None:
     assert net.count(Died) == 0
     assert net.complete()
     packets = sum(host.packets for host in hosts) / len(hosts) / net.now
-    assert packets < 4  # of them two are a ping and an answer
+    assert packets < 4  # two of them are a ping and its ack
 
 
 def test_a_healed_partition_is_whole_again_within_ten_seconds() -> None:
@@ -137,7 +137,7 @@ def test_a_restart_with_the_same_id_at_another_address_is_seen_at_once() -> None
         views = [host.swim.get(old.id) for host in net.running]
         return all(m is not None and m.address == "10.0.0.2:9999" for m in views)
 
-    assert net.run_until(known, at_most=10) <= 4  # the seed first looks whether the old one still answers
+    assert net.run_until(known, at_most=10) <= 4  # the seed probes the old member first
     net.run(30)
     assert net.count(Died) == 0
 

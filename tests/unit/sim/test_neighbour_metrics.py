@@ -1,4 +1,4 @@
-"""Figures about a swarm."""
+"""Measures computed from the records of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels between simulated nodes: in which encoding, how many bytes, and what the receiver gets."""
+"""The simulated network: encodings, bytes, and the models that receivers get."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wire(**more: Any) -> Settings:
 
 
 class Exchange(Policy):
-    """Everybody sends the same odd model, and fetches it."""
+    """Every node sends the same uneven model and fetches it."""
 
     lockstep = True
 

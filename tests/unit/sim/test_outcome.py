@@ -1,4 +1,4 @@
-"""What came out of many nodes, as figures and as a file."""
+"""The outcome of a run as measures and as summary.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool of worker processes, with workers that do what the name of the task says."""
+"""The pool of worker processes, with workers whose behaviour depends on the task's name."""
 
 from __future__ import annotations
 

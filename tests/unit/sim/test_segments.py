@@ -1,4 +1,4 @@
-"""A run in segments that was broken off goes on where it was, and ends as one that was not."""
+"""A run in segments that is interrupted resumes and ends with the same results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KNOBS: dict[str, dict[str, Any]] = {
 
 
 class Cut(Exception):
-    """The plug is pulled."""
+    """A simulated power failure."""
 
 
 def run(policy: str, out: Path, *, cut_after: int | None = None, rounds: int = ROUNDS, seed: int = 0) -> Summary:

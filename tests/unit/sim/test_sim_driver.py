@@ -1,4 +1,4 @@
-"""How the simulator answers each step."""
+"""Every step, answered in a simulation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.unit.sim.toy_swarms import A, B, C, D, Together, ran
 
 
 class Scripted(Policy):
-    """A does one thing, the others another."""
+    """Node A runs one script, all others another."""
 
     async def main(self) -> None:
         await (self.leader() if self.me == A else self.follower())
@@ -63,7 +63,7 @@ def test_sleep_takes_virtual_time_and_tells_the_time(tmp_path: Path) -> None:
 
     run = ran(tmp_path, Sleeper, nodes=1)
     assert [r["now"] for r in run.of("woke")] == [7.5, 15.0]
-    assert run.seconds == pytest.approx(15.0, abs=0.01)  # the model is measured in the end
+    assert run.seconds == pytest.approx(15.0, abs=0.01)  # includes the final evaluation
 
 
 def test_peers_are_the_others_in_order(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_round_that_is_over_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_went_on_without_a_word_is_not_waited_for(tmp_path: Path) -> None:
-    """In fedavg only some send: one that is in a later round sends nothing more for an earlier one."""
+    """In fedavg only some nodes send; a node in a later round sends nothing for an earlier one."""
 
     class Silent(Policy):
         lockstep = True

@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_journal_whatever_goes_wrong(name: str, tmp
 
 
 def test_the_journal_does_not_depend_on_the_process(tmp_path: Path) -> None:
-    """Python gives strings another hash in every process; nothing may follow from it."""
+    """Python randomises string hashes per process; results must not depend on them."""
     code = (
         "import sys; from pathlib import Path; from tests.unit.sim.test_simulate import FAULTS, small\n"
         "for name in ('pens', 'facade'): small(name, Path(sys.argv[1]) / name, faults=FAULTS)"

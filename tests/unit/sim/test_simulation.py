@@ -1,4 +1,4 @@
-"""Whole swarms when things go wrong: crashes, restarts, late joiners, partitions, loss, slow nodes."""
+"""Swarms with faults: crashes, restarts, late joiners, partitions, loss, slow nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUND = 1.0  # seconds that a round of training takes in Slowly
 
 
 class Slowly(Together):
-    """Rounds of a second or more, so that a fault hits in the middle of one."""
+    """Rounds of at least one second, so that faults happen within a round."""
 
     async def main(self) -> None:
         for t in self.remaining():
@@ -38,7 +38,7 @@ class Slowly(Together):
 
 
 class Chatty(Policy):
-    """Pushes to a random peer every second, and merges whatever comes."""
+    """Pushes to a random peer every second and merges every offer."""
 
     async def main(self) -> None:
         await Publish(self.model, self.round)
@@ -130,7 +130,7 @@ def test_a_restarted_node_of_a_lockstep_policy_goes_on_where_the_others_are(tmp_
 def test_a_crash_of_a_node_that_is_done_changes_nothing(tmp_path: Path) -> None:
     run = ran(tmp_path, Slowly, nodes=2, rounds=2, faults=[Crash(50.0, A), Restart(60.0, A)])
     assert run.of("crashed") == run.of("restarted") == []
-    assert run.seconds == 60.0  # what was planned is waited for
+    assert run.seconds == 60.0  # the run waits for scheduled faults
 
 
 def test_a_message_in_flight_to_a_node_that_crashes_is_lost(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Both ends of the pipes, back to back: a real child process, without torch."""
+"""Both ends of the pipes, with a real child process without torch."""
 
 from __future__ import annotations
 

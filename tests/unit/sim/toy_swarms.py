@@ -1,4 +1,4 @@
-"""Small swarms of toy learners to try the simulator with, and what they wrote down."""
+"""Runs small simulated swarms of toy learners and reads their journals."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pfl_node.types import PeerId
 from tests.toy import ToyLearner
 
 A, B, C, D = (PeerId(f"n00{i}") for i in range(4))
-EVEN = Costs(speeds=(1.0, 1.0), jitter=0.0, latency_jitter=0.0, start=0.0)  # nothing is left to chance
+EVEN = Costs(speeds=(1.0, 1.0), jitter=0.0, latency_jitter=0.0, start=0.0)  # no randomness
 
 
 class Together(Policy):
-    """Everybody trains, sends to everybody and averages what came."""
+    """Train, send to all, average all offers."""
 
     lockstep = True
 

@@ -1,4 +1,4 @@
-"""Policies that do not keep the contract, each in its own way."""
+"""Policies that each violate one rule of the contract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NeedsOne(Good):
 
 
 class NeedsThree(Good):
-    """Waits for ever."""
+    """Waits forever."""
 
     async def mix(self, t: int) -> tuple[Offer, ...]:
         got: tuple[Offer, ...] = ()
@@ -74,7 +74,7 @@ class Vandal(Good):
 
 
 class Trusts(Good):
-    """A number that peers tell is an index of mine."""
+    """Uses a number from a peer as an index without a check."""
 
     async def mix(self, t: int) -> tuple[Offer, ...]:
         offers = await super().mix(t)
@@ -116,7 +116,7 @@ class Lives(Good):
 
 
 class ForgetsOthers(Good):
-    """Whom it met decides how it learns; a node alone meets nobody."""
+    """Its training depends on the peers it met, which a checkpoint does not contain."""
 
     keeps = ()
 
@@ -126,7 +126,7 @@ class ForgetsOthers(Good):
 
 
 class Silent(Good):
-    """Learns, and reports no round."""
+    """Trains without Report."""
 
     takes = ()
 

@@ -1,4 +1,4 @@
-"""A policy that keeps the contract."""
+"""A policy that meets the contract."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pfl_node.types import Offer
 
 
 class Good(Policy):
-    """Everybody averages with everybody."""
+    """All nodes average with all."""
 
     class Config(PolicyConfig):
         m: int = Field(500, ge=1)

@@ -1,4 +1,4 @@
-"""The contract itself: a good policy of anybody passes, and every kind of bad one is found out."""
+"""The contract check: a good policy passes, and each kind of bad one fails."""
 
 from __future__ import annotations
 

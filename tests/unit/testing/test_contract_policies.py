@@ -1,4 +1,4 @@
-"""Every policy of the table keeps the contract, with whatever its knobs are told. A new one is found by itself."""
+"""Every policy in POLICIES meets the contract, also with other values of its options."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def test_every_policy_keeps_the_contract(name: str, rule: str) -> None:
 
 @pytest.mark.parametrize(("name", "knob"), KNOBS, ids=told)
 def test_every_policy_keeps_it_whatever_a_knob_is_told(name: str, knob: dict[str, Any]) -> None:
-    """The rules that are quick."""
+    """Runs the fast rules only."""
     changed = PolicyUnderTest(POLICIES[name], **knob)
     for rule in QUICK.values():
         rule(changed)
 
 
 def digests() -> dict[str, str]:
-    """Of the journals of all policies when everything goes wrong."""
+    """Digests of the journals of all policies in a run with many faults."""
     journals = {name: subject(name).run(faults=many_faults(subject(name))).journal for name in POLICIES}
     return {name: hashlib.sha256(journal).hexdigest() for name, journal in journals.items()}
 
 
 def test_no_policys_journal_depends_on_the_process() -> None:
-    """Python gives strings another hash in every process; nothing may follow from it."""
+    """Python randomises string hashes per process; results must not depend on them."""
     code = "from tests.unit.testing.test_contract_policies import digests; print(digests())"
     env = {**os.environ, "PYTHONHASHSEED": "7"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)

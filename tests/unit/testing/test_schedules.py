@@ -1,4 +1,4 @@
-"""Fault schedules: all policies hold what must hold, and what does not hold is noticed and can be repeated."""
+"""Fault schedules: all policies satisfy the rules, and violations are detected and reproducible."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_rule_is_looked_at() -> None:
 
 
 def test_the_journals_are_the_same_in_every_process(tmp_path: Path) -> None:
-    """Sets and dicts of texts have another order where the hash has another seed."""
+    """Sets of strings are ordered differently when the hash seed differs."""
     words = [sys.executable, "-m", "pfl_node", "chaos", "--schedules", "18", "--seed", "200"]
     words += ["--workers", "1", "--format", "json"]
     said = [
@@ -188,7 +188,7 @@ def writes_no_checkpoint(patch: Patch) -> None:
 
 
 def never_gives_up_on_a_dead_peer(patch: Patch) -> None:
-    """In the code that daemons run."""
+    """A bug in the code that daemons share."""
 
     def stubborn(self: Gatherer, step: Gather, deadline: object) -> list[PeerId]:
         return self._context.mailbox.missing(step.peers, step.round)
@@ -302,7 +302,7 @@ def test_the_line_that_repeats_a_schedule_has_all_that_was_set() -> None:
 
 
 def test_a_node_that_crashes_and_comes_back_before_its_turn_begins_once() -> None:
-    """Seed 1048: it had two drivers, and reported every round twice."""
+    """Seed 1048: the node had two drivers and reported every round twice."""
     one = node_ids(2)[1]
     schedule = Schedule(0, "local", nodes=2, rounds=3, faults=(Crash(0.0, one), Restart(0.001, one)))
     trial = run(schedule)
