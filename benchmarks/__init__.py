@@ -1,1 +1,1 @@
-"""Figures as ratios inside one run, because machines are noisy. Each prints a table and its own command."""
+"""Benchmarks. They report ratios within one run, as machines are noisy, and print a table and their command."""

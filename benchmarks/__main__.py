@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: all of them, one after the other."""
+"""`python -m benchmarks` runs all benchmarks, one after the other."""
 
 from __future__ import annotations
 

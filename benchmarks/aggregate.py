@@ -1,9 +1,9 @@
-"""Each aggregation rule against the plain mean: 20 models of 90 thousand and of a million numbers, in one process.
+"""Each aggregation rule against the plain mean: 20 models of 90,000 and of 1,000,000 parameters, in one process.
 
     python -m benchmarks.aggregate [--quick]
 
-CPU time. Turns are interleaved, a ratio is taken within each turn, the median counts. "stacked" is the mean in
-plain numpy, without a check: all models in one array, and then its mean.
+Reports CPU time: runs are interleaved in turns, and the result is the median of the ratios within each turn.
+"stacked" is the mean of one array of all models in numpy, without checks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any, get_args
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before numpy: one core, as a node has
+os.environ["OMP_NUM_THREADS"] = "1"  # before importing numpy; a node has one core
 
 import numpy as np
 
@@ -26,17 +26,17 @@ from pfl_node.model import Entry, Layout, Model
 from pfl_node.settings import AggregateSettings
 
 MODELS = 20
-SIZES = {90_000: 60, 1_000_000: 20}  # numbers of a model: turns
+SIZES = {90_000: 60, 1_000_000: 20}  # parameters of a model: turns
 NOTES = (
-    "mine and 19 others, byzantine 2; every rule checks first that all models are finite",
-    "memory: the most that is taken at a time, the answer included, in models",
+    "own model and 19 others, byzantine 2; every rule first checks that all models are finite",
+    "memory: the peak including the result, in models",
 )
 
 Way = Callable[[], object]
 
 
 def made(numbers: int) -> list[Model]:
-    """Models that have something in common, as models of one swarm have."""
+    """Correlated models, like those of one swarm."""
     layout, chance = Layout((Entry("w", (numbers,)),), ()), np.random.default_rng(0)
     start = chance.standard_normal(numbers, dtype=np.float32)
     return [Model(layout, start + 0.1 * chance.standard_normal(numbers, dtype=np.float32)) for _ in range(MODELS)]
@@ -91,7 +91,7 @@ def measure(numbers: int, turns: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="aggregation rules against the plain mean")
-    parser.add_argument("--quick", action="store_true", help="few turns")
+    parser.add_argument("--quick", action="store_true", help="fewer turns")
     quick = parser.parse_args().quick
     rows = [row for numbers, turns in SIZES.items() for row in measure(numbers, 5 if quick else turns)]
     show(f"aggregate: {MODELS} models", rows, NOTES)

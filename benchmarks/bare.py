@@ -1,4 +1,4 @@
-"""What learners computed in a run, and the same again in bare PyTorch: the module, autograd and a plain loop."""
+"""Records what the learners of a run compute and replays it in bare PyTorch: module, autograd, plain loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pfl_node.types import Eval, Split
 
 @dataclass(frozen=True)
 class Job:
-    """Something a node computed: `count` batches of training, or `count` samples of a split scored."""
+    """One computation of a node: `count` training batches, or `count` scored samples of a split."""
 
     node: int
     kind: str | None  # the split; None: training
@@ -36,7 +36,7 @@ class Job:
 
 
 class Work:
-    """What was computed in a run, and the CPU seconds spent inside the learners."""
+    """The jobs of a run, and the CPU seconds spent inside the learners."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -50,7 +50,7 @@ class Work:
 
 
 class Counted(Learner):
-    """A learner that writes down what it is asked to compute, and tells it."""
+    """A learner that records its jobs."""
 
     tell: Callable[[Job], None] | None = None
 
@@ -82,7 +82,7 @@ class Counted(Learner):
             return super().score(*given, **asked)
 
     def _evaluate(self, module: nn.Module, data: Samples, draw: Tensor | None, between: Between) -> Measured:
-        """What is known already is not computed again, and is no job."""
+        """Cached scores are not computed again and count as no job."""
         split = next(split for split in SPLITS if self._splits[split] is data)
         found = super()._evaluate(module, data, draw, between)
         self._done(Job(self.index, split, found.figures.samples))
@@ -105,8 +105,7 @@ class Counted(Learner):
 
 
 class Bare:
-    """Models, data and loops as one writes them by hand: a model for each node. The training starts with a new
-    optimiser each time, as a node's does."""
+    """Hand-written loops with one model per node. Training creates a new optimiser each time, as a node does."""
 
     def __init__(self, tasks: Sequence[Task] = (), *, tuned: bool) -> None:
         self.form = torch.channels_last if tuned else torch.contiguous_format
@@ -118,14 +117,14 @@ class Bare:
             self.add(task)
 
     def add(self, task: Task) -> None:
-        """One more node."""
+        """Add a node."""
         self.models.append(task.model().to(memory_format=self.form))
         self.heads.append((task.head,) if isinstance(task.head, str) else tuple(task.head or ()))
         for split, data in self.data.items():
             data.append(_tensors(getattr(task, split), self.form))
 
     def replay(self, jobs: Sequence[Job]) -> float:
-        """CPU seconds."""
+        """Run the jobs again and return the CPU seconds."""
         began = time.process_time()
         for job in jobs:
             self.do(job)
@@ -141,7 +140,7 @@ class Bare:
             score(model, *self.data[job.kind][job.node], job.count, self.eval_batch)
 
     def _choose(self, job: Job) -> None:
-        """Which parameters learn."""
+        """Select the trainable parameters."""
         for name, parameter in self.models[job.node].named_parameters():
             in_head = name.startswith(self.heads[job.node])
             parameter.requires_grad_(job.only is None or in_head == (job.only == "head"))
@@ -174,7 +173,7 @@ def _optimizer(parameters: list[nn.Parameter], how: Options) -> torch.optim.Opti
 
 
 def _batches(samples: int, how: Options) -> Iterator[Tensor]:
-    """By epochs the last one of a pass may be small; by steps all are full."""
+    """With epochs the last batch of a pass may be smaller; with steps all are full."""
     size = min(how.batch, samples)
     for _ in count():
         for piece in torch.split(torch.randperm(samples), size):

@@ -1,6 +1,6 @@
 """N containers on one machine with `docker compose`: time to ready, memory, and 10 of them killed and replaced.
 
-`make compose-50`, or `python -m benchmarks.containers [N] [ROUNDS] [COMPOSE FILES...]` with images that are there.
+`make compose-50`, or `python -m benchmarks.containers [N] [ROUNDS] [COMPOSE FILES...]` with existing images.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROJECT = "pfl-bench"
 KILLED = 10
 PATIENCE = 1800.0
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-# Runs in a container that sees the nodes' volume: the last accuracy of each, by cluster.
+# Runs in a container with the nodes' volume and prints the last accuracy of each node, by cluster.
 LAST = """
 import json, pathlib
 for journal in pathlib.Path("pfl-data").glob("node-*/journal.jsonl"):
@@ -50,7 +50,7 @@ def docker(*words: str) -> str:
 
 
 class Swarm:
-    """The containers of one Compose project, and questions to them from this machine."""
+    """The containers of one Compose project, observed from this machine."""
 
     def __init__(self, nodes: int, files: list[str]) -> None:
         self.nodes = nodes
@@ -64,7 +64,7 @@ class Swarm:
         self.compose("up", "-d", "--no-build", "--no-recreate", "--scale", f"node={self.nodes}")
 
     def containers(self, service: str = "node", *, running: bool = True) -> dict[str, str]:
-        """Names, and addresses of those that run."""
+        """Names, and the addresses of the running ones."""
         label = "label=com.docker.compose"
         words = ["ps", "-q", "--filter", f"{label}.project={PROJECT}", "--filter", f"{label}.service={service}"]
         ids = docker(*words, *([] if running else ["-a"])).split()
@@ -73,7 +73,7 @@ class Swarm:
         return {(words := line.split())[0].removeprefix("/"): words[1] if words[1:] else "" for line in lines}
 
     def members(self) -> dict[str, tuple[str, int]]:
-        """State and round of every node that the bootstrap knows, by id."""
+        """State and round of every node on the bootstrap's list, by id."""
         (address,) = self.containers("bootstrap").values()
         with grpc.insecure_channel(f"{address}:7000") as channel:
             reply = membership_pb2_grpc.MembershipStub(channel).List(pb.ListRequest(), timeout=30)
@@ -87,13 +87,13 @@ class Swarm:
         return sum(state in ("dead", "left") for state, _ in self.members().values())
 
     def memory(self, service: str) -> list[float]:
-        """MB of each container, without the page cache, as `docker stats` tells."""
+        """MB of each container, without the page cache, as in `docker stats`."""
         lines = docker("stats", "--no-stream", "--format", "{{.MemUsage}}", *self.containers(service)).splitlines()
         return [_bytes(line.split()[0]) / 1e6 for line in lines]
 
 
 def _healthy() -> Callable[[str], bool]:
-    """The images' own health check, from outside."""
+    """Runs the health check of the image from outside."""
     spec = util.spec_from_file_location("healthy", ROOT / "docker" / "healthy.py")
     assert spec
     assert spec.loader
@@ -114,12 +114,12 @@ def _bytes(text: str) -> float:
     return float(text.removesuffix(unit)) * UNITS[unit]
 
 
-def until(so: Callable[[], bool], what: str, pause: float = 1.0) -> float:
-    """Seconds that it took."""
+def until(done: Callable[[], bool], what: str, pause: float = 1.0) -> float:
+    """Wait for `done` and return the seconds that took."""
     began = time.monotonic()
-    while not so():
+    while not done():
         if time.monotonic() - began > PATIENCE:
-            raise SystemExit(f"not within {PATIENCE:g} s: {what}")
+            raise SystemExit(f"timeout after {PATIENCE:g} s: {what}")
         time.sleep(pause)
     return time.monotonic() - began
 
@@ -155,7 +155,7 @@ def start(swarm: Swarm) -> dict[str, Any]:
 
 
 def kill_some(swarm: Swarm, count: int) -> dict[str, Any]:
-    """The rest go on, and the replacements come back as those who were killed."""
+    """The others continue, and the replacements start with the identities of the killed nodes."""
     before = swarm.members()
     victims = random.Random(0).sample(sorted(swarm.containers()), count)
     docker("kill", *victims)
@@ -205,7 +205,7 @@ def main() -> None:
         not shutil.which("docker")
         or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
     ):
-        print("containers: no Docker engine answers, so nothing is measured")
+        print("containers: skipped, no Docker engine is available")
         return
     nodes = int(sys.argv[1]) if sys.argv[1:] else 50
     os.environ["PFL_ROUNDS"] = sys.argv[2] if sys.argv[2:] else "30"

@@ -17,7 +17,7 @@ GB = 1e9
 
 
 def daemons(count: int, folder: Path) -> float:
-    """Bytes (PSS) of so many separate daemons that train."""
+    """PSS in bytes of `count` separate training daemons."""
     words = [
         sys.executable,
         "-m",

@@ -1,6 +1,6 @@
-"""What the papers claim, in small: `digits`, 20 nodes, two rotations, in the simulator.
+"""The papers' claims at a small scale: `digits`, 20 nodes, two rotations, in the simulator.
 
-Do nodes that find their own kind end up better than those that learn alone or with anybody?
+Are nodes that find their own cluster better than those that train alone or with random peers?
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def main() -> None:
         )
         for name in ("CPU ms per node-round", "kB per node-round"):
             rows[-1][f"{name.split()[0]} vs {sizes[0]} nodes"] = rows[-1][name] / rows[0][name]
-    show("growth: facade, LeNet, 10 batches of 8, degree 4, without the final exchange with everybody", rows)
+    show("growth: facade, LeNet, 10 batches of 8, degree 4, without the final all-reduce", rows)
 
 
 if __name__ == "__main__":

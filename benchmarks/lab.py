@@ -1,10 +1,9 @@
-"""CPU of a quick experiment of the lab against the bare training and evaluation in it.
+"""CPU time of a quick lab experiment against the bare training and evaluation in it.
 
-Its cells are run as a worker runs them, and whenever a node has trained or scored, a bare PyTorch loop does the
-same at once: as many batches of the same sizes, the same samples, the same network. So both feel the machine's
-moods. All else counts against the lab: starting its processes, reading data, averaging, messages, journal,
-segments, the report with its plots. `pfl-node lab run` itself is run once besides, to see that nothing is
-forgotten.
+The benchmark runs the cells as a worker does. After every training or scoring job, a bare PyTorch loop repeats it
+with the same number and sizes of batches, samples and network, so that noise of the machine affects both alike.
+Everything else counts as overhead of the lab: starting processes, reading data, averaging, messages, journal,
+segments, and the report with its plots. One additional run of `pfl-node lab run` checks that nothing is missing.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from pfl_node.sim.worker_process import ONE_THREAD
 from pfl_node.types import PeerId
 
 REAL, EMBEDDED = "facade-settlement", "digits-clusters"
-ROUNDS = {REAL: 12}  # instead of the spec's, so that it takes minutes
+ROUNDS = {REAL: 12}  # fewer than the spec's, to finish in minutes
 AIM = 1.10
 BARE, LEARNING, DATA = "bare", "learning", "data: read, turned, shared out"
 
@@ -63,8 +62,8 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     ask = argparse.ArgumentParser(prog="python -m benchmarks.lab", description=__doc__.splitlines()[0])
     ask.add_argument("name", nargs="?", help=f"an experiment; otherwise {REAL}, or {EMBEDDED} without data")
-    ask.add_argument("--data-root", type=Path, help="where data sets are")
-    ask.add_argument("--rounds", type=int, help="instead of the spec's; 0: as the spec says")
+    ask.add_argument("--data-root", type=Path, help="folder of the data sets")
+    ask.add_argument("--rounds", type=int, help="override the spec's rounds; 0: keep them")
     ask.add_argument("--seeds", type=int, default=1)
     ask.add_argument("--repeats", type=int, default=3)
     asked = ask.parse_args()
@@ -74,14 +73,14 @@ def arguments() -> argparse.Namespace:
 
 
 def words(asked: argparse.Namespace) -> list[str]:
-    """The experiment as on a command line."""
+    """The command line of the experiment."""
     found = [asked.name, "--seeds", str(asked.seeds)]
     found += ["--data-root", str(asked.data_root)] if asked.data_root else []
     return found + (["--set", f"rounds={asked.rounds}"] if asked.rounds else [])
 
 
 def warm_up() -> None:
-    """torch's optimisers import much when they are first used, which is not the loop's fault."""
+    """Use torch's optimisers once: they import modules on first use, which must not count for the loop."""
     for optimizer in ("sgd", "adam"):
         how = resolve(({"optimizer": optimizer}, BUILT_IN))
         fit(nn.Linear(2, 2), torch.zeros(8, 2), torch.zeros(8, dtype=torch.long), batches=1, how=how)
@@ -99,7 +98,7 @@ def in_parts(experiment: Experiment) -> dict[str, float]:
 
 
 def trace(cell: Cell, parts: Parts) -> None:
-    """Run the cell as a worker does, and the bare loop beside it."""
+    """Run the cell as a worker does, together with the bare loop."""
     bare = Bare(tuned=True)
 
     def learner(index: int, node: PeerId) -> Counted:
@@ -129,7 +128,7 @@ def trace(cell: Cell, parts: Parts) -> None:
 
 
 def once(asked: argparse.Namespace, folder: str) -> dict[str, float]:
-    """What does not grow with the experiment."""
+    """The costs that do not grow with the experiment."""
     start = spent("lab", "show", asked.name)
     return {
         "start: the command": start,
@@ -143,7 +142,7 @@ def spent(*args: str) -> float:
 
 
 def spent_by(*args: str) -> float:
-    """CPU seconds of a python and of all processes that it starts."""
+    """CPU seconds of a Python process and all its descendants."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, *args], env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=False
@@ -164,9 +163,9 @@ def tell(
     costs: Mapping[str, float],
     run: float,
 ) -> None:
-    """`costs` come once, data with every cell, all else with the rounds, of which the `whole` one has more."""
+    """Extrapolate: `costs` occur once, data once per cell, the rest per round; `whole` is the full experiment."""
     times, cells = size(whole) / size(experiment), len(whole.cells) / len(experiment.cells)
-    data, fixed = repeats[0][DATA], sum(costs.values())  # later repeats find the data in memory
+    data, fixed = repeats[0][DATA], sum(costs.values())  # later repeats have the data in memory
     bares = [parts[BARE] for parts in repeats]
     rest = [sum(parts.values()) - parts[DATA] - parts[BARE] for parts in repeats]
     ratios = [(mine + data + fixed) / bare for mine, bare in zip(rest, bares, strict=True)]
@@ -185,8 +184,8 @@ def tell(
     }
     notes = [
         f"{len(repeats)} repeats, one thread and one worker; bare: channels last, evaluation in batches of 64",
-        f"`pfl-node lab run` itself, alone and at another time: {run:.1f} CPU s",
-        f"aim: a ratio of at most {AIM:.2f} for a whole quick experiment, whose rounds this one has a part of",
+        f"a separate `pfl-node lab run`: {run:.1f} CPU s",
+        f"aim: a ratio of at most {AIM:.2f} for a whole quick experiment; this one has fewer rounds",
     ]
     show("a quick experiment against its bare training and evaluation", [total], notes)
     tell_parts({part: median(r[part] for r in repeats) for part in repeats[0]} | {DATA: data} | dict(costs))
@@ -203,7 +202,7 @@ def tell_parts(parts: dict[str, float]) -> None:
 
 
 def size(experiment: Experiment) -> int:
-    """Rounds of all nodes of all cells."""
+    """Node-rounds of all cells."""
     return sum(cell.nodes * (cell.settings.rounds or 0) for cell in experiment.cells)
 
 

@@ -30,7 +30,7 @@ def swarm(policy: str) -> swarms.Measured:
 
 
 def bare(trained: int, scored: int, measured: int, *, channels_last: bool) -> float:
-    """CPU seconds of the same work without us, in a process of its own, imports not counted."""
+    """CPU seconds of the same work in bare PyTorch, in its own process, without imports."""
     work = (trained, scored, measured, channels_last)
     code = f"from benchmarks.overhead import bare_here; bare_here{work}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -82,7 +82,7 @@ def main() -> None:
                 "all of the latter": " ".join(f"{r:.3f}" for r in best),
             }
         )
-    notes = ["a ratio of CPU seconds; the work is the same number of steps and evaluations; aim 1.15"]
+    notes = ["ratio of CPU seconds for the same number of steps and evaluations; aim 1.15"]
     show("overhead: a swarm over gRPC against bare PyTorch", rows, notes)
 
 

@@ -1,7 +1,7 @@
 """CPU per node-round of the simulator against a bare PyTorch loop that does the same steps and evaluations.
 
-The bare loop replays what the simulated nodes did, batch by batch and sample by sample: once as it is usually
-written, once tuned (channels last, small batches to evaluate). The aim holds for the quicker of the two.
+The bare loop replays the jobs of the simulated nodes, batch by batch and sample by sample: once as usually
+written, once tuned (channels last, small evaluation batches). The target refers to the faster of the two.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def images() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64], str]:
-    """CIFAR-10 where it is at hand, else made ones of its shape."""
+    """CIFAR-10 if available, otherwise synthetic images of its shape."""
     n = NODES * (TRAIN + HELD)
     if (CIFAR / "cifar-10-batches-py").is_dir():
         from torchvision.datasets import CIFAR10
@@ -57,7 +57,7 @@ def tasks(x: npt.NDArray[np.float32], y: npt.NDArray[np.int64]) -> list[Task]:
 
 
 def simulated(policy: str, learners: Sequence[Counted]) -> tuple[float, Work]:
-    """CPU seconds of a whole run with its journal, and what was computed in it."""
+    """CPU seconds of a whole run with its journal, and its jobs."""
     work = Work()
     for learner in learners:
         learner.work = work
@@ -72,13 +72,13 @@ def simulated(policy: str, learners: Sequence[Counted]) -> tuple[float, Work]:
 
 
 def measure(policy: str, learners: Sequence[Counted], bares: dict[str, Bare], repeats: int) -> dict[str, Any]:
-    """Simulator and bare loops one after the other, again and again, so that all feel the machine's moods."""
+    """Interleave simulator and bare loops, so that noise of the machine affects all alike."""
     times: dict[str, list[float]] = {"sim": [], **{name: [] for name in bares}}
     around: list[float] = []
     for turn in range(repeats + 1):
         cpu, work = simulated(policy, learners)
         found = {"sim": cpu} | {name: bare.replay(work.jobs) for name, bare in bares.items()}
-        if turn:  # the first one warms up
+        if turn:  # the first turn is a warm-up
             around.append(cpu - work.seconds)
             for name, seconds in found.items():
                 times[name].append(seconds)

@@ -1,4 +1,4 @@
-"""Where CPU seconds go: functions are wrapped, and what one of them spends inside another counts there."""
+"""CPU seconds by part, measured by wrapping functions; a nested call counts for the inner part only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Parts:
-    """CPU seconds of this thread by part."""
+    """For the current thread."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -29,14 +29,14 @@ class Parts:
             self._open.pop()
 
     def _turn(self) -> None:
-        """Whatever is under way has spent the time until now."""
+        """Charge the time since the last call to the innermost open part."""
         now = time.thread_time()
         self.seconds[self._open[-1]] += now - self._since
         self._since = now
 
     @contextmanager
     def around(self, *places: tuple[Any, str, str]) -> Iterator[None]:
-        """Wrap (owner, name of a function, part) as long as this is open."""
+        """Wrap functions, given as (owner, name, part), inside the context."""
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
         try:
             for owner, name, part in places:

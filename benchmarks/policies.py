@@ -1,5 +1,5 @@
-"""All policies side by side, in small: `digits` in the simulator, over three seeds. Does the order hold that the
-papers claim? With two clusters of the same size, with a minority, with few classes at each node.
+"""Compares all policies with the rankings of the papers at a small scale: `digits` in the simulator, three seeds;
+with two clusters of equal size, with a minority, and with few classes at each node.
 
     python -m benchmarks.policies [SEEDS [everybody] [minority] [skewed]]
 """
@@ -43,8 +43,8 @@ def minority(seeds: int, names: Sequence[str] = FAIR) -> PolicyComparison:
 
 
 def skewed(seeds: int, names: Sequence[str] = SERVERLESS, weights: Sequence[str] = WEIGHTS) -> PolicyComparison:
-    """Eriksson 2022, table 4.1: at Dirichlet(0.1) it is better to weight by who knows a sample (w2) than by who
-    has most of them (w0)."""
+    """Eriksson 2022, table 4.1: at Dirichlet(0.1) weights by familiarity with a sample (w2) are better than
+    weights by number of samples (w0)."""
     (feded,) = entered(["feded"], 10)
     variants = [replace(feded, title=f"feded {w}", given={"weights": w}) for w in weights]
     task = settings(angles=[0], alpha=0.1, auxiliary=0.5)

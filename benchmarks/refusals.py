@@ -1,6 +1,6 @@
-"""How long it takes until somebody who does not belong to a swarm with TLS is turned away, by why it does not.
+"""The time until a swarm with TLS refuses an unauthorised caller, by reason.
 
-The seed is the real one, in a process of its own; every try is a new connection unless the table says otherwise.
+The seed is a real process. Every attempt is a new connection unless the table says otherwise.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.tls import Tls
 from tests.identities import LONG_AGO, Site
 
-Try = Callable[[], Awaitable[str]]  # what the one who tried was told
+Try = Callable[[], Awaitable[str]]  # the refusal that the caller got
 
 
 class Tries:
-    """The ways in which somebody may not belong."""
+    """The kinds of unauthorised callers."""
 
     def __init__(self, folder: Path, address: str, site: Site) -> None:
         self.address = address
@@ -77,7 +77,7 @@ class Tries:
                 await asked(dialer, self.address)
         except PeerError as error:
             return error.text
-        raise SystemExit("it was let in")
+        raise SystemExit("the caller was not refused")
 
     async def _shows(self, directory: Path | None) -> str:
         return await asyncio.to_thread(self._hung_up, directory)
@@ -91,7 +91,7 @@ class Tries:
         try:
             with socket.create_connection(self._place, 20) as plain, context.wrap_socket(plain) as line:
                 if line.recv(1):
-                    raise SystemExit("it was let in")
+                    raise SystemExit("the caller was not refused")
         except OSError as error:
             return f"{type(error).__name__}"
         return "the connection was closed"
@@ -106,7 +106,7 @@ class Tries:
             return error.details() or ""
         finally:
             await link.channel.close()
-        raise SystemExit("it was let in")
+        raise SystemExit("the caller was not refused")
 
 
 async def asked(dialer: Dialer, address: str) -> None:
@@ -118,7 +118,7 @@ async def asked(dialer: Dialer, address: str) -> None:
 
 
 async def revoked(site: Site, address: str, tls: Tls) -> tuple[float, float, str]:
-    """Seconds from the list's arrival to the first refusal, and of a refused call; both on one open connection."""
+    """Seconds from the new list to the first refusal, and of a refused call, both on one open connection."""
     client = PeerClient(tls.id, "run", WireSettings(), tls.dialer)
     await client.status(address)
     site.revoke(tls.id, at="seed")
@@ -177,7 +177,9 @@ def main() -> None:
             seed.wait()
             seed.stdout.close()
     load = os.getloadavg()[0]
-    show("refusals: until one who does not belong is turned away", rows, [f"{times} tries each; load {load:.1f}"])
+    show(
+        "refusals: time until an unauthorised caller is refused", rows, [f"{times} attempts each; load {load:.1f}"]
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def show(name: str, rows: Sequence[dict[str, Any]], notes: Sequence[str] = (), part: str = "") -> None:
-    """`part`: which of a benchmark's several tables."""
+    """`part` names one of several tables of a benchmark."""
     console = Console(width=max(Console().width, 140))
     table = Table(title=name, title_justify="left")
     for column in rows[0]:

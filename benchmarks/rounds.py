@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.report import show
 
 ROUNDS = 12
-SKIP = 2  # first rounds: connections are made
+SKIP = 2  # first rounds, which open connections
 MLP = f"{Path(__file__).parent / 'tasks.py'}:fashion_mlp"
 
 
@@ -28,7 +28,7 @@ def run(nodes: int, folder: Path) -> dict[str, Any]:
     assert seed.stdout is not None
     address = json.loads(seed.stdout.readline())["address"]
     sets = [f"start.peers={nodes - 1}", "start.wait=180", "round.patience=30", f"task.nodes={nodes}"]
-    sets += ["round.least=30"]  # nodes that share the cores take turns, and nobody is given up for that
+    sets += ["round.least=30"]  # nodes share the cores; do not give up slow peers
     words = [
         sys.executable,
         "-m",

@@ -1,8 +1,8 @@
-"""The bootstrap service alone and with 1,000 members: memory, time to ready, CPU, answers, false alarms.
+"""The bootstrap service alone and with 1,000 members: memory, time to ready, CPU, response times, false alarms.
 
-The service is the real one, in a process of its own. The members are simulated, each on a socket of its own: they
-join, answer probes and refute what is false; and they send the seed as many probes, news and full exchanges as so
-many real ones would. What real ones say to each other the seed does not see, and it is left out.
+The service is a real process. The members are simulated, each with its own socket: they join, answer probes,
+refute false rumours, and send the seed as many probes, rumours and full exchanges as real members would. Traffic
+between real members does not reach the seed and is left out.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from pfl_node.wire import membership_pb2_grpc, peer_pb2, peer_pb2_grpc
 
 STARTS = 5
 JOINS_PER_SECOND = 20
-WATCHED = 60.0  # seconds with everybody there
-RUMORS = 8  # in a packet of news
+WATCHED = 60.0  # seconds with all members present
+RUMORS = 8  # per packet
 MB = 1e6
 Address = tuple[str, int]
 
 
 class Someone(asyncio.DatagramProtocol):
-    """A member that is always there: says so when it is asked, for others, too, and refutes what is said of it."""
+    """A member that is always alive: answers probes, also indirect ones, and refutes rumours about itself."""
 
     def __init__(self, me: Member) -> None:
         self.me = me
@@ -68,7 +68,7 @@ class Someone(asyncio.DatagramProtocol):
 
 
 class Exchanges(membership_pb2_grpc.MembershipServicer):
-    """The seed's full exchanges, answered for whichever member it asks."""
+    """Answers the seed's full exchanges on behalf of any member."""
 
     def __init__(self, members: list[Someone], rng: Random) -> None:
         self._members, self._rng = members, rng
@@ -84,7 +84,7 @@ def _state(members: list[Someone], rng: Random) -> pb.State:
 
 
 class Seed:
-    """The process, and questions to it."""
+    """The seed's process and its API."""
 
     def __init__(self) -> None:
         began = time.perf_counter()
@@ -169,8 +169,8 @@ async def _join(index: int, port: int, seed: str, members: list[Someone]) -> Non
 
 
 async def _talk(members: list[Someone], seed: str, rng: Random) -> None:
-    """What of all probes and news would go to the seed: each member probes one of all once a second, and tells its
-    news to three of all five times a second."""
+    """Send the seed its share of probes and rumours: each member probes one random member per second, and sends
+    rumours to three random members five times per second."""
     config = SwimConfig()
     host, _, port = seed.rpartition(":")
     to = (host, int(port))
@@ -198,7 +198,7 @@ async def _until(ask: Any, so: Callable[[dict[str, Any]], bool]) -> dict[str, An
 
 
 async def _watch(ask: Any, members: list[Someone], seed: str, rng: Random) -> list[float]:
-    """Ask now and then how it is, and exchange with it as often as so many members would, for a minute."""
+    """For a minute, poll the seed's status and run as many full exchanges as that many members would."""
     exchange = SwimConfig().sync_interval
     answers, end, due = [], time.monotonic() + WATCHED, time.monotonic()
     async with grpc.aio.insecure_channel(seed) as channel:

@@ -1,4 +1,4 @@
-"""Memory of a swarm over an hour: separate daemons that train and gossip, some of their peers dead."""
+"""Memory of a swarm over an hour: separate daemons that train and gossip, with some dead peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import psutil
 from benchmarks.report import show
 
 MB = 1e6
-EVERY = 15.0  # seconds between two looks
+EVERY = 15.0  # seconds between samples
 WORDS = [
     sys.executable, "-m", "pfl_node", "--policy", "gossip", "--log-level", "warning",
     *("--set", "policy.delta=2"), *("--set", "policy.n_peers=3"), *("--set", "policy.quiet=8"),
@@ -49,9 +49,9 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     ask = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     ask.add_argument("--nodes", type=int, default=10)
-    ask.add_argument("--dead", type=int, default=3, help="so many more, killed when all have learnt")
+    ask.add_argument("--dead", type=int, default=3, help="additional daemons, killed after all have trained")
     ask.add_argument("--minutes", type=float, default=60.0)
-    ask.add_argument("--warm", type=float, default=5.0, help="minutes before the first look")
+    ask.add_argument("--warm", type=float, default=5.0, help="minutes before the first sample")
     return ask.parse_args()
 
 
@@ -75,7 +75,7 @@ def wait_for_rounds(nodes: Sequence[subprocess.Popen[Any]], folder: Path) -> Non
     end = time.monotonic() + 300
     while min(rounds_of(len(nodes), folder)) < 3:
         if time.monotonic() > end:
-            raise SystemExit("the daemons did not do three rounds within 300 s")
+            raise SystemExit("the daemons did not finish three rounds within 300 s")
         time.sleep(1)
 
 
@@ -92,7 +92,7 @@ def rounds_in(journal: Path) -> int:
 
 
 def watch(nodes: Sequence[subprocess.Popen[Any]], seconds: float) -> list[list[float]]:
-    """The memory of each node, one row a look."""
+    """Sample the memory of each node; one row per sample."""
     start, looks = time.monotonic(), []
     while time.monotonic() < start + seconds:
         time.sleep(EVERY)
@@ -101,7 +101,7 @@ def watch(nodes: Sequence[subprocess.Popen[Any]], seconds: float) -> list[list[f
 
 
 def own_memory(pid: int) -> float:
-    """Bytes that are its own: pages of files come and go as the kernel likes. Elsewhere, all of them."""
+    """Anonymous memory in bytes, because the kernel evicts file pages at any time; without /proc, RSS."""
     status = Path(f"/proc/{pid}/status")
     lines = status.read_text().splitlines() if status.exists() else []
     own = next((line for line in lines if line.startswith("RssAnon:")), None)
@@ -109,7 +109,7 @@ def own_memory(pid: int) -> float:
 
 
 def growth(series: Sequence[float]) -> float:
-    """MB an hour: the slope of the medians of its first and its last tenth."""
+    """MB per hour: the slope between the medians of the first and the last tenth."""
     tenth = max(1, len(series) // 10)
     hours = (len(series) - tenth) * EVERY / 3600
     return (median(series[-tenth:]) - median(series[:tenth])) / hours if hours else 0.0

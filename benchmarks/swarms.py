@@ -21,14 +21,12 @@ LENET = f"{Path(__file__).parent / 'tasks.py'}:lenet"
 
 @dataclass
 class Measured:
-    """One swarm, from its start to its end."""
-
     outcome: SwarmOutcome
     results: list[dict[str, Any]]
     cpu: float  # seconds of the workers after their imports, and of the parent
-    imported: float = 0.0  # seconds until the last worker had torch
-    ready: float = 0.0  # seconds after that until the last node had seen all the others
-    pss: float = 0.0  # bytes of all processes together when all were ready
+    imported: float = 0.0  # seconds until the last worker had imported torch
+    ready: float = 0.0  # seconds from then until the last node had seen all others
+    pss: float = 0.0  # bytes of all processes when all nodes were ready
 
     @property
     def node_rounds(self) -> int:

@@ -1,4 +1,4 @@
-"""What the benchmarks train on: the papers' shapes, real images where they are on this machine, else made ones."""
+"""The tasks of the benchmarks: the papers' networks on real images if available, otherwise on synthetic ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MNIST = Path(__file__).resolve().parents[2] / "shared" / "data" / "MNIST" / "raw
 
 
 def fashion_mlp(index: int | None = None, samples: int = 512, test: int = 256) -> dict[str, Any]:
-    """784-256-128-10 on so many images; batch 64, one epoch."""
+    """784-256-128-10 on `samples` images; batch 64, one epoch."""
     x, y, source = _images()
     start = (index or 0) * samples % (len(x) - samples - test)
     mine, rest = slice(start, start + samples), slice(start + samples, start + samples + test)
@@ -33,7 +33,7 @@ def fashion_mlp(index: int | None = None, samples: int = 512, test: int = 256) -
 
 
 def lenet(seed: int = 0, index: int | None = None, samples: int = 500, test: int = 100) -> dict[str, Any]:
-    """FACADE's LeNet on images of CIFAR-10's shape (made: only the time matters), 10 batches of 8 a round."""
+    """FACADE's LeNet on synthetic images of CIFAR-10's shape, 10 batches of 8 per round."""
     rng = np.random.default_rng([seed, index or 0])
     x = rng.normal(size=(samples + test, 3, 32, 32)).astype(np.float32)
     y = rng.integers(0, 10, size=samples + test)

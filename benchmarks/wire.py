@@ -1,10 +1,10 @@
-"""SendModel against raw grpc.aio that moves the same bytes the best way. Two processes, runs interleaved, medians.
+"""SendModel against the fastest raw grpc.aio transfer of the same bytes. Two processes, interleaved runs, medians.
 
     python -m benchmarks.wire [--loop asyncio] [--quick]
 
-Raw: from a vector in one process to a buffer in the other, no serializer, no check; the best of one message and
-chunks of 256 KiB, 512 KiB and 1 MiB counts. "Discarded" is the same with bytes that lie ready and are thrown away
-on arrival. Memory and the longest pause of the event loops are measured in runs of their own.
+Raw: from a vector in one process to a buffer in the other, without serializer and checks; the best of one message
+and chunks of 256 KiB, 512 KiB and 1 MiB. "Discarded" sends prepared bytes that the receiver drops. Memory and the
+longest pause of the event loops are measured in separate runs.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.server import PeerService
 
 SIZES = {0.35: (25, 8), 1.0: (25, 8), 10.0: (15, 3), 50.0: (11, 1)}  # MB of model: turns, and runs in a turn
-WARM = 1.0  # MB of the models that a process has seen before its memory is watched
+WARM = 1.0  # MB; size of the models sent before memory is measured
 CHUNKS = {"one message": 0, "256 KiB": 1 << 18, "512 KiB": 1 << 19, "1 MiB": 1 << 20}
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 NOTES = (
     "aims: ratio >= 0.85; memory (peak, in models) <= 2.2; the event loop never blocked for 50 ms",
-    "out: the sender, in: the receiver; to discarded: raw with bytes that lie ready and are thrown away",
+    "out: the sender, in: the receiver; to discarded: raw with prepared bytes that the receiver drops",
 )
 
 
@@ -52,7 +52,7 @@ def layout_of(megabytes: float) -> Layout:
 
 
 class Gauge:
-    """Peak memory beyond that at the beginning, and the longest time that the event loop did not come round."""
+    """Peak memory above the start, and the longest pause of the event loop."""
 
     TICK = 0.001
 
@@ -62,7 +62,7 @@ class Gauge:
         self.ticking: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         self.pause = 0.0
         self.ticking = asyncio.get_running_loop().create_task(self._tick())
 
@@ -87,7 +87,7 @@ def _memory(field: str) -> int:
 
 
 class Sink:
-    """A host that takes every model of the current layout and drops it."""
+    """A host that accepts every model of the current layout and drops it."""
 
     def __init__(self) -> None:
         self.now = layout_of(1.0)
@@ -115,7 +115,7 @@ async def serve() -> None:
     gauges: list[Gauge] = []
 
     async def kept(_: object, context: Any) -> bytes:
-        """One message is a buffer already; chunks go into one."""
+        """A single message is already a buffer; chunks are copied into one."""
         first: bytes = await context.read()
         if len(first) == sink.now.nbytes:
             return b""
@@ -158,7 +158,7 @@ async def serve() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(endpoint.address, f"127.0.0.1:{port}", flush=True)
-    await asyncio.to_thread(sys.stdin.read)  # until the other process lets go
+    await asyncio.to_thread(sys.stdin.read)  # until the other process closes the pipe
     await server.stop(0)
     await endpoint.stop(0)
 
@@ -214,8 +214,8 @@ class Bench:
         return lambda: stream(many(), ready) if chunk else one(ready[0])
 
     async def timed(self, megabytes: float, turns: int, runs: int) -> dict[str, list[float]]:
-        """Seconds of one transfer, by way and turn. In its turn a way has a few runs and their median counts, so
-        that none finds its code in the cache more often than the others; the first turn does not count."""
+        """Seconds of one transfer, by method and turn: the median of a few runs, so that no method has a warmer
+        cache than the others. The first turn is discarded."""
         await self.order("size", megabytes)
         model = made(megabytes)
         vector = model.vector.data.cast("B")
@@ -228,7 +228,7 @@ class Bench:
         return {name: times[1:] for name, times in seconds.items()}
 
     async def watched(self, megabytes: float, gauge: Gauge, runs: int = 5) -> dict[str, float]:
-        """Peak memory beyond that of a process that moved small models, and the longest pause, on both sides."""
+        """Peak memory above that after transfers of small models, and the longest pause, on both sides."""
         await self.order("size", megabytes)
         await self.order("watch")
         gauge.watch()
@@ -281,7 +281,7 @@ async def measure(loop: str, *, quick: bool) -> list[dict[str, Any]]:
 
 
 def row_of(megabytes: float, seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """A ratio is taken within each turn: what else the machine does changes from turn to turn."""
+    """Ratios are computed within each turn, because the load of the machine changes between turns."""
 
     def against(name: str) -> float:
         return statistics.median(
@@ -307,7 +307,7 @@ def run(main: Coroutine[Any, Any, Any], loop: str) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description="SendModel against raw grpc.aio")
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")
-    parser.add_argument("--quick", action="store_true", help="few runs")
+    parser.add_argument("--quick", action="store_true", help="fewer runs")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
