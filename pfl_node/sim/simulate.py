@@ -37,7 +37,7 @@ def simulate(
     """Run a swarm, then write `out`/journal.jsonl and `out`/summary.json, which replace those of an earlier run. A
     failed run leaves journal.jsonl.part. With `jobs` > 1, worker processes train; the result is the same."""
     if settings.rounds is None:
-        raise ConfigError("a simulation needs a number of rounds: --rounds N")
+        raise ConfigError("a simulation needs a number of rounds: give --rounds N")
     wall, cpu = time.perf_counter(), time.process_time()
     policy = load_policy(settings.policy.name)
     plan = Plan(policy, configure(policy, settings.policy.options))
