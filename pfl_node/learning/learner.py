@@ -22,7 +22,7 @@ from pfl_node.learning.fit_check import probe
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
 from pfl_node.learning.seeding import generator, seed_layers, seeded
 from pfl_node.learning.task import Task, other_network
-from pfl_node.learning.train_options import BUILT_IN, Options, check_defaults, resolve
+from pfl_node.learning.train_options import BUILT_IN, Options, check_defaults, number_of_batches, resolve
 from pfl_node.learning.training_loop import Between, TrainingRun, batches, nothing
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.learning.workspace_pool import WorkspacePool, pool_for
@@ -91,6 +91,10 @@ class Learner:
         """The number of samples that a score of `samples` samples uses; None: all of the split."""
         n = self._splits[split].n
         return n if samples is None else min(samples, n)
+
+    def batches(self, epochs: float | None = None, steps: int | None = None) -> int:
+        """The number of batches of a Train with these options."""
+        return number_of_batches(self.samples, resolve(({"epochs": epochs, "steps": steps}, *self._levels)))
 
     def fresh(self, seed: int, part: Part = "model", *, local: bool = False) -> Model:
         """A newly initialised model or part; `local`: of the task's own network, not of the student's."""

@@ -35,6 +35,13 @@ class Options:
     prox: float = 0.0
 
 
+def number_of_batches(samples: int, options: Options) -> int:
+    """Of one training."""
+    if options.steps is not None:
+        return options.steps
+    return max(1, round(options.epochs * -(-samples // min(options.batch, samples))))
+
+
 def resolve(levels: Sequence[Mapping[str, Any]], prox: float = 0.0) -> Options:
     """The first level that has an option decides. `steps` and `epochs` are one option; `steps` wins."""
     found = {key: next(lv[key] for lv in levels if lv.get(key) is not None) for key in BUILT_IN}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pfl_node.learning.optim import optimizer
 from pfl_node.learning.seeding import generator
-from pfl_node.learning.train_options import Options
+from pfl_node.learning.train_options import Options, number_of_batches
 from pfl_node.learning.workspace import Only, Workspace, stretches
 from pfl_node.model import Model
 
@@ -77,8 +77,7 @@ def batches(samples: int, options: Options, seed: int, *, single: bool = True) -
         full = (piece for piece in _pieces(samples, size, chance) if len(piece) == size)
         yield from islice(full, options.steps)
         return
-    per_epoch = -(-samples // size)
-    for piece in islice(_pieces(samples, size, chance), max(1, round(options.epochs * per_epoch))):
+    for piece in islice(_pieces(samples, size, chance), number_of_batches(samples, options)):
         if len(piece) > 1 or size == 1 or single:
             yield piece
 

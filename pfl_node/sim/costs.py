@@ -9,10 +9,9 @@ from math import ceil
 from typing import Any
 
 from pfl_node.node.ports import Job
-from pfl_node.settings import TrainSettings
 from pfl_node.sim.learner_port import LearnerPort
 
-BATCH = 8  # samples; the default of the settings
+BATCH = 8  # samples in a batch of the autoencoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +48,12 @@ def between(low: float, high: float, chance: float) -> float:
     return low + (high - low) * chance
 
 
-def seconds_of(job: Job, costs: Costs, learner: LearnerPort, settings: TrainSettings) -> float:
+def seconds_of(job: Job, costs: Costs, learner: LearnerPort) -> float:
     """The duration of a job on a node of speed 1."""
     options = job.options
     match job.kind:
         case "train":
-            return costs.batch * batches(options, settings, learner.samples)
+            return costs.batch * learner.batches(options.get("epochs"), options.get("steps"))
         case "distill":
             return distill_seconds(options, costs, _auxiliary(learner))
         case "predict":
@@ -69,16 +68,6 @@ def seconds_of(job: Job, costs: Costs, learner: LearnerPort, settings: TrainSett
 
 def _auxiliary(learner: LearnerPort) -> int:
     return learner.predictions.entries[0].shape[0] if learner.predictions else 0
-
-
-def batches(options: Mapping[str, Any], settings: TrainSettings, samples: int) -> int:
-    """The number of batches of a Train; the settings apply where its options are None."""
-    asked = options.get("steps"), options.get("epochs")
-    steps = asked[0] if asked != (None, None) else settings.steps
-    if steps is not None:
-        return int(steps)
-    epochs = next((e for e in (asked[1], settings.epochs) if e is not None), 1.0)
-    return max(1, ceil(epochs * samples / (settings.batch or BATCH)))
 
 
 def predict_seconds(options: Mapping[str, Any], costs: Costs, samples: int, auxiliary: int) -> float:

@@ -69,7 +69,7 @@ class InlineTrainer:
 
     def _seconds(self, job: Job) -> float:
         world, me = self._world, self._me
-        seconds = seconds_of(job, world.costs, me.learner, world.settings.train)
+        seconds = seconds_of(job, world.costs, me.learner)
         if not seconds:
             return 0.0
         me.jobs += 1

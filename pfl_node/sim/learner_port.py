@@ -34,6 +34,10 @@ class LearnerPort(Protocol):
         """The number of samples that a Score of `samples` uses; None: all of the split."""
         ...
 
+    def batches(self, epochs: float | None = None, steps: int | None = None) -> int:
+        """The number of batches of a Train with these options."""
+        ...
+
     def fresh(self, seed: int, part: Part = "model", *, local: bool = False) -> Model: ...
 
     def train(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from pfl_node.model import Entry, Layout, Model
 from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.types import Eval, Part, PeerId, Split
 
+BATCH = 8
 LAYOUT = Layout((Entry("core", (3,)),), (Entry("head", (2,)),))
 AUXILIARY = np.array([-2.0, 0.0, 1.0, 3.0], np.float32)  # points to classify as above or below the model's
 
@@ -33,6 +35,9 @@ class ToyLearner:
 
     def size(self, split: Split, samples: int | None) -> int:
         return self.samples
+
+    def batches(self, epochs: float | None = None, steps: int | None = None) -> int:
+        return steps or max(1, ceil((epochs or 1.0) * self.samples / BATCH))
 
     def fresh(self, seed: int, part: Part = "model", *, local: bool = False) -> Model:
         vector = np.random.default_rng(seed).normal(size=LAYOUT.size).astype(np.float32)
