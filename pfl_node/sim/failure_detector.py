@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pfl_node.sim.costs import Costs, between
 from pfl_node.types import PeerId
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pfl_node.sim.node_process import Process
     from pfl_node.sim.world import World
 
+V = TypeVar("V", covariant=True)
 Reach = Callable[[PeerId, PeerId], bool]
 Notice = Callable[[PeerId, Collection[PeerId]], None]
 After = Callable[[PeerId, float, Callable[[], None]], None]
@@ -89,11 +90,6 @@ class FailureDetector:
         if members[place : place + 1] == (observer,):
             members = members[:place] + members[place + 1 :]
         return tuple(m for m in members if m not in dead) if dead else members
-
-    def rounds(self, observer: PeerId) -> dict[PeerId, int]:
-        """Of those alive."""
-        alive = self.alive(observer)
-        return {p: self.round_of(p) for p in alive}
 
     def believes(self, observer: PeerId, subject: PeerId) -> bool:
         return subject != observer and subject not in self._dead[observer] and self._is_member(subject)
@@ -239,17 +235,18 @@ class FailureDetector:
         return [m for m in self._members if m in self._dead]
 
 
-class Alive(Mapping[PeerId, str]):
-    """The peers that a node believes alive, and their addresses, which are their ids."""
+class View(Mapping[PeerId, V]):
+    """The peers that a node believes alive, and something about each of them."""
 
-    def __init__(self, detector: FailureDetector, me: PeerId) -> None:
+    def __init__(self, detector: FailureDetector, me: PeerId, about: Callable[[PeerId], V]) -> None:
         self._detector = detector
         self._me = me
+        self._about = about
 
-    def __getitem__(self, peer: PeerId) -> str:
-        if not self._detector.believes(self._me, peer):
+    def __getitem__(self, peer: PeerId) -> V:
+        if peer not in self:
             raise KeyError(peer)
-        return peer
+        return self._about(peer)
 
     def __contains__(self, peer: object) -> bool:
         return self._detector.believes(self._me, peer)  # type: ignore[arg-type]
@@ -260,33 +257,8 @@ class Alive(Mapping[PeerId, str]):
     def __len__(self) -> int:
         return len(self._detector.alive(self._me))
 
-
-class Rounds(Mapping[PeerId, int]):
-    """The rounds of the peers that a node believes alive."""
-
-    def __init__(self, detector: FailureDetector, me: PeerId) -> None:
-        self._detector = detector
-        self._me = me
-
-    def __getitem__(self, peer: PeerId) -> int:
-        if not self._detector.believes(self._me, peer):
-            raise KeyError(peer)
-        return self._detector.round_of(peer)
-
-    def __contains__(self, peer: object) -> bool:
-        return self._detector.believes(self._me, peer)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[PeerId]:
-        return iter(self._detector.alive(self._me))
-
-    def __len__(self) -> int:
-        return len(self._detector.alive(self._me))
-
-    def items(self) -> ItemsView[PeerId, int]:
-        return self._detector.rounds(self._me).items()
-
-    def values(self) -> ValuesView[int]:
-        return self._detector.rounds(self._me).values()
+    def items(self) -> ItemsView[PeerId, V]:
+        return {p: self._about(p) for p in self}.items()
 
 
 class DetectorMembers:
@@ -306,10 +278,10 @@ class DetectorMembers:
         self._started = True
 
     def alive(self) -> Mapping[PeerId, str]:
-        return Alive(self._world.views, self._me.id)
+        return View(self._world.views, self._me.id, str)  # a peer's id is its address
 
     def rounds(self) -> Mapping[PeerId, int]:
-        return Rounds(self._world.views, self._me.id)
+        return View(self._world.views, self._me.id, self._world.views.round_of)
 
     def swarm_round(self) -> int:
         return self._world.views.swarm_round(self._me.id)
