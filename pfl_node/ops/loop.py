@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """One loop per process: grpc.aio does not support several."""
+    """Run with as many open files as allowed. One loop per process: grpc.aio does not support several."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS enforces a lower limit than it reports
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
         import uvloop
     except ImportError:

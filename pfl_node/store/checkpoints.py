@@ -33,9 +33,13 @@ class Checkpoints:
         self._name = re.compile(rf"{re.escape(path.stem)}-(\d+){re.escape(path.suffix)}")
 
     def files(self) -> dict[int, Path]:
-        """By number, newest first."""
+        """By number, newest first. Raises StoreError when the directory cannot be read."""
         found = {0: self.path} if self.path.exists() else {}
-        for path in self.path.parent.glob(f"{self.path.stem}-*{self.path.suffix}"):
+        try:
+            paths = list(self.path.parent.glob(f"{self.path.stem}-*{self.path.suffix}"))
+        except OSError as error:
+            raise StoreError(f"cannot read {self.path.parent}: {error.strerror or error}") from error
+        for path in paths:
             if match := self._name.fullmatch(path.name):
                 found[int(match[1])] = path
         return dict(sorted(found.items(), reverse=True))
@@ -78,8 +82,8 @@ class Checkpoints:
             for path in [*list(self.files().values())[KEPT:], *leftovers]:
                 failpoint("checkpoint.prune")
                 path.unlink(missing_ok=True)
-        except OSError as error:
-            log.warning("cannot remove an old checkpoint", error=f"{error.strerror or error}")
+        except (OSError, StoreError) as error:
+            log.warning("cannot remove an old checkpoint", error=getattr(error, "strerror", None) or str(error))
 
     def _put_aside(self, error: Unusable, used: Checkpoint) -> None:
         """Rename an unusable checkpoint, so that it can be examined."""

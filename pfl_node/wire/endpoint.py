@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import resource
 import socket
 from collections.abc import Callable
 from itertools import chain
@@ -37,6 +38,8 @@ KEEPALIVE_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 PORTS_TRIED = 32
 CHECK_INTERVAL = 1.0  # seconds between checks that gRPC's server is running
+HANDSHAKE_MS = 5_000  # for the TLS handshake and HTTP/2's first frame
+
 
 Options = list[tuple[str, Any]]
 
@@ -74,8 +77,16 @@ def server_options() -> Options:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 3),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_concurrent_streams", 256),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+        ("grpc.max_allowed_incoming_connections", _connection_limit()),
         ("grpc.so_reuseport", 0),
     ]
+
+
+def _connection_limit() -> int:
+    """Half of the open files; the other half is for checkpoints, logs and calls to peers."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft // 2 if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 class Endpoint:
