@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -22,6 +23,7 @@ def silent(address: str, count: int) -> Iterator[list[socket.socket]]:
         for _ in range(count):
             one = stack.enter_context(socket.socket(socket.AF_INET))
             one.settimeout(1.0)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT afterwards
             try:
                 one.connect(parse_address(address))
             except OSError:

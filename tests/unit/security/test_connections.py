@@ -17,6 +17,7 @@ GRPC = "I1116 09:12:15.515498   20152 ssl_transport_security.cc:2563] Handshake 
 def test_the_address_of_a_short_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     moment = 100.0
     monkeypatch.setattr("pfl_node.security.connections.monotonic", lambda: moment)
+    monkeypatch.setattr("pfl_node.security.connections.READ_LIMIT", 1 << 30)  # other tests may fill the table
     with socket.create_server(("127.0.0.1", 0)) as server:
         connections = ConnectionTable(server.getsockname()[1])
         stays = socket.create_connection(server.getsockname())
