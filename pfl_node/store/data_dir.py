@@ -20,6 +20,7 @@ from pfl_node.types import PeerId
 
 DEFAULT_ROOT = Path("pfl-data")
 JOURNAL = "journal.jsonl"
+USED_UP = 1 << 52  # an incarnation that no other member would believe
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,10 @@ class DataDir:
 
     def _next_identity(self) -> Identity:
         old = _read_identity(self._file)
-        return self._write(
-            Identity(old.id, old.incarnation + 1) if old else Identity(PeerId(secrets.token_hex(8)), 1)
-        )
+        if old is None:
+            return self._write(Identity(PeerId(secrets.token_hex(8)), 1))
+        # Starting again from 1 works because the others forget the old incarnation after about an hour.
+        return self._write(Identity(old.id, old.incarnation + 1 if old.incarnation < USED_UP else 1))
 
     def _write(self, identity: Identity) -> Identity:
         row = {**asdict(identity), "checksum": _checksum(identity)}

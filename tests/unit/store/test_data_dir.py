@@ -118,3 +118,12 @@ def test_a_full_disk_leaves_the_identity_as_it_was(tmp_path: Path, step: str) ->
     second = DataDir.open(tmp_path)
     second.close()
     assert second.identity == Identity(first.identity.id, 2)
+
+
+def test_an_incarnation_that_nobody_would_believe_starts_again_from_1(tmp_path: Path) -> None:
+    first = DataDir.open(tmp_path)
+    first.keep_incarnation((1 << 53) - 2)
+    first.close()
+    second = DataDir.open(tmp_path)
+    second.close()
+    assert (second.identity.id, second.identity.incarnation) == (first.identity.id, 1)
