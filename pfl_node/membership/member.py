@@ -8,7 +8,9 @@ from typing import Literal
 
 Role = Literal["node", "bootstrap"]
 
-INCARNATION_LIMIT = 1 << 53  # so that the owner of a forged incarnation can always use a higher one
+INCARNATION_LIMIT = 1 << 53
+ORDINARY = 1 << 20  # more restarts and refutations than a member has in its lifetime
+JUMP = 1024  # by which one rumour may exceed ORDINARY or the known incarnation
 
 
 class State(StrEnum):
@@ -37,6 +39,11 @@ class Member:
     round: int = 0
     incarnation: int = 0
     state: State = State.ALIVE
+
+
+def plausible(incarnation: int, known: int = 0) -> bool:
+    """A forged incarnation must leave its owner a higher one that every member accepts."""
+    return 0 <= incarnation < min(max(ORDINARY, known) + JUMP, INCARNATION_LIMIT - JUMP)
 
 
 def supersedes(new: Member, old: Member) -> bool:

@@ -36,13 +36,16 @@ class Outbox:
         to: Member | None = None,
         target: str = "",
         target_address: str = "",
+        limit: int | None = None,
     ) -> None:
-        """A rumour that the recipient is suspected or dead goes first, so that it can refute it."""
+        """A rumour that the recipient is suspected or dead goes first, so that it can refute it. Others fill the
+        datagram, or `limit` bytes if the address is not known to be a member's."""
         me = self._view.me
         verdict = self._view.verdict(to, self._time.now) if to is not None else None
         first = (verdict,) if verdict is not None else ()
-        budget = self._bytes - HEAD_BYTES - member_bytes(me) - width(target) - width(target_address)
-        rumors = self._view.take_rumors(budget - sum(map(rumor_bytes, first)))
+        size = self._bytes if limit is None else min(limit, self._bytes)
+        head = HEAD_BYTES + member_bytes(me) + width(target) + width(target_address)
+        rumors = self._view.take_rumors(size - head - sum(map(rumor_bytes, first)))
         self.packets.append((address, Packet(kind, me, seq, target, target_address, (*first, *rumors))))
 
 
@@ -134,19 +137,24 @@ class Prober:
             self._probe.nacks = min(self._probe.nacks + 1, self._probe.relays)
 
     def relay(self, packet: Packet, source: str) -> None:
-        if len(self._relays) >= RELAYS_LIMIT or not packet.target_address:
+        """Ping a member on behalf of another one. The packets carry no rumours: nothing proves whose address
+        `source` is."""
+        requester, target = map(self._view.roster.get, (packet.sender.id, packet.target))
+        if requester is None or target is None or target.address != packet.target_address:
+            return
+        if len(self._relays) >= RELAYS_LIMIT:
             return
         seq = next(self._seqs)
         self._relays[seq] = Relay(source, packet.seq, packet.target)
         self._timers.set(("relay", seq), self._time.now + RELAY_SHARE * self._config.probe_timeout)
-        self._outbox.send(packet.target_address, Kind.PING, seq=seq, target=packet.target)
+        self._outbox.send(target.address, Kind.PING, seq=seq, target=target.id, limit=0)
 
     def give_up_relay(self, seq: int) -> None:
         self._report(seq, Kind.NACK)
 
     def _report(self, seq: int, kind: Kind) -> None:
         relay = self._relays.pop(seq)
-        self._outbox.send(relay.address, kind, seq=relay.seq, target=relay.target)
+        self._outbox.send(relay.address, kind, seq=relay.seq, target=relay.target, limit=0)
 
     def _conclude(self) -> None:
         """A probe without an answer has failed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from pfl_node.membership.member import Member, State
@@ -11,6 +13,10 @@ from pfl_node.types import PeerId
 
 if TYPE_CHECKING:
     from pfl_node.node.ports import MembersListener
+
+
+ASKED = 31  # peers whose rounds decide where a newcomer begins
+ANSWER_CHECKS, CHECK_INTERVAL = 50, 0.02  # seconds; together the time that it waits for their answers
 
 
 class AllMembers(Protocol):
@@ -25,6 +31,7 @@ class AllMembers(Protocol):
     async def start(self, seeds: Sequence[str], *, advertise: str) -> None: ...
     def members(self) -> Sequence[Member]: ...
     def get(self, member: str) -> Member | None: ...
+    def heard(self) -> Set[str]: ...
     def set_round(self, round: int) -> None: ...
     def ask(self, members: Iterable[str]) -> None: ...
     async def leave(self) -> None: ...
@@ -77,8 +84,18 @@ class RunMembers:
     def rounds(self) -> Mapping[PeerId, int]:
         return Rounds(self.alive(), self._membership)
 
-    def swarm_round(self) -> int:
-        rounds = sorted(self.rounds().values())
+    async def swarm_round(self) -> int:
+        """Ask some peers for their rounds and wait for the answers. Rumours do not count here: by false ones, one
+        member could make a newcomer begin in any round."""
+        peers = sorted(self.alive())
+        asked = Random(self._membership.me.id).sample(peers, min(ASKED, len(peers)))
+        self.ask(asked)
+        for _ in range(ANSWER_CHECKS):
+            if self._membership.heard() >= set(asked):
+                break
+            await asyncio.sleep(CHECK_INTERVAL)
+        heard, known = self._membership.heard(), self.rounds()
+        rounds = sorted(known[peer] for peer in asked if peer in heard and peer in known)
         return rounds[(len(rounds) - 1) // 2] if rounds else 0
 
     def finished(self) -> Sequence[PeerId]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from random import Random
 from typing import Any, Protocol
 
@@ -175,6 +175,10 @@ class Membership:
             and run in (None, member.run)
         )
 
+    def heard(self) -> Set[str]:
+        """The ids of members that have reported about themselves; of the others only rumours are known."""
+        return self.swim.heard
+
     # inputs
 
     def admit(self, newcomer: Member) -> Admission:
@@ -217,10 +221,10 @@ class Membership:
             self.counters["garbage"] += 1
             return
         self.counters["packets_in"] += 1
-        self._receive(packet, source)
+        self._receive(packet, source, len(data))
 
-    def _receive(self, packet: Packet, source: str) -> None:
-        self.swim.receive(packet, source, self._clock())
+    def _receive(self, packet: Packet, source: str, size: int | None = None) -> None:
+        self.swim.receive(packet, source, self._clock(), size)
         self._drain()
 
     def _tick(self) -> None:

@@ -5,14 +5,15 @@ It is deterministic: the same inputs and random seed give the same outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from random import Random
 
 from pfl_node.membership.admission import Admission, Admissions
+from pfl_node.membership.candidates import Candidates
 from pfl_node.membership.member import Member, State, may_update
-from pfl_node.membership.member_events import Action, MemberEvent, Sync
-from pfl_node.membership.packet import Kind, Packet, Rumor
+from pfl_node.membership.member_events import Action, MemberEvent, PingCall, Sync
+from pfl_node.membership.packet import HEAD_BYTES, Kind, Packet, Rumor, member_bytes
 from pfl_node.membership.prober import Outbox, Prober
 from pfl_node.membership.suspendable_clock import SuspendableClock
 from pfl_node.membership.swim_config import SwimConfig
@@ -21,6 +22,7 @@ from pfl_node.membership.view import View
 
 CHALLENGES_LIMIT = 8  # members notified after one sync that they are considered dead
 GOSSIP_DELAY = 0.05  # of the gossip interval, so that simultaneous rumours are sent together
+GAIN = 4  # times the size of a datagram that the answer to an address which is not a member's may have
 FAREWELLS = 40  # members notified of a departure; they notify the rest
 
 
@@ -39,6 +41,7 @@ class Swim:
         self._view = View(me, config, self._timers, rng)
         self._outbox = Outbox(self._view, self._time, config.packet_bytes)
         self._admissions = Admissions(self._view, config)
+        self._candidates = Candidates(rng, 2 * config.probe_interval, config.candidates)
         self._prober = Prober(self._view, config, self._timers, self._time, self._outbox)
 
     @property
@@ -52,6 +55,10 @@ class Swim:
     @property
     def pauses(self) -> int:
         return self._time.pauses
+
+    @property
+    def heard(self) -> Set[str]:
+        return self._view.heard
 
     def members(self) -> list[Member]:
         return [self._view.me, *self._view.roster.all()]
@@ -105,16 +112,21 @@ class Swim:
             self._fire(kind, key)
         self._arm_gossip()
 
-    def receive(self, packet: Packet, source: str, now: float) -> None:
+    def receive(self, packet: Packet, source: str, now: float, size: int | None = None) -> None:
+        """`size` is the number of bytes of a datagram; None if the packet was received as a call."""
         self._wake(now)
         sender = packet.sender
         if self.me.state is State.LEFT or sender.id == self.me.id or sender.state in (State.SUSPECT, State.DEAD):
             return
-        self._view.learn(Rumor(sender), self._time.now)
+        proven = self._config.proven or self._candidates.answered(packet)
+        known = self._view.roster.get(sender.id) is not None
+        by = sender.id if known or proven else source.rpartition(":")[0]
+        self._learn(Rumor(sender), by, proven=proven, own=True)
         for rumor in packet.rumors:
-            self._view.learn(rumor, self._time.now)
+            self._learn(rumor, by)
+        self._view.refute(self._time.now)
         if sender.state is State.ALIVE:
-            self._answer(packet, source)
+            self._answer(packet, source, self._answer_limit(sender, source, size))
         self._arm_gossip()
 
     def merge(self, members: Iterable[Member], now: float, *, by: str, joining: bool = False) -> None:
@@ -131,16 +143,18 @@ class Swim:
             if known is not None and known.state.present and member.state is State.DEAD:
                 # After a partition both halves consider each other dead: give the member a chance to refute.
                 member = replace(member, state=State.SUSPECT)
-            self._view.learn(Rumor(member, by), self._time.now, spread=not joining)
+            proven = joining or (self._config.proven and member.id == by)
+            self._learn(Rumor(member, by), by, proven=proven, own=member.id == by, spread=not joining)
             if member.state is State.ALIVE and challenges < CHALLENGES_LIMIT and self._challenge(member):
                 challenges += 1
+        self._view.refute(self._time.now)
         self._arm_gossip()
 
     def admit(self, newcomer: Member, now: float) -> Admission:
         self._wake(now)
         admission, holder = self._admissions.ask(newcomer, self._time.now)
         if admission.accepted:
-            self._view.learn(Rumor(newcomer), self._time.now)
+            self._learn(Rumor(newcomer), "", proven=self._config.proven, own=True)
         if holder is not None:
             self._prober.ping(holder)
         self._arm_gossip()
@@ -158,6 +172,20 @@ class Swim:
 
     # reactions
 
+    def _learn(
+        self, rumor: Rumor, source: str, *, proven: bool = False, own: bool = False, spread: bool = True
+    ) -> None:
+        """Process a rumour. A member that would be new, or at a new address, is pinged and has to answer first,
+        unless it is `proven` that the member itself sent the rumour."""
+        member, now = rumor.member, self._time.now
+        if proven or not self._view.is_new(member, now):
+            self._view.learn(rumor, now, spread=spread, own=own)
+        elif (seq := self._candidates.ask(member, source, now)) is not None:
+            ping = Packet(Kind.PING, self.me, seq, member.id)
+            self._outbox.packets.append((member.address, ping))
+            if self._config.transport == "udp" and self._candidates.silent(member):
+                self._outbox.actions.append(PingCall(member.address, ping))
+
     def _wake(self, now: float) -> None:
         self._time.wake(now, self._timers.next())
 
@@ -173,6 +201,8 @@ class Swim:
                 self._timers.set((kind, key), self._time.lenient_until)
             case "suspicion":
                 self._view.expire(str(key), self._time.now)
+            case "refute":
+                self._view.refute(self._time.now)
             case "forget":
                 self._view.forget(str(key), self._time.now)
             case "gossip":
@@ -180,13 +210,22 @@ class Swim:
             case "sync":
                 self._request_syncs()
 
-    def _answer(self, packet: Packet, source: str) -> None:
+    def _answer_limit(self, sender: Member, source: str, size: int | None) -> int | None:
+        """The bytes that an answer may have: the source address of a datagram can be forged."""
+        known = self._view.roster.get(sender.id)
+        if size is None or (known is not None and known.state.present and known.address == source):
+            return None
+        return GAIN * size
+
+    def _answer(self, packet: Packet, source: str, limit: int | None) -> None:
         sender = packet.sender
         match packet.kind:
+            case Kind.PING if limit is not None and limit < HEAD_BYTES + member_bytes(self.me):
+                return
             case Kind.PING if packet.target in ("", self.me.id):
-                self._outbox.send(source, Kind.ACK, seq=packet.seq, to=sender, target=self.me.id)
+                self._outbox.send(source, Kind.ACK, seq=packet.seq, to=sender, target=self.me.id, limit=limit)
             case Kind.PING:  # meant for a previous member at this address
-                self._outbox.send(source, Kind.GOSSIP, to=sender)
+                self._outbox.send(source, Kind.GOSSIP, to=sender, limit=limit)
             case Kind.PING_REQ:
                 self._prober.relay(packet, source)
             case Kind.ACK:
@@ -203,7 +242,7 @@ class Swim:
         verdict = self._view.verdict(member, self._time.now)
         if verdict is None or verdict.member.state is State.SUSPECT:
             return False
-        self._outbox.send(member.address, Kind.GOSSIP, to=member)
+        self._outbox.send(member.address, Kind.GOSSIP, to=member, limit=0)
         return True
 
     def _arm_gossip(self) -> None:

@@ -32,6 +32,8 @@ class SwimConfig:
     members_limit: int = 4096  # of members and of tombstones
     packet_bytes: int = 1200  # no path fragments such packets
     grpc_neighbours: int = 8  # members to probe and gossip with if packets are gRPC calls
+    candidates: int = 256  # members known from rumours only that are pinged concurrently
+    proven: bool = False  # TLS proves who sent a packet
 
     @classmethod
     def of(cls, settings: MembershipSettings | SwimConfig, *, secure: bool = False) -> SwimConfig:
@@ -42,7 +44,9 @@ class SwimConfig:
             given["transport"] = "grpc" if secure else "udp"
         if secure and given["transport"] == "udp":
             raise ConfigError("membership.transport = udp does not work with TLS: UDP is not authenticated")
-        return cls(**given)
+        if given["transport"] == "grpc":
+            given["candidates"] = 64  # each one needs a connection
+        return cls(**{**given, "proven": secure})
 
     @property
     def neighbours(self) -> int | None:

@@ -12,13 +12,14 @@ from pfl_node.membership.formulas import (
     suspicion_bounds,
     suspicion_timeout,
 )
-from pfl_node.membership.member import INCARNATION_LIMIT, Member, State, merge, supersedes
+from pfl_node.membership.member import Member, State, merge, plausible, supersedes
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, MemberEvent, Suspected
 from pfl_node.membership.packet import Rumor
 from pfl_node.membership.roster import Roster
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 
+ROUNDS_AHEAD = 16  # of this member's round: the limit of rounds in rumours, until the member reports its own
 CLASHES_REPORTED = 3  # a previous process of this node at another address can look like a clash once or twice
 
 
@@ -66,7 +67,10 @@ class View:
         self.roster = Roster(me.id, rng, limit=config.members_limit, neighbours=config.neighbours)
         self._config = config
         self._timers = timers
+        self.heard: set[str] = set()  # members that have reported about themselves
         self._suspicions: dict[str, Suspicion] = {}
+        self._accusation: Member | None = None  # the false rumour about this member with the highest incarnation
+        self._refuted_at = float("-inf")
         self._clashes = 0
         self._clashed_at = float("-inf")
 
@@ -89,23 +93,38 @@ class View:
             return None
         return Rumor(known)
 
-    def learn(self, rumor: Rumor, now: float, *, spread: bool = True) -> None:
-        """Process a rumour and, with `spread`, gossip it if it is new."""
+    def is_new(self, member: Member, now: float) -> bool:
+        """Would this rumour add the member, or move it to another address?"""
+        known = self.roster.get(member.id)
+        if member.id == self.me.id or not member.state.present:
+            return False
+        if known is not None:
+            return member.address != known.address and member.incarnation > known.incarnation
+        tomb = self.roster.tomb(member.id, now)
+        return tomb is None or supersedes(member, tomb)
+
+    def learn(self, rumor: Rumor, now: float, *, spread: bool = True, own: bool = False) -> None:
+        """Process a rumour and, with `spread`, gossip it if it is new. `own`: the member itself sent it."""
         new = rumor.member
-        if not 0 <= new.incarnation < INCARNATION_LIMIT:
+        old = self.me if new.id == self.me.id else self.roster.get(new.id)
+        if not plausible(new.incarnation, old.incarnation if old else 0):
             return
         if new.id == self.me.id:
-            self._refute(new, now)
+            self._check_own(new, now)
             return
-        old = self.roster.get(new.id)
+        if not own and new.state.present and new.round > self.me.round + ROUNDS_AHEAD:
+            new = replace(new, round=self.me.round + ROUNDS_AHEAD)
+            rumor = replace(rumor, member=new)
         if old is None:
             self._meet(rumor, now, spread)
-            return
-        if new.state is old.state is State.SUSPECT and new.incarnation == old.incarnation:
-            self._confirm(old, rumor.by, now)
-        merged = merge(old, new)
-        if merged is not old:
-            self._replace(old, merged, rumor.by, now, spread)
+        else:
+            if new.state is old.state is State.SUSPECT and new.incarnation == old.incarnation:
+                self._confirm(old, rumor.by, now)
+            merged = merge(old, new)
+            if merged is not old:
+                self._replace(old, merged, rumor.by, now, spread)
+        if own and self.roster.get(new.id) is not None:
+            self.heard.add(new.id)
 
     def accuse(self, target: str, now: float) -> None:
         known = self.roster.get(target)
@@ -121,6 +140,7 @@ class View:
         known = self.roster.get(target)
         if known is not None and not known.state.present:
             self.rumors.drop(target)
+            self.heard.discard(target)
             self.roster.bury(known, now + self._config.tombstone)
 
     def announce(self) -> None:
@@ -184,8 +204,24 @@ class View:
             self._timers.set(("suspicion", member.id), max(suspicion.until, now))
             self.rumors.put(Rumor(member, by))
 
-    def _refute(self, new: Member, now: float) -> None:
-        """Refute a false rumour about this member by a higher incarnation."""
+    def refute(self, now: float) -> None:
+        """Refute the false rumours of a message together, by a higher incarnation, and at most once per gossip
+        interval."""
+        accusation = self._accusation
+        if accusation is None:
+            return
+        if now < (earliest := self._refuted_at + self._config.gossip_interval):
+            self._timers.set(("refute", 0), earliest)
+            return
+        self._refuted_at, self._accusation = now, None
+        self.me = replace(self.me, incarnation=max(self.me.incarnation, accusation.incarnation) + 1)
+        if accusation.address == self.me.address and accusation.state in (State.SUSPECT, State.DEAD):
+            self.health.add(1)
+        self.announce()
+        self.events.append(Changed(self.me))
+
+    def _check_own(self, new: Member, now: float) -> None:
+        """Note a false rumour about this member, for `refute`."""
         mine = new.address == self.me.address
         if self.me.state is State.LEFT or new.incarnation < self.me.incarnation:
             return
@@ -194,13 +230,8 @@ class View:
             return
         if not mine and not self._contest(new, now):
             return
-        if new.incarnation + 1 >= INCARNATION_LIMIT:
-            return
-        self.me = replace(self.me, incarnation=new.incarnation + 1)
-        if mine and (new.state is State.SUSPECT or new.state is State.DEAD):
-            self.health.add(1)
-        self.announce()
-        self.events.append(Changed(self.me))
+        if self._accusation is None or new.incarnation >= self._accusation.incarnation:
+            self._accusation = new
 
     def _contest(self, other: Member, now: float) -> bool:
         """This id at another address: a previous process of this node, or another node with the same id. Refute at

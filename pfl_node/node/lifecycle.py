@@ -220,7 +220,7 @@ class Node:
         if self.peers.seen() < start.peers:
             others = len(self.peers())
             self.observer.warn(f"{others} other nodes after {start.wait:g} s; going on, others may still come")
-        policy.round = entry_round(policy, self.peers.swarm_round())
+        policy.round = entry_round(policy, await self.peers.swarm_round())
         self.mailbox.advance(policy.round)
         self.peers.i_have_come(policy.round)
 

@@ -26,9 +26,9 @@ class RunPeers:
         """The rounds of the live peers."""
         return self._members.rounds()
 
-    def swarm_round(self) -> int:
+    async def swarm_round(self) -> int:
         """The round that half of them have begun."""
-        return self._members.swarm_round()
+        return await self._members.swarm_round()
 
     def everyone(self, *, finished: bool) -> tuple[PeerId, ...]:
         """The live peers and, with `finished`, those that left after their last round; sorted."""

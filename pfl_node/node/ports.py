@@ -179,8 +179,9 @@ class Members(Protocol):
         """The rounds of those believed alive."""
         ...
 
-    def swarm_round(self) -> int:
-        """The round that half of those alive have begun, so that no single one decides."""
+    async def swarm_round(self) -> int:
+        """The round that half of the peers that report about themselves have begun, so that no single one
+        decides."""
         ...
 
     def finished(self) -> Sequence[PeerId]:

@@ -283,7 +283,7 @@ class DetectorMembers:
     def rounds(self) -> Mapping[PeerId, int]:
         return View(self._world.views, self._me.id, self._world.views.round_of)
 
-    def swarm_round(self) -> int:
+    async def swarm_round(self) -> int:
         return self._world.views.swarm_round(self._me.id)
 
     def finished(self) -> Sequence[PeerId]:

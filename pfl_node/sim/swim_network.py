@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
@@ -78,6 +78,9 @@ class SimMembership:
 
     def get(self, member: str) -> Member | None:
         return self.swim.get(member)
+
+    def heard(self) -> Set[str]:
+        return self.swim.heard
 
     def set_round(self, round: int) -> None:
         if not self._cut:

@@ -56,6 +56,12 @@ class Hand:
     def hear_rumor(self, member: Member, *, sender: Member, by: str = "") -> None:
         self.hear(Packet(Kind.GOSSIP, sender, rumors=(Rumor(member, by),)))
 
+    def answers(self, member: Member) -> None:
+        """The member answers the last ping to its address."""
+        self.drain()
+        ping = next(p for to, p in reversed(self.packets) if to == member.address and p.kind is Kind.PING)
+        self.hear(Packet(Kind.ACK, member, ping.seq, member.id))
+
     def wait(self, seconds: float) -> None:
         """Tick at every wake-up."""
         end = self.now + seconds

@@ -11,9 +11,11 @@ from tests.unit.membership.manual_swim import ME, Hand, peer
 ELSEWHERE = replace(peer(1), address="10.0.0.99:7000")
 
 
-def test_a_newcomer_is_let_in_and_known_at_once() -> None:
+def test_a_newcomer_is_let_in_and_known_when_it_answers() -> None:
     hand = Hand(2)
     assert hand.swim.admit(peer(9), hand.now).accepted
+    assert hand.state_of(peer(9)) is None
+    hand.answers(peer(9))
     assert hand.state_of(peer(9)) is State.ALIVE
 
 
@@ -27,6 +29,7 @@ def test_one_who_was_dead_or_gone_is_let_in_from_anywhere() -> None:
         hand = Hand(2)
         hand.hear_rumor(peer(1, state=state), sender=peer(2))
         assert hand.swim.admit(replace(ELSEWHERE, incarnation=2), hand.now).accepted
+        hand.answers(replace(ELSEWHERE, incarnation=2))
         assert hand.swim.get("p1") == replace(ELSEWHERE, incarnation=2)
 
 
@@ -55,6 +58,7 @@ def test_one_who_came_back_elsewhere_is_let_in_when_the_old_address_is_silent() 
     assert hand.swim.admit(life, hand.now).again
     hand.wait(0.8)
     assert hand.swim.admit(life, hand.now).accepted
+    hand.answers(life)
     assert hand.swim.get("p1") == life
 
 

@@ -53,6 +53,10 @@ def test_nodes_join_through_a_bootstrap_see_a_death_and_a_goodbye(transport: Lit
     asyncio.run(scenario())
 
 
+def _rounds(place: Place) -> dict[str, int]:
+    return {m.id: m.round for m in place.membership.alive()}
+
+
 def test_any_node_can_be_a_seed_and_tells_a_late_joiner_the_round() -> None:
     async def scenario() -> None:
         async with swarm() as group:
@@ -60,9 +64,12 @@ def test_any_node_can_be_a_seed_and_tells_a_late_joiner_the_round() -> None:
             second = await group.add(member("n1"), first.endpoint.address)
             second.membership.set_round(17)
             first.membership.set_round(12)
-            await group.until(lambda: [m.round for m in first.membership.alive()] == [17])
+            await group.until(lambda: _rounds(first) == {"id-n1": 17})
             late = await group.add(member("n2"), first.endpoint.address)
-            assert [m.round for m in late.membership.alive()] == [12, 17]
+            assert _rounds(late)["id-n0"] == 12
+            late.membership.ask(["id-n1"])
+            await group.until(lambda: _rounds(late) == {"id-n0": 12, "id-n1": 17})
+            assert late.membership.heard() == {"id-n0", "id-n1"}
 
     asyncio.run(scenario())
 

@@ -47,11 +47,14 @@ def test_those_who_are_there_can_be_asked_for_their_rounds_at_once_and_are_not_j
     assert hand.swim.health == 0
 
 
-def test_one_who_speaks_is_met_and_told_of() -> None:
+def test_one_who_speaks_is_met_when_it_answers_and_told_of() -> None:
     hand = Hand()
     hand.hear(Packet(Kind.PING, peer(1), seq=5, target="me"))
+    assert hand.told(Joined) == []
+    hand.answers(peer(1))
     assert [event.member.id for event in hand.told(Joined)] == ["p1"]
     hand.hear(Packet(Kind.PING, peer(2), seq=5, target="me"))
+    hand.answers(peer(2))
     _, gossip = hand.wait_for(Kind.GOSSIP)
     assert {rumor.member.id for rumor in gossip.rumors} == {"p1", "p2"}
 
@@ -285,6 +288,7 @@ def test_old_gossip_does_not_revive_the_forgotten() -> None:
     hand.hear_rumor(peer(1), sender=peer(2))
     assert hand.swim.get("p1") is None
     hand.hear_rumor(peer(1, incarnation=2), sender=peer(2))
+    hand.answers(peer(1, incarnation=2))
     assert hand.state_of(peer(1)) is State.ALIVE
 
 
@@ -319,10 +323,12 @@ def test_one_who_is_back_from_the_dead_and_doubted_in_the_same_rumour_has_joined
     assert told == [Joined, Died, Joined, Suspected, Changed]
 
 
-def test_a_restart_with_a_higher_incarnation_at_another_address_replaces_the_old_life_at_once() -> None:
+def test_a_restart_with_a_higher_incarnation_at_another_address_replaces_the_old_life_when_it_answers() -> None:
     hand = Hand(3)
     life = replace(peer(1, incarnation=2), address="10.0.0.77:7000")
     hand.hear(Packet(Kind.PING, life, seq=1, target="me"))
+    assert hand.swim.get("p1") == peer(1)
+    hand.answers(life)
     assert hand.swim.get("p1") == life
     assert [event.member for event in hand.told(Changed)] == [life]
 
@@ -332,6 +338,7 @@ def test_a_probe_of_the_old_life_does_not_count_against_the_new_one() -> None:
     hand.wait_for(Kind.PING)
     life = replace(peer(1, incarnation=2), address="10.0.0.77:7000")
     hand.hear(Packet(Kind.GOSSIP, life))
+    hand.answers(life)
     hand.wait(1.0)
     assert not hand.told(Suspected)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pfl_node.membership.member import Member, State
@@ -25,12 +26,21 @@ class Table:
     rows: list[Member]
     told: list[int] = field(default_factory=list)
     me: Member = field(default_factory=lambda: member("me"))
+    answers: dict[str, int] = field(default_factory=dict)  # what members say when they are asked
+    asked: list[str] = field(default_factory=list)
 
     def members(self) -> list[Member]:
         return self.rows
 
     def get(self, id: str) -> Member | None:
         return next((m for m in self.rows if m.id == id), None)
+
+    def ask(self, members: Iterable[str]) -> None:
+        self.asked = list(members)
+        self.rows = [replace(m, round=self.answers.get(m.id, m.round)) for m in self.rows]
+
+    def heard(self) -> set[str]:
+        return set(self.answers)
 
     def set_round(self, round: int) -> None:
         self.told.append(round)
@@ -43,6 +53,12 @@ def peers(*rows: Member, rounds: int | None = 5) -> tuple[RunPeers, Table]:
 
 def members_of(table: Any, rounds: int | None) -> RunMembers:
     return RunMembers(table, run="r", rounds=rounds)
+
+
+def test_a_newcomer_begins_where_peers_say_they_are_themselves() -> None:
+    table: Any = Table([member("a", 9), member("b", 1 << 52), member("c", 1 << 52)], answers={"a": 10, "b": 11})
+    assert asyncio.run(members_of(table, 5).swarm_round()) == 10
+    assert sorted(table.asked) == ["a", "b", "c"]
 
 
 def test_those_alive_in_my_run_have_an_address() -> None:
