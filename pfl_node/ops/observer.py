@@ -21,7 +21,7 @@ from pfl_node.membership.member_events import MemberEvent as News
 from pfl_node.ops.events import Hub, NodeEvent
 from pfl_node.ops.history import History
 from pfl_node.ops.status import Moved
-from pfl_node.settings.redact import without_secrets
+from pfl_node.settings.redact import for_others
 from pfl_node.store.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class NodeObserver:
                 "version": __version__,
                 "python": platform.python_version(),
                 "system": platform.platform(),
-                "settings": without_secrets(node.settings),
+                "settings": for_others(node.settings),
             },
         )
         if node.settings.http.listen is not None:
@@ -99,7 +99,7 @@ class NodeObserver:
         node = self._node
         facts = {"node": node.id, "round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
         self.tell("started", facts)
-        journal.write("started", {**facts, "settings": without_secrets(node.settings)})
+        journal.write("started", {**facts, "settings": for_others(node.settings)})
 
     def membership(self, event: News) -> None:
         """The hub gets every event, the log those that an operator looks for later."""

@@ -10,7 +10,9 @@ from pfl_node.jsonable import plain
 from pfl_node.settings import Settings
 
 SECRET = re.compile(
-    r"(^|_)(token|secret|password|passwd|passphrase|credentials?|api_?key|private_?key)(_|$)", re.I
+    r"(^|_)(token|secret|pass(word|wd|phrase)?|pwd|credentials?|creds?|auth|dsn|cookie|sas|"
+    r"(api|access|account|private|secret|shared|signing|storage)_?key)(_|$)",
+    re.I,
 )
 IN_A_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")  # postgres://user:password@host
 HIDDEN = "***"
@@ -19,6 +21,15 @@ HIDDEN = "***"
 def without_secrets(settings: Settings) -> dict[str, Any]:
     """The whole tree as JSON values, including the options of policy and task."""
     return dict(_hide(plain(settings.model_dump(mode="json"))))
+
+
+def for_others(settings: Settings) -> dict[str, Any]:
+    """The same, but also without the values of the task's and the policy's own options: any of them may be a
+    secret."""
+    tree = without_secrets(settings)
+    for name, options in (("task", settings.task.options), ("policy", settings.policy.options)):
+        tree[name] |= dict.fromkeys(options, HIDDEN)
+    return tree
 
 
 def is_secret(key: str) -> bool:
