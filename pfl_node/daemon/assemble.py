@@ -96,7 +96,11 @@ class DaemonNode(ObservedNode):
             role=role,
             observe=observe,
         )
+        self._connect_host()
+
+    def _connect_host(self) -> None:
         self.host.tell = self.client.traffic.tell = self.node_observer.tell
+        self.host.member = lambda peer: peer in self._members.alive()
         if self.tls:
             self.tls.auth.on_refused = lambda call, why, who: self.host.count(call, why, who, 0)
 

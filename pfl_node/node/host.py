@@ -62,6 +62,7 @@ class Host:
         self.bytes_out = 0
         self.tell: Tell = nobody
         self.guard = guard or Guard(GuardSettings(), certain=False)
+        self.member: Callable[[PeerId], bool] = lambda _: True  # is this caller a member of the run?
         self.mine = mine  # my personal model, to compare others' with
         self.oracle = oracle  # answers with noise and by a budget; None: exactly
         self._role = role
@@ -116,7 +117,7 @@ class Host:
             self.mailbox.admit(sender, envelope.round, envelope.part, size)
             return
         if call == "EvaluateModel":
-            self._effort.check(sender, now())
+            self._effort.check(sender, now(), sum(self._busy.values()))
             if self.oracle:
                 self.oracle.admit(sender)
         rate = self._scoring if call == "EvaluateModel" else self._fetching
@@ -210,6 +211,8 @@ class Host:
             raise Refused(Reason.UNKNOWN_RUN, f"run {envelope.run!r} is not known here, this is {self.run!r}")
         if not 0 < len(envelope.sender) <= MAX_ID or not envelope.sender.isascii() or envelope.sender == self.me:
             raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender[:MAX_ID]!r} cannot be the sender")
+        if call != "SendModel" and not self.member(PeerId(envelope.sender)):
+            raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender} is not a member; join first", envelope.sender)
         if call == "EvaluateModel" and envelope.part != "model":
             raise Refused(Reason.LAYOUT, f"of a {envelope.part} alone there is no score", envelope.sender)
         if call in SERVED:
@@ -226,7 +229,7 @@ class Host:
     def _begin(self, peer: PeerId, size: int) -> None:
         if self._busy[peer] >= self.settings.per_peer:
             raise Refused(Reason.FLOOD, f"{self._busy[peer]} calls of yours are under way; slow down", peer)
-        if self._judging and self._judging + size > self.settings.waiting:
+        if self._judging and self._judging + size > self.settings.waiting_per_peer:
             raise Refused(Reason.FLOOD, f"{self._judging} bytes of models are judged here; try again later", peer)
         self._busy[peer] += 1
         self._judging += size

@@ -12,6 +12,7 @@ from pfl_node.types import PeerId
 K = TypeVar("K")
 
 MINUTE = 60.0
+BURST = 1.0  # seconds of work for all peers together that are allowed at once
 NAMES = 2048
 CALLERS = 4096  # callers that are remembered; without TLS one caller can use many names
 
@@ -63,19 +64,30 @@ class RateLimit:
 
 
 class EffortLimit:
-    """At most `most` seconds of work for one peer in any window; the job that exceeds the limit is completed."""
+    """At most `most` seconds of work per window for all peers together, BURST of them at once, half of them for
+    one peer; the job that exceeds the limit is completed."""
 
     def __init__(self, most: float, window: float = MINUTE) -> None:
         self.most = most
         self.work = SlidingWindow(window)
+        self._level = 0.0  # of a leaky bucket, in seconds of work for all peers, at the time `_at`
+        self._at = 0.0
+        self._last = 0.0  # seconds that the last job took
 
-    def check(self, peer: PeerId, now: float) -> None:
+    def check(self, peer: PeerId, now: float, under_way: int = 0) -> None:
+        """Raises Refused if no job for this peer may begin while `under_way` others have begun and not ended."""
         took = sum(seconds for _, seconds in self.work.of(peer, now))
-        if took >= self.most:
+        if took >= self.most / 2:
             raise Refused(Reason.FLOOD, f"your models took {took:.1f} s of the last {self.work.window:g} s", peer)
+        if self._level_at(now) + under_way * self._last >= BURST:
+            raise Refused(Reason.FLOOD, "models of other peers use all the time that training leaves", peer)
 
     def done(self, peer: PeerId, seconds: float, now: float) -> None:
         self.work.add(peer, seconds, now)
+        self._level, self._at, self._last = self._level_at(now) + seconds, now, seconds
+
+    def _level_at(self, now: float) -> float:
+        return max(0.0, self._level - (now - self._at) * self.most / self.work.window)
 
 
 class BoundedCounter(Counter[K]):

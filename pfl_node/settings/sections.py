@@ -227,15 +227,14 @@ class ServeSettings(Section):
     """SendModel calls of one peer; a newer model for the same round replaces the previous one."""
     scores_per_minute: PositiveInt = 600
     """EvaluateModel calls of one peer."""
-    scoring: PositiveFloat = 30.0
-    """Seconds per minute that EvaluateModel calls of one peer may take from training."""
+    scoring: PositiveFloat = 20.0
+    """Seconds per minute that EvaluateModel calls may take from training, half of them for one peer."""
     fetches_per_minute: PositiveInt = 6000
     """GetHead, GetModel and GetPredictions calls of one peer."""
     waiting: PositiveInt = 1 << 30
-    """Bytes of waiting models in total, half of it for future rounds; as many again for models being scored. A
-    single model may be larger."""
+    """Bytes of waiting models in total, half of it for future rounds; a single model may be larger."""
     waiting_per_peer: PositiveInt = 1 << 28
-    """Bytes of waiting models of one peer; a single model may be larger."""
+    """Bytes of waiting models of one peer, and of all models being scored; a single model may be larger."""
 
 
 class MembershipSettings(Section):

@@ -45,6 +45,7 @@ class Guest:
 
     def __init__(self, host: Life) -> None:
         self.host = host
+        host.node.host.member = CARL.__eq__
         self.client = PeerClient(CARL, host.node.settings.run, WireSettings())
 
     async def __aenter__(self) -> Guest:

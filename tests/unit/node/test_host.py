@@ -207,7 +207,7 @@ def test_one_that_sends_models_for_the_same_round_without_an_end_is_a_flood() ->
 
 def test_the_bytes_of_models_that_are_scored_are_bounded_and_notes_weigh_too() -> None:
     async def go() -> None:
-        host = opened(waiting=1000)
+        host = opened(waiting_per_peer=1000)
         whole = host.layout("model").nbytes
         heavy = Envelope(PeerId("a"), "run", notes={f"{i}": 0.0 for i in range(4)})
         assert await admit(host, "EvaluateModel", heavy) is None

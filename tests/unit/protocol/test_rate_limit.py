@@ -42,11 +42,23 @@ def test_a_rate_counts_a_bounded_number_of_names() -> None:
 
 
 def test_the_time_that_work_takes_is_bounded_per_peer_and_recovers() -> None:
-    effort = EffortLimit(most=2.0, window=60.0)
-    for now in (0.0, 1.0):
+    effort = EffortLimit(most=3.0, window=60.0)
+    for now in (0.0, 20.0):
         effort.check(YOU, now)
-        effort.done(YOU, 1.5, now)
-    with pytest.raises(Refused, match=r"your models took 3\.0 s of the last 60 s"):
-        effort.check(YOU, 2.0)
-    effort.check(PeerId("third"), 2.0)
+        effort.done(YOU, 0.9, now)
+    with pytest.raises(Refused, match=r"your models took 1\.8 s of the last 60 s"):
+        effort.check(YOU, 22.0)
+    effort.check(PeerId("third"), 22.0)
     effort.check(YOU, 60.5)  # the first is forgotten
+
+
+def test_the_time_that_work_takes_is_bounded_for_all_peers_together() -> None:
+    effort = EffortLimit(most=30.0, window=60.0)
+    effort.done(PeerId("first"), 0.8, 0.0)
+    effort.check(YOU, 0.0)
+    with pytest.raises(Refused, match="models of other peers use all the time"):
+        effort.check(YOU, 0.0, under_way=1)  # it will take as long
+    effort.done(PeerId("second"), 0.8, 0.0)
+    with pytest.raises(Refused, match="models of other peers use all the time"):
+        effort.check(YOU, 1.0)
+    effort.check(YOU, 2.5)  # half of the time is for others
