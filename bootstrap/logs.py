@@ -8,6 +8,8 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
+from pfl_node.printable import printable
+
 PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -35,7 +37,7 @@ class People(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         words = " ".join(f"{key}={value}" for key, value in _extra(record).items())
-        line = f"{moment} [{record.levelname.lower()}] {record.getMessage()} {words}".rstrip()
+        line = printable(f"{moment} [{record.levelname.lower()}] {record.getMessage()} {words}".rstrip())
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -49,7 +51,7 @@ class Json(logging.Formatter):
         }
         if record.exc_info:
             facts["exception"] = self.formatException(record.exc_info)
-        return json.dumps(facts, default=str, ensure_ascii=False)
+        return printable(json.dumps(facts, default=str, ensure_ascii=False))
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:

@@ -8,7 +8,7 @@ import typer
 
 from pfl_node.cli.exit_codes import Verbs
 from pfl_node.cli.options import Format
-from pfl_node.cli.output import as_json, as_table
+from pfl_node.cli.output import as_json, as_table, say
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def init(ca_dir: Where = Path("pfl-ca"), name: Name = "pfl swarm CA", days: Days
     from pfl_node.security.ca import Authority
 
     made = Authority.create(ca_dir, name, days).certificate
-    print(f"CA {made.subject!r} in {ca_dir}, valid until {made.not_after:%Y-%m-%d}; keep ca.key there and private")
+    say(f"CA {made.subject!r} in {ca_dir}, valid until {made.not_after:%Y-%m-%d}; keep ca.key there and private")
     print(f"a node gets its certificate with: pfl-node ca issue --ca-dir {ca_dir} --data-dir DIR")
     return 0
 
@@ -96,9 +96,7 @@ def revoke(
     words = (
         f"{found.id} ({found.name})" if isinstance(found, Issued) and found.name else getattr(found, "id", found)
     )
-    print(
-        f"revoked {words}; copy {ca_dir / 'revoked'} into the data directory of every node; no restart is needed"
-    )
+    say(f"revoked {words}; copy {ca_dir / 'revoked'} into the data directory of every node; no restart is needed")
     return 0
 
 
@@ -131,4 +129,5 @@ def list_(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> int:
 
 def _show(made: "Certificate", place: Path) -> None:
     role = "operator" if made.operator else "node"
-    print(f"{role} {made.name} ({made.id}): {place / 'cert.pem'}, valid until {made.not_after:%Y-%m-%d %H:%M} UTC")
+    until = f"{made.not_after:%Y-%m-%d %H:%M} UTC"
+    say(f"{role} {made.id}: {place / 'cert.pem'}, valid until {until}, named {made.name!r}")

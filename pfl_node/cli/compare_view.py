@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.cli.lab_view import progress_bars
-from pfl_node.cli.output import as_json, as_table
+from pfl_node.cli.output import as_json, as_table, say
 from pfl_node.errors import ConfigError, PflError, StoreError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _create(out: Path | None) -> None:
 def show(found: "PolicyComparison") -> None:
     from pfl_node.lab import comparison_table as table
 
-    print(table.title(found))
+    say(table.title(found))
     as_table(table.columns(found), [table.cells(found, entrant) for entrant in found.ran])
     for line in (*table.failures(found), table.legend(found), *table.knobs(found)):
-        print(line)
+        say(line)

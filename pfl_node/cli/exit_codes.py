@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 
 from pfl_node.cli.options import ABOUT_ONE_NODE
 from pfl_node.errors import ConfigError, PflError, nearest
+from pfl_node.printable import printable
 
 
 class ExitStatus(NamedTuple):
@@ -18,14 +19,14 @@ class ExitStatus(NamedTuple):
 def exit_status(error: Exception) -> ExitStatus | None:
     """None: a bug of ours."""
     if isinstance(error, typer.TyperException):
-        return ExitStatus(_usage(error), 2)
+        return ExitStatus(printable(" ".join(_usage(error).split())), 2)
     from pfl_node.plugin import explain
 
     found = explain(error)
     if found.bug:
         return None
     hint = "" if isinstance(error, PflError) else " (PFL_DEBUG=1 prints the traceback)"
-    return ExitStatus(found.line + hint, 2 if found.mistake else 1)
+    return ExitStatus(printable(found.line) + hint, 2 if found.mistake else 1)
 
 
 def debugging() -> bool:

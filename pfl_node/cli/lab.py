@@ -7,7 +7,7 @@ import typer
 
 from pfl_node.cli.exit_codes import Verbs
 from pfl_node.cli.options import Format
-from pfl_node.cli.output import as_facts, as_json, as_table
+from pfl_node.cli.output import as_facts, as_json, as_table, say
 from pfl_node.errors import ConfigError, PflError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def show(name: Name, scale: Scale = "quick", seeds: Seeds = None, format: Format
             "scale": f"{scale}: {len(experiment.cells)} runs, seeds {list(experiment.seeds)}",
         }
     )
-    print(f"\n{experiment.about}\n" if experiment.about else "")
+    say(f"\n{experiment.about}\n" if experiment.about else "")
     figures = {(f.run, f.point, f.metric): f"{to_paper(f.metric, f.value):g}" for f in experiment.figures}
     cells = {(c.run, c.point): c for c in experiment.cells}
     rows = [

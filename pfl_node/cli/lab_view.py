@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pfl_node.cli.output import as_json, as_table, as_tables
+from pfl_node.cli.output import as_json, as_table, as_tables, say
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,12 +112,12 @@ def show(record: "Result", *, json: bool) -> None:
     columns = result_table.columns(record.experiment)
     rows = [result_table.texts(line) for line in result_table.lines(found, metrics)]
     as_tables(columns, rows, keep=len(columns) - len(metrics))
-    print(f"\n{phrases.legend(found)}")
+    say(f"\n{phrases.legend(found)}")
     if absent := result_table.missing(found):
-        print(f"not finished: {'; '.join(map(phrases.cell_title, absent))}")
+        say(f"not finished: {'; '.join(map(phrases.cell_title, absent))}")
     for verdict in found.verdicts():
         judgement = phrases.judgement(verdict)
-        print(f"{judgement if verdict.holds else judgement.upper()}: {phrases.verdict(verdict)}")
+        say(f"{judgement if verdict.holds else judgement.upper()}: {phrases.verdict(verdict)}")
     print(f"\n{record.folder.path / PAGE}")
 
 
@@ -127,7 +127,7 @@ def show_comparison(found: "ResultComparison", *, json: bool) -> None:
     if json:
         as_json(result_comparison.as_dict(found))
         return
-    print(f"A  {found.a.name}\nB  {found.b.name}\n")
+    say(f"A  {found.a.name}\nB  {found.b.name}\n")
     as_table(result_comparison.columns(found), result_comparison.texts(found))
     print("\nmeans over the seeds that both have; B - A per seed, with half of its 95 % interval")
     if found.unlike:

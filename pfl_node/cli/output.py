@@ -7,9 +7,16 @@ from contextlib import contextmanager
 from shutil import get_terminal_size
 from typing import Any
 
+from pfl_node.printable import printable
+
 
 def as_json(value: Mapping[str, Any]) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    say(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say(text: str) -> None:
+    """Print lines that contain text of peers or files, with control characters escaped."""
+    print("\n".join(map(printable, text.split("\n"))), flush=True)
 
 
 def as_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -51,7 +58,7 @@ def in_blocks(rows: Sequence[Sequence[str]], width: int | None, keep: int) -> It
 def as_facts(facts: Mapping[str, Any]) -> None:
     wide = max(map(len, facts), default=0)
     for name, value in facts.items():
-        print(f"{name:<{wide}}  {_cell(value)}".rstrip())
+        say(f"{name:<{wide}}  {_cell(value)}".rstrip())
 
 
 def _cell(value: Any) -> str:
@@ -63,8 +70,8 @@ def _cell(value: Any) -> str:
         case float():
             return f"{value:.4g}"
         case list() | tuple() | dict():
-            return json.dumps(value, ensure_ascii=False)
-    return str(value)
+            return printable(json.dumps(value, ensure_ascii=False))
+    return printable(str(value))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import typer
 
 from pfl_node.cli.inspect import Timeout
 from pfl_node.cli.options import Address, Format
+from pfl_node.cli.output import say
 from pfl_node.cli.remote import Remote, connected
 from pfl_node.errors import ConfigError, nearest
 
@@ -46,7 +47,7 @@ def events(
     with connected(address, timeout) as node:
         names = _names(node) if format == "table" else {}
         for event in node.events(follow=follow, kinds=kind or (), last=last):
-            print(json.dumps(event, ensure_ascii=False) if format == "json" else line(event, names), flush=True)
+            say(json.dumps(event, ensure_ascii=False) if format == "json" else line(event, names))
     return 0
 
 

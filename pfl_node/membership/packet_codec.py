@@ -55,6 +55,8 @@ def from_wire(wire: pb.Member) -> Member:
     role = ROLES.get(wire.role)
     if not 0 < len(member) <= LONGEST or len(wire.name) > LONGEST or len(wire.run) > LONGEST:
         raise _garbage(f"an id, name or run that is empty or longer than {LONGEST} characters")
+    if not (member + wire.name + wire.run + wire.address).isprintable():
+        raise _garbage("an unprintable id, name, run or address")
     if not is_address(wire.address):
         raise _garbage(f"member {member} has an invalid address")
     if role is None or wire.state not in FROM_STATE:

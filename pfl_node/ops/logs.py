@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
+from pfl_node.printable import printable
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -34,7 +36,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound:
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     people = for_people(settings, stream)
-    shared = _shared(people, bound)
+    shared = [*_shared(people, bound), _escaped]
     structlog.configure(
         processors=[*shared, ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -91,6 +93,11 @@ def _endings(people: bool, stream: TextIO) -> list[Processor]:
         _event_first,
         structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
     ]
+
+
+def _escaped(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:  # noqa: ARG001
+    """Many lines contain names and texts of peers: none may end a line or control the terminal."""
+    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
 def _event_first(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:  # noqa: ARG001

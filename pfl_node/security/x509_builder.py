@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pfl_node.errors import ConfigError
+from pfl_node.printable import printable
 from pfl_node.security.certificate import OPERATOR, id_of
 from pfl_node.security.credentials import PINNED_ISSUER, PINNED_ISSUER_NAME
 from pfl_node.security.tls_files import write_private
@@ -79,7 +80,10 @@ def read_request(pem: bytes, where: str) -> tuple[ec.EllipticCurvePublicKey, str
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ConfigError(f"{where} is for a key that is not P-256")
     names = request.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
-    return key, str(names[0].value) if names else ""
+    name = str(names[0].value) if names else ""
+    if not name.isprintable():  # it could hide the id, which the operator compares, on a terminal
+        raise ConfigError(f"{where} has an unprintable name ({printable(name)}): do not trust it")
+    return key, name
 
 
 def make_authority(key: Key, name: str, days: float, start: datetime | None = None) -> bytes:

@@ -22,13 +22,13 @@ from pfl_node.membership.packet import (
 )
 from pfl_node.membership.packet_codec import decode, encode, from_wire, to_wire
 
-texts = st.text(max_size=64)
+texts = st.text(st.characters().filter(str.isprintable), max_size=64)
 labels = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=60).map(lambda label: f"x{label}")
 names = st.lists(labels, min_size=1, max_size=4).map(".".join)
 addresses = st.builds("{}:{}".format, names | st.sampled_from(["10.0.0.1", "[::1]"]), st.integers(1, 65535))
 members = st.builds(
     Member,
-    id=st.text(min_size=1, max_size=64),
+    id=texts.filter(bool),
     name=texts,
     address=addresses,
     role=st.sampled_from(["node", "bootstrap"]),
