@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
+from pfl_node.ops.log_limit import LogLimit
 from pfl_node.printable import printable
 
 PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -28,6 +29,8 @@ def configure_logs(level: str, format: str) -> None:
     people = for_people(format, sys.stderr)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(People() if people else Json())
+    if level != "debug":
+        handler.addFilter(LogLimit())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for noisy in ("asyncio", "grpc"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

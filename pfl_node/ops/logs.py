@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
+from pfl_node.ops.log_limit import LogLimit
 from pfl_node.printable import printable
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound:
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(ProcessorFormatter(foreign_pre_chain=shared, processors=_endings(people, stream)))
+    if level > logging.DEBUG:
+        handler.addFilter(LogLimit())
     logging.basicConfig(handlers=[handler], level=level, force=True)
     for name in NOISY:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
