@@ -14,12 +14,12 @@ import uvicorn
 from pfl_node.address import is_wildcard, join_address, parse_address
 from pfl_node.errors import ConfigError
 from pfl_node.ops.web.app import application
+from pfl_node.ops.web.connection import CONNECTIONS, Connection
 
 if TYPE_CHECKING:
     from pfl_node.ops.observed_node import ObservedNode
 
 GRACE = 2  # seconds for pending responses when the node ends
-VISITORS = 128  # concurrent connections
 
 
 class _Server(uvicorn.Server):
@@ -64,14 +64,13 @@ class Page:
         self.port = taken.getsockname()[1]
         config = uvicorn.Config(
             application(self._node),
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=VISITORS,
             timeout_graceful_shutdown=GRACE,
         )
         self._server = _Server(config)
@@ -94,7 +93,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(address)
-        taken.listen(VISITORS)
+        taken.listen(CONNECTIONS)
         taken.setblocking(False)
     except OSError as error:
         taken.close()
