@@ -123,7 +123,8 @@ def run(
 
     data = _data(data_root, download)
     try:
-        experiment = load(name, scale, seeds=seeds, overrides=Overrides(sets=[*(sets or ()), *data])).on(backend)
+        overrides = Overrides(sets=[*(sets or ()), *data])
+        experiment = load(name, scale, seeds=seeds, overrides=overrides, plugins=True).on(backend)
     except ConfigError as error:
         if data and ("no option 'root'" in str(error) or "no option 'download'" in str(error)):
             raise ConfigError(f"{name} uses no data set: omit --data-root and --download") from error
