@@ -217,7 +217,7 @@ class IncomingCall:
 
     def __init__(self, host: HostPort, name: str, now: float) -> None:
         self.began = now
-        self.peer = ""
+        self.peer = CALLER.get() or ""  # authenticated by TLS, also if no valid header arrives
         self.nbytes = 0
         self._host = host
         self._name = name

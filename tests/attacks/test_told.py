@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextvars import copy_context
 from pathlib import Path
 
 from pfl_node.ops.bugreport import from_directory, from_node
+from pfl_node.security.caller import CALLER
+from pfl_node.types import PeerId
+from pfl_node.wire.server import IncomingCall
 from tests.attacks.conftest import Figure
 from tests.e2e.in_process import Town, play
 
@@ -42,3 +46,19 @@ def test_options_of_a_task_leave_the_node_neither_as_an_event_nor_in_a_bug_repor
         figure("credentials among a task's options", "10 of 10 sent to peers", f"{leaked} of {len(NAMES)}")
 
     play(tmp_path, scene)
+
+
+def test_garbage_before_the_header_counts_against_the_member_that_tls_names(figure: Figure) -> None:
+    counted: list[tuple[str, str]] = []
+
+    class Host:
+        def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
+            counted.append((peer, outcome))
+
+    def call() -> None:
+        CALLER.set(PeerId("eve"))
+        IncomingCall(Host(), "SendModel", 0.0).end("garbage")  # type: ignore[arg-type]
+
+    copy_context().run(call)
+    assert counted == [("eve", "garbage")]
+    figure("garbage instead of a header, with TLS", "never counted", "counts against the sender")
