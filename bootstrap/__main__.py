@@ -10,7 +10,7 @@ import sys
 
 from bootstrap.logs import as_line, configure_logs, for_people
 from bootstrap.options import Options, parse
-from pfl_node.errors import PflError
+from pfl_node.errors import PflError, Unavailable
 from pfl_node.membership.member import Member
 from pfl_node.ops.loop import run_loop
 from pfl_node.security.handshake_log import HandshakeLog
@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit code; 2 for a configuration error."""
     options = None
     try:
+        os.umask(0o077)
         options = parse(sys.argv[1:] if arguments is None else arguments)
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are reported by our own logs
         handshakes = HandshakeLog() if options.why_tls else None
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"pfl-bootstrap: {error}", file=sys.stderr)
         else:
             log.error(str(error))
-        return 2
+        return 1 if isinstance(error, Unavailable) else 2
 
 
 async def serve(options: Options, handshakes: HandshakeLog | None = None) -> int:
@@ -42,7 +43,8 @@ async def serve(options: Options, handshakes: HandshakeLog | None = None) -> int
 
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup
+    for number in (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,))):
         loop.add_signal_handler(number, stopped.set)
     seed = Seed(options)
     try:

@@ -80,7 +80,7 @@ def check(options: Options) -> None:
         try:
             files = options.tls_files
         except ConfigError as error:
-            raise ConfigError(f"{why}: {error}") from error
+            raise type(error)(f"{why}: {error}") from error
         check_files(files, why)
     if is_wildcard(advertised) and (options.advertise or not options.peer_seed):
         what = f"advertise {options.advertise!r}" if options.advertise else f"listen {options.listen!r}"

@@ -5,4 +5,9 @@ every package below may import. `steps` is the interface between a policy and it
 and `types` are the values that travel; `aggregate` combines models; `errors` has the exception tree.
 """
 
+import os
+
+# Read by gRPC when it is imported. Its own resolver queries a name server before it reads /etc/hosts.
+os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
+
 __version__ = "0.1.0"

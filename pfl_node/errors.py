@@ -2,7 +2,8 @@
 
 PflError
 ├── ConfigError           the user: a setting, a file, a name, a port; one line, exit code 2
-│   └── PolicyFailed      a policy of the user's own raised an error while it ran
+│   ├── PolicyFailed      a policy of the user's own raised an error while it ran
+│   └── Unavailable       a port, an address or a directory that may become available; exit code 1
 ├── TaskError             the user's task: its data or model cannot be used; one line, exit code 2
 ├── LayoutMismatch        two models that cannot be combined
 ├── StoreError            a file of the node that cannot be read or written
@@ -37,6 +38,10 @@ class ConfigError(PflError):
 
 class PolicyFailed(ConfigError):
     """A policy of the user's own raised an error while it ran."""
+
+
+class Unavailable(ConfigError):
+    """Something of this machine is missing or in use; a later attempt may succeed."""
 
 
 class TaskError(PflError):

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from pfl_node.errors import ConfigError, PflError, TaskError, nearest
+from pfl_node.errors import ConfigError, PflError, TaskError, Unavailable, nearest
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk is full
 
@@ -103,7 +103,8 @@ def explain(error: BaseException) -> Explanation:
     if isinstance(error, BaseExceptionGroup):
         return explain(error.exceptions[0])
     if isinstance(error, PflError):
-        return Explanation(" ".join(str(error).split()), mistake=isinstance(error, ConfigError | TaskError))
+        mistake = isinstance(error, ConfigError | TaskError) and not isinstance(error, Unavailable)
+        return Explanation(" ".join(str(error).split()), mistake=mistake)
     if isinstance(error, OSError) and error.errno in FULL:
         return Explanation(f"cannot write the results: {error.strerror}")
     if where := line_of(error):

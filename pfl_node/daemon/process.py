@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shlex
 import signal
 import sys
@@ -31,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 def run_daemon(settings: Settings, handshakes: HandshakeLog | None = None) -> int:
     """Returns the exit code. Errors of the user are raised as PflError."""
+    os.umask(0o077)  # checkpoints contain a model that was trained on private data
     configure_logs(settings.log)
     if not for_people(settings.log, sys.stderr):
         logging.captureWarnings(True)
@@ -132,7 +134,8 @@ def _say(line: str) -> None:
 
 
 def _on_signals(node: DaemonNode) -> None:
-    """The first signal ends the node in order, the second immediately."""
+    """The first signal ends the node in order, the second immediately. SIGHUP may arrive twice when a terminal
+    closes, so it never ends the node immediately; under nohup it is ignored."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
 
@@ -143,5 +146,7 @@ def _on_signals(node: DaemonNode) -> None:
             loop.remove_signal_handler(s)
             signal.signal(s, signal.SIG_DFL)
 
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, handle, signal.SIGHUP)
     for number in signals:
         loop.add_signal_handler(number, handle, number)

@@ -28,7 +28,7 @@ def check_tls(settings: Settings) -> None:
         try:
             files = tls_files(settings, settings.data_dir)
         except ConfigError as error:
-            raise ConfigError(f"{why}: {error}") from error
+            raise type(error)(f"{why}: {error}") from error
         check_files(files, why)
 
 

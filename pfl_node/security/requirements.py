@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from pfl_node.address import is_loopback, parse_address
-from pfl_node.errors import ConfigError
+from pfl_node.errors import ConfigError, Unavailable
 from pfl_node.security.certificate import read_pem
 from pfl_node.security.tls_files import TlsFiles
 from pfl_node.security.trust import now
@@ -36,8 +36,10 @@ def reason_for_tls(on: bool | None, insecure: bool, addresses: Iterable[tuple[st
 def check_files(files: TlsFiles, why: str) -> None:
     """Raises ConfigError if a file that the node needs to start is missing."""
     directory = files.directory
+    mounted = directory.is_dir() and any(directory.iterdir())
+    failure = ConfigError if mounted else Unavailable
     if files.pinned and not files.allow.exists():
-        raise ConfigError(
+        raise failure(
             f"{why}, but {directory} has neither a CA certificate ({directory / 'ca.pem'}) nor a list of ids "
             f"({files.allow}): run `pfl-node ca init` once and `pfl-node ca issue --data-dir {directory}`, or "
             "add --insecure if you trust this network"
@@ -46,7 +48,7 @@ def check_files(files: TlsFiles, why: str) -> None:
         return  # `prepare` creates the rest
     for what, path in (("CA certificate", files.ca), ("key", files.key), ("certificate", files.cert)):
         if path is not None and not path.exists():
-            raise ConfigError(
+            raise failure(
                 f"{why}, but there is no {what} at {path}: where the CA is, run `pfl-node ca issue --data-dir "
                 f"{directory}`; on another machine, `pfl-node identity --data-dir {directory} --request`"
             )

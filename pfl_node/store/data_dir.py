@@ -14,7 +14,7 @@ from pathlib import Path
 
 import xxhash
 
-from pfl_node.errors import ConfigError, StoreError
+from pfl_node.errors import ConfigError, StoreError, Unavailable
 from pfl_node.store.atomic import sync_directory, write_atomic
 from pfl_node.types import PeerId
 
@@ -50,7 +50,7 @@ class DataDir:
         if path is not None:
             lock = _lock(path)
             if lock is None:
-                raise ConfigError(
+                raise Unavailable(
                     f"data directory {path} is in use by another node (pid {_holder(path)}); "
                     "give this node its own with --data-dir"
                 )
@@ -117,7 +117,7 @@ def _lock(path: Path) -> FileIO | None:
             sync_directory(path.parent)
         file = (path / "lock").open("ab", buffering=0)
     except OSError as error:
-        raise ConfigError(f"cannot use data directory {path}: {error.strerror or error}") from error
+        raise Unavailable(f"cannot use data directory {path}: {error.strerror or error}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -19,7 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from pfl_node.address import join_address, parse_address
-from pfl_node.errors import ConfigError
+from pfl_node.errors import Unavailable
 from pfl_node.wire.quirks.health import LimitedHealth
 from pfl_node.wire.quirks.log_filter import install_log_filter
 from pfl_node.wire.quirks.strict_services import StrictServices
@@ -121,7 +121,7 @@ class Endpoint:
                 failure = error
             else:
                 return self.port
-        raise ConfigError(_bind_error(host, wanted, failure)) from failure
+        raise Unavailable(_bind_error(host, wanted, failure)) from failure
 
     @property
     def address(self) -> str:
@@ -224,7 +224,7 @@ def _resolve(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {host}: no such host here ({error})") from error
+        raise Unavailable(f"cannot listen on {host}: no such host here ({error})") from error
     return str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])
 
 

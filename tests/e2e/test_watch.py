@@ -460,7 +460,7 @@ def test_for_programs_even_the_last_words_of_a_daemon_are_json(tmp_path: Path) -
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         done = command("--listen", taken, cwd=tmp_path)
         told = json.loads(done.stderr)
-        assert (done.returncode, done.stdout, told["level"]) == (2, "", "error")
+        assert (done.returncode, done.stdout, told["level"]) == (1, "", "error")
         assert f"cannot listen on {taken}" in told["event"]
         done = command("--listen", taken, "--log-format", "console", cwd=tmp_path)
-        assert (done.returncode, done.stderr.startswith("pfl-node: cannot listen on")) == (2, True)
+        assert (done.returncode, done.stderr.startswith("pfl-node: cannot listen on")) == (1, True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from pfl_node.address import is_wildcard, join_address, parse_address
-from pfl_node.errors import ConfigError
+from pfl_node.errors import Unavailable
 from pfl_node.ops.web.app import application
 from pfl_node.ops.web.connection import CONNECTIONS, Connection
 
@@ -89,7 +89,7 @@ def _bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
         taken = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError(f"cannot serve the page on {host}: not an address of this machine ({error})") from error
+        raise Unavailable(f"cannot serve the page on {host}: not an address of this machine ({error})") from error
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(address)
@@ -99,8 +99,8 @@ def _bind(host: str, port: int) -> socket.socket:
         taken.close()
         where = join_address(host, port)
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
+            raise Unavailable(
                 f"cannot serve the page on {where}: port {port} is in use; choose another"
             ) from error
-        raise ConfigError(f"cannot serve the page on {where}: {error.strerror}") from error
+        raise Unavailable(f"cannot serve the page on {where}: {error.strerror}") from error
     return taken
