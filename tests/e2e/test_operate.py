@@ -93,7 +93,7 @@ def test_the_documented_backup_is_whole_and_private_while_the_node_runs(start: S
 def test_a_name_of_the_hosts_file_is_found_though_the_name_server_is_dead(start: Start, tmp_path: Path) -> None:
     node = learning(start)
     (tmp_path / "hosts").write_text("127.0.0.1 localhost a-site.example\n")
-    (tmp_path / "resolv").write_text("nameserver 127.0.0.1\n")  # nobody answers there
+    (tmp_path / "resolv").write_text("nameserver 192.0.2.53\n")  # nobody answers there
     ping = f"{sys.executable} -m pfl_node ping a-site.example:{node.address.rpartition(':')[2]}"
     script = f"mount --bind hosts /etc/hosts && mount --bind resolv /etc/resolv.conf && exec {ping}"
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
