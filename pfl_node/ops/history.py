@@ -63,6 +63,13 @@ class History:
                 self.add(row, float(row["time"]))
 
 
+def thinned(points: list[HistoryPoint]) -> list[HistoryPoint]:
+    """Drop every other point, but never the last, while there are too many: a peer reports any number of them."""
+    while len(points) > 2 * POINTS:
+        points = points[-1::-2][::-1]
+    return points
+
+
 def tail(path: Path, limit: int) -> Iterable[bytes]:
     """The last complete lines of a file, within `limit` bytes; nothing if it cannot be read."""
     try:

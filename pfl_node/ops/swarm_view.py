@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_node.errors import PeerError
 from pfl_node.membership.member import Member
 from pfl_node.ops.clusters import Clusters, find_clusters
-from pfl_node.ops.history import HistoryPoint
+from pfl_node.ops.history import HistoryPoint, thinned
 from pfl_node.ops.peer_status import PeerStatus, peer_status, points_of
 from pfl_node.ops.status import status_of
 from pfl_node.types import PeerId
@@ -82,7 +82,7 @@ class SwarmView:
         status_seen = peer_status(status)
         if known and status_seen.round < known[-1].round:  # it restarted from a checkpoint
             known.clear()
-        known.extend(points_of(history, after))
+        self._points[peer] = thinned([*known, *points_of(history, after)])
         self._statuses[peer] = status_seen
 
     def _forget(self, except_for: set[str]) -> None:

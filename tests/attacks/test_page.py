@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from pfl_node.address import parse_address
+from pfl_node.ops.history import POINTS, thinned
+from pfl_node.ops.peer_status import points_of
+from pfl_node.wire import peer_pb2 as pb
 from tests.attacks.conftest import Figure
 from tests.attacks.crowd import silent
 from tests.e2e.in_process import Town, play
@@ -57,3 +60,15 @@ def test_idle_connections_do_not_block_the_health_check(
             }
 
     play(tmp_path, scene)
+
+
+def test_the_history_of_a_peer_has_a_bounded_size_on_the_page(figure: Figure) -> None:
+    """A peer that answers every question with as many new rounds as are taken."""
+    known = thinned([])
+    for answer in range(1000):
+        rounds = range(answer * POINTS, (answer + 1) * POINTS)
+        history = pb.History(points=[pb.Point(round=n, time=n, figures={"val_loss": 1.0}) for n in rounds])
+        known = thinned([*known, *points_of(history, known[-1].round if known else -1)])
+    assert len(known) <= 2 * POINTS
+    assert known[-1].round == 1000 * POINTS - 1
+    figure("history of one peer while the page is open", "6 MB per 30 s", f"{len(known)} points at most")
