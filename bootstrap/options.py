@@ -10,6 +10,7 @@ from typing import Literal, NoReturn
 from pfl_node import __version__
 from pfl_node.address import is_wildcard, parse_address
 from pfl_node.errors import ConfigError, nearest
+from pfl_node.printable import check_word
 from pfl_node.security.requirements import check_files, reason_for_tls
 from pfl_node.security.tls_files import TlsFiles
 
@@ -70,6 +71,7 @@ def parse(arguments: list[str]) -> Options:
 
 
 def check(options: Options) -> None:
+    check_word("name", options.name or "")
     host, _ = parse_address(options.listen, what="listen", any_port=True)
     advertised = host
     if options.advertise:

@@ -9,12 +9,15 @@ from pfl_node.errors import ConfigError
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import arguments, check_name, find
 from pfl_node.policies import configure, load_policy
+from pfl_node.printable import check_word
 from pfl_node.settings import Settings
 
 TOKEN_LENGTH = 16  # characters
 
 
 def check(settings: Settings) -> None:
+    check_word("name", settings.name or "")
+    check_word("run", settings.run)
     check_addresses(settings)
     check_page(settings)
     check_oracle(settings)

@@ -13,8 +13,8 @@ from pfl_node.errors import ConfigError, Reason, Refused
 from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership.member import INCARNATION_LIMIT, Member, Role, State
 from pfl_node.membership.packet import Kind, Packet, Rumor
+from pfl_node.printable import LONGEST
 
-LONGEST = 64  # characters of an id, a name or a run
 LONGEST_ADDRESS = 261  # a DNS name and a port
 ROUND_LIMIT = 1 << 53
 

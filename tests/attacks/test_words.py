@@ -12,8 +12,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
+from bootstrap.options import parse
+from pfl_node.cli import main
 from pfl_node.cli.output import as_facts, as_json, as_table
-from pfl_node.errors import Refused
+from pfl_node.errors import ConfigError, Refused
 from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member
 from pfl_node.ops.logs import configure_logs
@@ -85,3 +87,18 @@ def test_a_request_that_hides_its_id_is_not_signed(tmp_path: Path, figure: Figur
 
 def test_what_is_printable_stays_as_it_is() -> None:
     assert printable("Ærø, 東京, node-1 🙂") == "Ærø, 東京, node-1 🙂"
+
+
+@pytest.mark.parametrize("words", [("--name", OSC52), ("--run", OSC52), ("--name", "n" * 65)])
+def test_a_name_that_every_peer_would_refuse_is_a_mistake_at_the_start(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, str]
+) -> None:
+    assert main([*words, "--listen", "127.0.0.1:0"]) == 2
+    said = capsys.readouterr().err.rstrip("\n")
+    assert "must be printable and have at most 64 characters" in said
+    assert said.isprintable()
+
+
+def test_a_bootstrap_checks_its_name_too() -> None:
+    with pytest.raises(ConfigError, match="must be printable"):
+        parse(["--name", OSC52])
