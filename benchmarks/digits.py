@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.report import show
 from pfl_node.settings import Settings
 from pfl_node.sim import simulate
-from pfl_node.sim.summary import Summary
+from pfl_node.sim.outcome import Summary
 
 NODES, ROUNDS = 20, 40
 GOSSIP = {"name": "gossip", "n_peers": 5}

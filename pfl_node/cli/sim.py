@@ -14,8 +14,8 @@ from pfl_node.cli.output import as_facts, as_json, progress_bar
 
 if TYPE_CHECKING:
     from pfl_node.settings import Settings
+    from pfl_node.sim.outcome import Summary
     from pfl_node.sim.simulation import Progress
-    from pfl_node.sim.summary import Summary
 
 ROUNDS = 20  # by default
 NAMED = 8  # malicious nodes listed by name; more are counted

@@ -83,5 +83,5 @@ class Calls:
                 self._context.notifier.notify("rounds")
             if isinstance(error, Refused) and call in ANSWERED and error.reason in SPOILED:
                 self._context.guard.offence(peer, error.reason, now())
-            self._context.diary.failed(call, error)
+            self._context.recorder.failed(call, error)
             return error

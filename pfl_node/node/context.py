@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from pfl_node.errors import PeerError
 from pfl_node.node.notifier import Notifier
-from pfl_node.node.ports import LearnerFacts, Network, Trainer
-from pfl_node.node.work_count import WorkCount
+from pfl_node.node.ports import LearnerFacts, Network, Trainer, now
 from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
@@ -38,8 +39,23 @@ class PeersPort(Protocol):
     def rounds(self) -> Mapping[PeerId, int]: ...
     def everyone(self, *, finished: bool) -> tuple[PeerId, ...]: ...
     def ask(self, peers: Iterable[PeerId]) -> None: ...
-    def at_work(self) -> Mapping[PeerId, int]: ...
-    def i_am_done(self) -> None: ...
+    def unfinished(self) -> Mapping[PeerId, int]: ...
+    def announce_finished(self) -> None: ...
+
+
+class WorkCount:
+    """The models trained and scored so far, and the seconds spent on them."""
+
+    def __init__(self) -> None:
+        self.models: Counter[str] = Counter()  # "trained", "scored", "measured"
+        self.seconds = 0.0  # including the wait for the trainer
+
+    @contextmanager
+    def of(self, kind: str, models: int = 1) -> Iterator[None]:
+        began = now()
+        yield
+        self.models[kind] += models
+        self.seconds += now() - began
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +68,7 @@ class NodeContext:
     patience: Deadlines  # learns when models of a round arrive
     notifier: Notifier  # of models and of changes in membership
     peers: PeersPort
-    diary: RecorderPort
+    recorder: RecorderPort
     work: WorkCount
     hold: Hold | None = None  # awaited before every step and after every Report: the policy can pause there
     guard: Guard = field(default_factory=lambda: Guard(GuardSettings(), certain=False))

@@ -162,11 +162,11 @@ class Driver:
             case Linger():
                 return await self._linger(step)
             case Publish():
-                return self.context.diary.published(step)
+                return self.context.recorder.published(step)
             case Record():
-                return self.context.diary.record(step)
+                return self.context.recorder.record(step)
             case Report():
-                await self.context.diary.report(step)
+                await self.context.recorder.report(step)
                 return await self.context.hold(step) if self.context.hold else None
         return await self._study.answer(step)
 
@@ -187,9 +187,9 @@ class Driver:
 
     async def _linger(self, step: Linger) -> bool:
         end = inf if step.seconds is None else now() + step.seconds
-        self.context.peers.i_am_done()
+        self.context.peers.announce_finished()
         with self.waits.on("their last rounds") as wait:
-            while left := self._lingering.left(now(), busy := self.context.peers.at_work()):
+            while left := self._lingering.left(now(), busy := self.context.peers.unfinished()):
                 wait.peers, wait.until = tuple(busy), min(end, now() + left)
                 if now() >= end:
                     break

@@ -37,7 +37,7 @@ class Gatherer:
         given_up = [p for p in self._missing(step) if deadline.until(p) <= ended]
         self._patience.over(step.round, step.peers, given_up, ended)
         if given_up:
-            self._context.diary.gave_up(step.round, given_up, ended - began)
+            self._context.recorder.gave_up(step.round, given_up, ended - began)
         found = box.collect(step.peers, step.round, others=step.others)
         asked, alive = set(step.peers), self._context.peers()
         return tuple(o for o in found if o.sender in asked or o.sender in alive)  # nobody else has a voice

@@ -60,7 +60,7 @@ class LearningSteps:
             model: Model = await self.context.trainer.do(job)
         if model.is_finite():
             return model
-        self.context.diary.record(diverged(self.policy.round))
+        self.context.recorder.record(diverged(self.policy.round))
         return step.model
 
     async def _predict(self, step: Predict) -> Model:

@@ -9,7 +9,7 @@ from typing import Any
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.failpoints import afailpoint
 from pfl_node.node.catchup import CatchUp
-from pfl_node.node.context import Hold, NodeContext
+from pfl_node.node.context import Hold, NodeContext, WorkCount
 from pfl_node.node.driver import Driver
 from pfl_node.node.host import Host
 from pfl_node.node.notifier import Notifier
@@ -30,7 +30,6 @@ from pfl_node.node.ports import (
 )
 from pfl_node.node.recorder import Recorder, restore_checkpoint
 from pfl_node.node.startup import entry_round, fresh_seed, make_policy
-from pfl_node.node.work_count import WorkCount
 from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.deadlines import Deadlines
@@ -185,7 +184,7 @@ class Node:
             patience=self.patience,
             notifier=self._notifier,
             peers=self.peers,
-            diary=self.recorder,
+            recorder=self.recorder,
             work=self.work,
             guard=self.guard,
             hold=self._hold,
@@ -208,7 +207,7 @@ class Node:
     async def _join(self, policy: Policy) -> None:
         """Become a member, wait for peers, and learn where the swarm is."""
         self.state = "joining"
-        self.peers.i_am_in(policy.round)
+        self.peers.announce_round(policy.round)
         await afailpoint("join")
         await self.members.start(self.address)
         if not self.members.joined:
@@ -222,13 +221,13 @@ class Node:
             self.observer.warn(f"{others} other nodes after {start.wait:g} s; going on, others may still come")
         policy.round = entry_round(policy, await self.peers.swarm_round())
         self.mailbox.advance(policy.round)
-        self.peers.i_have_come(policy.round)
+        self.peers.announce_start(policy.round)
 
     def _ended(self, round: int) -> int | None:
         """A round is done; where the others are, if they went on without this node."""
         assert self.policy is not None
         ahead = self._catch_up.after(round, self.policy)
-        self.peers.i_am_in(self.policy.round + 1)
+        self.peers.announce_round(self.policy.round + 1)
         return ahead
 
     async def _finish(self, how: str) -> None:
@@ -241,7 +240,7 @@ class Node:
                 self.recorder.close()
         finally:
             if how == "done":
-                self.peers.i_am_done()
+                self.peers.announce_finished()
             if not await afailpoint("leave"):
                 await self.members.leave()
 

@@ -58,17 +58,17 @@ class RunPeers:
                 return
             await notifier.wait(until - time, "members")
 
-    def at_work(self) -> dict[PeerId, int]:
+    def unfinished(self) -> dict[PeerId, int]:
         """The rounds of the live peers that have not finished."""
         return {p: round for p, round in self.rounds().items() if self._rounds is None or round < self._rounds}
 
-    def i_am_in(self, round: int) -> None:
+    def announce_round(self, round: int) -> None:
         self._members.announce(round)
 
-    def i_have_come(self, round: int) -> None:
+    def announce_start(self, round: int) -> None:
         """Announce at most the last round: a node that has just started must not look finished."""
-        self.i_am_in(round if self._rounds is None else min(round, self._rounds - 1))
+        self.announce_round(round if self._rounds is None else min(round, self._rounds - 1))
 
-    def i_am_done(self) -> None:
+    def announce_finished(self) -> None:
         if self._rounds is not None:
-            self.i_am_in(self._rounds)
+            self.announce_round(self._rounds)

@@ -61,6 +61,6 @@ class SkewedClock:
         """The simulation time at which this clock shows `time`."""
         return self._local.inverse(time)
 
-    def rang(self, time: float) -> None:
+    def timer_fired(self, time: float) -> None:
         """Record that the timer set to `time` has fired."""
         self._fired = max(self._fired, time)

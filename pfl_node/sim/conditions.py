@@ -21,7 +21,7 @@ class Conditions:
         self._slow = [f for f in faults if isinstance(f, Slow)]
         self._skews = [f for f in faults if isinstance(f, Skew)]
 
-    def apart(self, a: PeerId, b: PeerId, now: float) -> bool:
+    def blocked(self, a: PeerId, b: PeerId, now: float) -> bool:
         """Are messages from a to b blocked?"""
         return any(f.at <= now < f.until and f.blocks(a, b) for f in self._blocks)
 

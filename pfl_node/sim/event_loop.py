@@ -88,7 +88,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 continue
             handle._scheduled = False  # type: ignore[attr-defined]
             if clock:
-                clock.rang(handle.when())
+                clock.timer_fired(handle.when())
             ready.append(handle)
 
     # -- timers --------------------------------------------------------------------------------------------

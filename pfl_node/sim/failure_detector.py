@@ -278,31 +278,31 @@ class DetectorMembers:
         self._started = True
 
     def alive(self) -> Mapping[PeerId, str]:
-        return View(self._world.views, self._me.id, str)  # a peer's id is its address
+        return View(self._world.detector, self._me.id, str)  # a peer's id is its address
 
     def rounds(self) -> Mapping[PeerId, int]:
-        return View(self._world.views, self._me.id, self._world.views.round_of)
+        return View(self._world.detector, self._me.id, self._world.detector.round_of)
 
     async def swarm_round(self) -> int:
-        return self._world.views.swarm_round(self._me.id)
+        return self._world.detector.swarm_round(self._me.id)
 
     def finished(self) -> Sequence[PeerId]:
-        return self._world.views.finished()
+        return self._world.detector.finished()
 
     def everyone(self) -> tuple[PeerId, ...]:
-        return self._world.views.everyone(self._me.id)
+        return self._world.detector.everyone(self._me.id)
 
     def announce(self, round: int) -> None:
         if self._started and not self._cut:
-            delay = self._world.costs.news + self._world.weather.delay(self._world.clock.now)
-            self._world.views.announce(self._me.id, round, delay)
+            delay = self._world.costs.news + self._world.conditions.delay(self._world.clock.now)
+            self._world.detector.announce(self._me.id, round, delay)
             self._me.announced(round)
 
     def ask(self, peers: Iterable[PeerId]) -> None: ...
 
     async def leave(self) -> None:
         if not self._cut:
-            self._world.views.left(self._me.id)
+            self._world.detector.left(self._me.id)
 
     async def close(self) -> None: ...
 

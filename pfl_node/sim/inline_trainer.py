@@ -73,5 +73,5 @@ class InlineTrainer:
         if not seconds:
             return 0.0
         me.jobs += 1
-        slowness = world.weather.slowness(me.id, world.clock.now)
+        slowness = world.conditions.slowness(me.id, world.clock.now)
         return world.costs.work(seconds, me.speed * slowness, world.chance(me.id, "job", me.jobs))

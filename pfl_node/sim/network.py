@@ -296,7 +296,7 @@ class Fabric:
         if flight.nbytes:
             sender.traffic.sent(flight.nbytes)
         world.message(sender.id, "sent", to=flight.peer, call=flight.call, round=flight.round)
-        lost = world.weather.loses(world.clock.now, lambda n: self._chance(flight, f"lost{n}"))
+        lost = world.conditions.loses(world.clock.now, lambda n: self._chance(flight, f"lost{n}"))
         seconds = 0.0 if lost else self._travel(flight, flight.nbytes, "there")
         if lost or flight.sent + seconds > flight.end:
             self.lost(flight)
@@ -360,7 +360,7 @@ class Fabric:
         then a model was taken, and its sender does not know."""
         world = self._world
         back = world.clock.now + self._travel(flight, nbytes, "back")
-        lost = flight.call != "send" and world.weather.loses(
+        lost = flight.call != "send" and world.conditions.loses(
             world.clock.now, lambda n: self._chance(flight, f"unheard{n}")
         )
         if lost or not self._gets_back(flight, back, flight.end):
@@ -377,11 +377,11 @@ class Fabric:
 
     def _gets_back(self, flight: Flight, back: float, end: float) -> bool:
         """Does an answer that would be there then reach the caller, and in time?"""
-        return back <= end and not self._world.weather.apart(flight.peer, flight.sender.id, back)
+        return back <= end and not self._world.conditions.blocked(flight.peer, flight.sender.id, back)
 
     def _travel(self, flight: Flight, nbytes: int, way: str) -> float:
         world = self._world
-        return world.costs.travel(nbytes, self._chance(flight, way)) + world.weather.delay(world.clock.now)
+        return world.costs.travel(nbytes, self._chance(flight, way)) + world.conditions.delay(world.clock.now)
 
     def _chance(self, flight: Flight, what: str) -> float:
         """Its own for every message, so that it does not depend on what else happens."""

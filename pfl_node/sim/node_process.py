@@ -171,7 +171,7 @@ class Process:
             for name, value in self.disk.checkpoint["rest"].items():
                 setattr(self.policy, name, value)
         if self.begins_at is None:
-            self.world.views.arrived(self.id)
+            self.world.detector.arrived(self.id)
         else:
             await self.world.clock.until(self.begins_at)
 
@@ -179,7 +179,7 @@ class Process:
         """Its ports are cut first: what its tasks do when they are cancelled, nobody hears."""
         self._end("crashed")
         self.world.journal.write(self.world.clock.now, self.id, "crashed")
-        self.world.views.crashed(self.id)
+        self.world.detector.crashed(self.id)
 
     def restart(self) -> None:
         checkpoint = self.disk.checkpoint
@@ -236,7 +236,7 @@ class Process:
         else:
             self.world.message(self.id, event, **data)
 
-    def lost_sight(self, peers: Collection[PeerId]) -> None:
+    def peers_lost(self, peers: Collection[PeerId]) -> None:
         """It believes from now on that these are gone."""
         if self.up and (listener := self._members.listener):
             for peer in peers:
@@ -283,7 +283,7 @@ class Process:
             traffic=plain_traffic(self.traffic),
             calls=dict(self.calls),
             jobs=self.jobs,
-            rounds=self.world.views.announced(self.id),
+            rounds=self.world.detector.announced(self.id),
             mail=self._mail,
         )
 
@@ -298,7 +298,7 @@ class Process:
         self.disk.reports, self.disk.told = held.disk["reports"], held.disk["told"]
         self.disk.figures, self.disk.checkpoint = held.disk["figures"], held.policy
         self.disk.privacy = simulated(self.world.settings, self.id, self.learner.account, held.disk["privacy"])
-        self.world.views.restore(self.id, held.rounds)
+        self.world.detector.restore(self.id, held.rounds)
         self._mail = [(at + paused, offer, nbytes) for at, offer, nbytes in held.mail]
         if held.node:
             driver = held.node["driver"]

@@ -230,3 +230,13 @@ class Outcome:
 
     def write(self, path: Path) -> None:
         write_atomic(path, json.dumps(self.as_dict(), indent=1).encode() + b"\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary(Outcome):
+    """All fields but wall_seconds and cpu_seconds are determined by the settings, the faults and the seed."""
+
+    models_lost: int
+    virtual_seconds: float
+    wall_seconds: float
+    cpu_seconds: float

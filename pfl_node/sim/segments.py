@@ -26,10 +26,10 @@ from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal, Level
 from pfl_node.sim.learner_port import Load, learners_of
+from pfl_node.sim.outcome import Summary
 from pfl_node.sim.simulate import MANY, summary_of
 from pfl_node.sim.simulation import Progress, Simulation
 from pfl_node.sim.snapshot import NodeSnapshot, goes_on_alone
-from pfl_node.sim.summary import Summary
 from pfl_node.store.atomic import sync_directory, write_atomic
 
 FORMAT = "pfl-node segment 2"

@@ -16,8 +16,8 @@ from pfl_node.sim.event_journal import EventJournal, Level
 from pfl_node.sim.faults import Fault, node_ids
 from pfl_node.sim.job_pool import Inline, JobPool
 from pfl_node.sim.learner_port import Load, learners_of
+from pfl_node.sim.outcome import Summary
 from pfl_node.sim.simulation import Progress, Simulation
-from pfl_node.sim.summary import Summary
 
 MANY = 100  # nodes; larger runs do not journal single messages by default
 

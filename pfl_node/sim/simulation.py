@@ -160,7 +160,7 @@ class Simulation:
         late = {f.node for f in self.faults if isinstance(f, Join)}
         first = [n for n in self.world.nodes.values() if n.id not in late and n.state != "left"]
         left = [n for n in self.world.nodes.values() if n.state == "left"]
-        self.world.views.found((n.id for n in first), (n.id for n in left))
+        self.world.detector.found((n.id for n in first), (n.id for n in left))
         for node in first:
             node.founder = True
         for node in first:
@@ -205,8 +205,8 @@ class Simulation:
             journal.write(now, None, "partition", groups=[sorted(group) for group in fault.groups])
         else:
             journal.write(now, None, "cut", senders=sorted(fault.senders), receivers=sorted(fault.receivers))
-        self.world.views.divided()
+        self.world.detector.divided()
 
     def _heal(self) -> None:
         self.world.journal.write(self.world.clock.now, None, "healed")
-        self.world.views.healed()
+        self.world.detector.healed()

@@ -147,7 +147,7 @@ class SimMembership:
         peer, call = PeerId(address.removeprefix(CALL)), address.startswith(CALL)
         self._sent += 1
         world, number = self._world, self._sent
-        if call or not world.weather.loses(world.clock.now, lambda n: self._chance(peer, f"lost{n}", number)):
+        if call or not world.conditions.loses(world.clock.now, lambda n: self._chance(peer, f"lost{n}", number)):
             self._after(peer, number, lambda other: other.receive(packet, self._me.id))
 
     def _perform(self, action: Action) -> None:
@@ -192,7 +192,9 @@ class SimMembership:
     def _after(self, peer: PeerId, number: int, then: Callable[[SimMembership], None]) -> None:
         """At the peer, after the time that a packet takes; if it gets there."""
         world = self._world
-        seconds = world.costs.travel(0, self._chance(peer, "there", number)) + world.weather.delay(world.clock.now)
+        seconds = world.costs.travel(0, self._chance(peer, "there", number)) + world.conditions.delay(
+            world.clock.now
+        )
 
         def arrive() -> None:
             node = world.nodes.get(peer)

@@ -29,7 +29,7 @@ class World:
     settings: Settings
     costs: Costs
     clock: VirtualLoop
-    weather: Conditions
+    conditions: Conditions
     journal: EventJournal
     reported: Callable[[], None]  # called after every Report
     nodes: dict[PeerId, Process] = field(default_factory=dict)
@@ -38,13 +38,13 @@ class World:
     held: int = 0  # nodes that hold there
     averages: AverageCache = field(default_factory=AverageCache)
     jobs: Jobs = field(default_factory=Inline)  # where trainings and scores are computed
-    views: FailureDetector = field(init=False)
+    detector: FailureDetector = field(init=False)
     fabric: Fabric = field(init=False)
 
     def __post_init__(self) -> None:
-        cuts = bool(self.weather.cuts)
+        cuts = bool(self.conditions.cuts)
         self.fabric = Fabric(self)
-        self.views = FailureDetector(
+        self.detector = FailureDetector(
             self.clock, self.costs, self.chance, self.in_touch, self._notice, self._after, detours=cuts
         )
 
@@ -58,25 +58,25 @@ class World:
     def reaches(self, a: PeerId, b: PeerId) -> bool:
         """Would a message from a arrive at b now?"""
         node = self.nodes.get(b)
-        return node is not None and node.up and not self.weather.apart(a, b, self.clock.now)
+        return node is not None and node.up and not self.conditions.blocked(a, b, self.clock.now)
 
     def in_touch(self, a: PeerId, b: PeerId) -> bool:
         """Would b answer a probe from a now, directly or through a third node?"""
         if self._answers(a, b):
             return True
-        thirds = self.nodes if self.weather.cuts else ()  # nothing routes around a partition
+        thirds = self.nodes if self.conditions.cuts else ()  # nothing routes around a partition
         return any(self._answers(a, c) and self._answers(c, b) for c in thirds if c not in (a, b))
 
     def clock_of(self, node: PeerId) -> VirtualLoop | SkewedClock:
-        skews = self.weather.skews(node)
+        skews = self.conditions.skews(node)
         return SkewedClock(LocalTime(skews), lambda: self.clock.now) if skews else self.clock
 
     def _answers(self, a: PeerId, b: PeerId) -> bool:
-        return self.reaches(a, b) and not self.weather.apart(b, a, self.clock.now)
+        return self.reaches(a, b) and not self.conditions.blocked(b, a, self.clock.now)
 
     def _after(self, observer: PeerId, seconds: float, action: Callable[[], None]) -> None:
         clock = self.nodes[observer].clock
         self.clock.at(clock.when(clock.now + seconds), action)
 
     def _notice(self, observer: PeerId, gone: Collection[PeerId]) -> None:
-        self.nodes[observer].lost_sight(gone)
+        self.nodes[observer].peers_lost(gone)

@@ -13,9 +13,9 @@ from pfl_node.policies import POLICIES
 from pfl_node.settings.load import load_settings
 from pfl_node.sim.faults import node_ids, parse_faults
 from pfl_node.sim.learner_port import Load
+from pfl_node.sim.outcome import Summary
 from pfl_node.sim.segments import simulate_in_segments
 from pfl_node.sim.simulate import simulate
-from pfl_node.sim.summary import Summary
 from pfl_node.testing.contract.small_config import small
 from pfl_node.testing.contract.toy_learner import two_clusters
 

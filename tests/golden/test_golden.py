@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.sim.summary import Summary
+from pfl_node.sim.outcome import Summary
 from tests.golden.runs import RUNS
 
 FILE = Path(__file__).with_name("digests.txt")

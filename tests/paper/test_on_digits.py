@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pfl_node.settings import EvalSettings, PolicySettings, Settings, TaskSettings
+from pfl_node.sim.outcome import Summary
 from pfl_node.sim.simulate import simulate
-from pfl_node.sim.summary import Summary
 
 ROUNDS = 40
 pytestmark = pytest.mark.slow

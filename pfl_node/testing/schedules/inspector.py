@@ -132,7 +132,7 @@ class Inspector:
                 self.mailboxes.acknowledged(me, step, answer)
             case steps.Gather():
                 by(patience if step.patience is None else step.patience)
-                self.mailboxes.gathered(me, step, answer, world.views.alive(me))
+                self.mailboxes.gathered(me, step, answer, world.detector.alive(me))
                 self._offers(me, answer)
             case steps.Receive():
                 by(patience if step.patience is None else step.patience)
@@ -174,7 +174,7 @@ class Inspector:
         if step.seconds is not None:
             self._by(me, "Linger", began, step.seconds)
         if clock is self.world.clock:  # a skewed clock cannot be compared with the progress of others
-            heard = self.world.costs.news + self.world.weather.max_delay  # until the others know of a round
+            heard = self.world.costs.news + self.world.conditions.max_delay  # until the others know of a round
             late = self._time() - (max(began, self.rounds.last + heard) + linger + LOOK)
             self._check("deadline", late <= FUZZ, me, f"Linger took {late:.3f} s too long")
 

@@ -32,13 +32,13 @@ class ViewCheck:
 
     def _check(self, world: World) -> None:
         now = world.clock.now
-        if world.weather.cuts and now < self._gone + self._notice:
+        if world.conditions.cuts and now < self._gone + self._notice:
             return
         there = [node for node in world.nodes.values() if node.state in ("up", "crashed")]
         for me in [node for node in there if node.up]:
             for other in there:
                 if other is not me:
-                    truth, belief = world.in_touch(me.id, other.id), world.views.believes(me.id, other.id)
+                    truth, belief = world.in_touch(me.id, other.id), world.detector.believes(me.id, other.id)
                     text = f"wrongly believes {other.id} {'alive' if belief else 'dead'}"
                     self._violations.check("views", belief is truth, me.id, text)
 

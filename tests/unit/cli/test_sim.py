@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pfl_node.cli.sim import ROUNDS, facts
-from pfl_node.sim.outcome import NodeRecord
-from pfl_node.sim.summary import Summary
+from pfl_node.sim.outcome import NodeRecord, Summary
 from tests.unit.cli.run_command import Shell
 
 

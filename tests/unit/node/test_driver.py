@@ -15,10 +15,9 @@ from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 from pfl_node.learning.trainer import Trainer
 from pfl_node.model import Layout, Model
-from pfl_node.node.context import NodeContext
+from pfl_node.node.context import NodeContext, WorkCount
 from pfl_node.node.driver import Driver
 from pfl_node.node.notifier import Notifier
-from pfl_node.node.work_count import WorkCount
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.protocol.deadlines import ENOUGH, SILENT, Deadlines
 from pfl_node.protocol.guard.guard import Guard
@@ -86,10 +85,10 @@ class Company:
     def everyone(self, *, finished: bool) -> tuple[PeerId, ...]:
         return tuple(sorted({*self(), *(self.board.finished if finished else ())}))
 
-    def at_work(self) -> dict[PeerId, int]:
+    def unfinished(self) -> dict[PeerId, int]:
         return {p: self.board.rounds.get(p, 0) for p in sorted(self.board.alive - self.board.done - {self.me})}
 
-    def i_am_done(self) -> None:
+    def announce_finished(self) -> None:
         self.board.done.add(self.me)
 
 
@@ -193,7 +192,7 @@ def driver(
         patience=patience,
         notifier=board.bells[me],
         peers=Company(board, me),
-        diary=notes,
+        recorder=notes,
         work=WorkCount(),
         guard=guard or Guard(GuardSettings(), certain=True),
     )

@@ -74,28 +74,28 @@ def test_who_left_after_its_last_round_is_finished_and_who_left_before_is_not() 
 
 
 def test_work_is_left_while_somebody_alive_is_before_the_last_round() -> None:
-    assert peers(member("a", 4), member("b", 5))[0].at_work()
-    assert not peers(member("a", 5), member("b", 2, state=State.DEAD))[0].at_work()
-    assert not peers()[0].at_work()
+    assert peers(member("a", 4), member("b", 5))[0].unfinished()
+    assert not peers(member("a", 5), member("b", 2, state=State.DEAD))[0].unfinished()
+    assert not peers()[0].unfinished()
 
 
 def test_without_an_end_there_is_always_work() -> None:
     others, table = peers(member("a", 99), rounds=None)
-    assert others.at_work()
-    others.i_am_done()
+    assert others.unfinished()
+    others.announce_finished()
     assert table.told == []
 
 
 def test_who_is_done_says_so_with_the_last_round() -> None:
     others, table = peers(member("a"))
-    others.i_am_in(2)
-    others.i_am_done()
+    others.announce_round(2)
+    others.announce_finished()
     assert table.told == [2, 5]
 
 
 def test_who_comes_when_all_is_done_is_waited_for() -> None:
     others, table = peers(member("a", 5))
-    others.i_have_come(5)
+    others.announce_start(5)
     assert table.told == [4]
 
 

@@ -21,8 +21,8 @@ from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import PeerGone, Reason, Refused, StoreError
 from pfl_node.learning.trainer import Trainer
+from pfl_node.node.context import WorkCount
 from pfl_node.node.recorder import Recorder, checkpoint_facts, restore_checkpoint
-from pfl_node.node.work_count import WorkCount
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
 from pfl_node.steps import Publish, Record, Report

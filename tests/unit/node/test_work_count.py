@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from pfl_node.node.work_count import WorkCount
+from pfl_node.node.context import WorkCount
 
 
 def test_models_are_counted_by_kind_and_the_seconds_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 12.5, 20.0, 21.0])
-    monkeypatch.setattr("pfl_node.node.work_count.now", lambda: next(times))
+    monkeypatch.setattr("pfl_node.node.context.now", lambda: next(times))
     work = WorkCount()
     with work.of("trained"):
         pass

@@ -138,19 +138,19 @@ def test_a_node_may_crash_and_restart_again_and_again() -> None:
 
 def test_a_partition_stands_between_groups_for_its_time() -> None:
     conditions = Conditions([Partition(10.0, (ids("n000"), ids("n001")), 20.0)])
-    assert not conditions.apart(N0, N1, 9.9)
-    assert conditions.apart(N0, N1, 10.0)
-    assert conditions.apart(N1, N2, 15.0)
-    assert not conditions.apart(N2, N3, 15.0)  # nodes in no group stay together
-    assert not conditions.apart(N0, N1, 20.0)
+    assert not conditions.blocked(N0, N1, 9.9)
+    assert conditions.blocked(N0, N1, 10.0)
+    assert conditions.blocked(N1, N2, 15.0)
+    assert not conditions.blocked(N2, N3, 15.0)  # nodes in no group stay together
+    assert not conditions.blocked(N0, N1, 20.0)
 
 
 def test_a_cut_stops_one_direction_only() -> None:
     conditions = Conditions([Cut(10.0, ids("n000"), ids("n001"), 20.0)])
-    assert conditions.apart(N0, N1, 15.0)
-    assert not conditions.apart(N1, N0, 15.0)
-    assert not conditions.apart(N0, N2, 15.0)
-    assert not conditions.apart(N0, N1, 20.0)
+    assert conditions.blocked(N0, N1, 15.0)
+    assert not conditions.blocked(N1, N0, 15.0)
+    assert not conditions.blocked(N0, N2, 15.0)
+    assert not conditions.blocked(N0, N1, 20.0)
 
 
 def test_losses_delays_and_slowness_add_up_while_they_last() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.sim.outcome import NodeRecord, Outcome, refusals
-from pfl_node.sim.summary import Summary
+from pfl_node.sim.outcome import NodeRecord, Outcome, Summary, refusals
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
 NODES = (

@@ -11,9 +11,9 @@ import pytest
 
 from pfl_node.policies import POLICIES
 from pfl_node.settings import Settings
+from pfl_node.sim.outcome import Summary
 from pfl_node.sim.segments import simulate_in_segments
 from pfl_node.sim.simulation import Progress
-from pfl_node.sim.summary import Summary
 from tests.unit.sim.toy_swarms import toy
 
 NODES, ROUNDS, EVERY = 6, 7, 3

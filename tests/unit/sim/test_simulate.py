@@ -16,8 +16,8 @@ from pfl_node.policies import POLICIES
 from pfl_node.settings import PolicySettings, Settings, TaskSettings
 from pfl_node.sim import simulate
 from pfl_node.sim.faults import Crash, Fault, Loss, Restart, node_ids
+from pfl_node.sim.outcome import Summary
 from pfl_node.sim.simulation import Progress
-from pfl_node.sim.summary import Summary
 from tests.unit.sim.toy_swarms import A, B, toy
 
 ROOT = Path(__file__).resolve().parents[2]
