@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pfl_node.errors import PeerError
+from pfl_node.node.clock import now
 from pfl_node.node.notifier import Notifier
-from pfl_node.node.ports import LearnerFacts, Network, Trainer, now
+from pfl_node.node.ports import LearnerFacts, Network, Trainer
 from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox

@@ -8,12 +8,12 @@ from math import inf
 from typing import Any
 
 from pfl_node.errors import PolicyFailed, SimulationStuck
-from pfl_node.node.calls import Calls
+from pfl_node.node.clock import now
 from pfl_node.node.context import NodeContext
 from pfl_node.node.gather import LOOK, Gatherer
 from pfl_node.node.learn import LearningSteps
 from pfl_node.node.linger import LingerTimer
-from pfl_node.node.ports import now
+from pfl_node.node.peer_calls import Calls
 from pfl_node.node.push import Pusher
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.plugin import users_fault

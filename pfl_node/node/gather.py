@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pfl_node.node.clock import now
 from pfl_node.node.context import NodeContext
-from pfl_node.node.ports import now
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.protocol.deadlines import Deadline, Deadlines, suffices
 from pfl_node.steps import Gather

@@ -13,8 +13,9 @@ from typing import Any, Literal
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import failpoint
 from pfl_node.model import Layout, Model
+from pfl_node.node.clock import now
 from pfl_node.node.notifier import Notifier
-from pfl_node.node.ports import HONEST, Job, LearnerFacts, Role, Tell, Trainer, nobody, now
+from pfl_node.node.ports import HONEST, Job, LearnerFacts, Role, Tell, Trainer, nobody
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.protocol.privacy.noisy_scores import NoisyScores

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_node.failpoints import afailpoint
 from pfl_node.model import Model
-from pfl_node.node.ports import Job, Kind, now
+from pfl_node.node.clock import now
+from pfl_node.node.ports import Job, Kind
 from pfl_node.node.startup import fresh_seed
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.guard.guard import UNTRAINED

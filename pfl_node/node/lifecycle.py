@@ -9,6 +9,7 @@ from typing import Any
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.failpoints import afailpoint
 from pfl_node.node.catchup import CatchUp
+from pfl_node.node.clock import now
 from pfl_node.node.context import Hold, NodeContext, WorkCount
 from pfl_node.node.driver import Driver
 from pfl_node.node.host import Host
@@ -26,7 +27,6 @@ from pfl_node.node.ports import (
     Role,
     Store,
     Trainer,
-    now,
 )
 from pfl_node.node.recorder import Recorder, restore_checkpoint
 from pfl_node.node.startup import entry_round, fresh_seed, make_policy

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from pfl_node.node.clock import now
 from pfl_node.node.notifier import Notifier
-from pfl_node.node.ports import Members, now
+from pfl_node.node.ports import Members
 from pfl_node.types import PeerId
 
 if TYPE_CHECKING:

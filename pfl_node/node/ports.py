@@ -3,7 +3,6 @@ disk; the simulator in memory and in virtual time. Time itself is the running ev
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -22,11 +21,6 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 Kind = Literal["fresh", "train", "distill", "predict", "score", "each", "confusion"]
-
-
-def now() -> float:
-    """Seconds on the node's clock: the time of the running event loop."""
-    return asyncio.get_running_loop().time()
 
 
 def nobody(kind: str, data: Mapping[str, Any]) -> None:

@@ -8,9 +8,9 @@ from math import inf, isfinite
 from typing import Any
 
 from pfl_node.errors import Refused
-from pfl_node.node.calls import Calls
+from pfl_node.node.clock import now
 from pfl_node.node.context import NodeContext
-from pfl_node.node.ports import now
+from pfl_node.node.peer_calls import Calls
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.protocol.deadlines import Deadlines, SendDeadlines
 from pfl_node.steps import Send

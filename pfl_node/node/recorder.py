@@ -14,8 +14,9 @@ from typing import Any
 from pfl_node import __version__
 from pfl_node.errors import PeerError, Reason, Refused, StoreError
 from pfl_node.model import Layout, Model
+from pfl_node.node.clock import now
 from pfl_node.node.context import WorkCount
-from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, nobody, now
+from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, nobody
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import DIVERGED, Publish, Record, Report

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_node import __version__
 from pfl_node.jsonable import plain
-from pfl_node.node.ports import now
+from pfl_node.node.clock import now
 from pfl_node.types import PeerId
 from pfl_node.wire.peer_pb2 import Status
 

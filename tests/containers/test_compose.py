@@ -15,6 +15,7 @@ import pytest
 from bootstrap.options import parse
 from pfl_node.daemon.preflight import check
 from pfl_node.daemon.tls_setup import why_tls
+from pfl_node.policies import knobs_of
 from pfl_node.security.ca import Authority
 from pfl_node.settings.load import load_settings
 from tests.containers.files import (
@@ -94,7 +95,7 @@ def test_every_setting_of_a_node_is_one_that_it_knows(
     provide_certificates(tmp_path)
     monkeypatch.chdir(tmp_path)
     environ = {k: v.replace("{{.Task.Slot}}", "3") for k, v in node_environment(path).items()}
-    settings = load_settings(environ=environ, overrides=flags_of(path))
+    settings = load_settings(environ=environ, overrides=flags_of(path), knobs=knobs_of)
     check(settings)
     assert settings.rounds is not None
     assert bool(why_tls(settings)) == (path.name == "compose.tls.yaml")

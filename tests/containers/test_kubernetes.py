@@ -10,6 +10,7 @@ import pytest
 
 from bootstrap.options import parse
 from pfl_node.daemon.preflight import check
+from pfl_node.policies import knobs_of
 from pfl_node.security.ca import Authority
 from pfl_node.settings.load import load_settings
 from tests.containers.files import K8S, flags, manifests, merged, pods
@@ -84,7 +85,7 @@ def test_what_a_pod_starts_is_understood(pod: dict[str, Any], container: dict[st
         assert parse(words).advertise == "pfl-bootstrap:7000"
         return
     environ = {entry["name"]: entry.get("value", "7") for entry in container["env"]}
-    settings = load_settings(environ=environ, overrides=flags(words))
+    settings = load_settings(environ=environ, overrides=flags(words), knobs=knobs_of)
     check(settings)
     assert settings.rounds is None, "a StatefulSet starts again what ends"
     assert settings.task.index == 7

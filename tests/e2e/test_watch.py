@@ -431,7 +431,7 @@ def test_a_bug_report_of_a_directory_tells_what_it_ran_with(tmp_path: Path) -> N
     assert {"model.safetensors", "journal.jsonl"} <= {f["name"] for f in json.loads(files["files.json"])}
     wrong = command("bugreport", tmp_path)
     assert wrong.returncode == 2
-    assert "is no data directory" in wrong.stderr
+    assert "is not a data directory" in wrong.stderr
 
 
 def unpacked(archive: Path) -> dict[str, str]:

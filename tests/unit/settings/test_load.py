@@ -251,7 +251,7 @@ def test_good_addresses_pass(settings: Settings) -> None:
 HOST_PORT = "must be HOST:PORT, for example 127.0.0.1:7000 or [::1]:7000"
 PORT = "the port must be a number from 0 to 65535"
 NOT_LOOPBACK = (
-    "is not loopback, so connections need TLS: give --data-dir DIR, into which `pfl-node ca init` and "
+    "is not loopback, so connections need TLS: give --data-dir DIR, where `pfl-node ca init` and "
     "`pfl-node ca issue --data-dir DIR` put a certificate (or --key, --cert and --ca), or add --insecure "
     "if you trust this network"
 )
@@ -281,7 +281,7 @@ CANNOT_DIAL = "cannot be reached by other nodes: set --advertise HOST:PORT"
         (Settings(peer_seed=("node1:1",)), f"peer_seed 'node1:1' {NOT_LOOPBACK}"),
         (
             Settings(listen="10.0.0.1:1", tls=TlsSettings(on=False)),
-            "listen '10.0.0.1:1' is not loopback: without TLS add --insecure",
+            "listen '10.0.0.1:1' is not loopback: to run without TLS, add --insecure",
         ),
         (
             Settings(insecure=True, tls=TlsSettings(on=True)),

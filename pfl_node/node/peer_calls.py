@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from pfl_node.errors import PeerError, Reason, Refused
 from pfl_node.model import Model
+from pfl_node.node.clock import now
 from pfl_node.node.context import NodeContext
-from pfl_node.node.ports import now
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.steps import Ask, Fetch, Send
 from pfl_node.types import Eval, Offer, PeerId
