@@ -18,7 +18,7 @@ from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.daemon.tls_setup import tls_of
 from pfl_node.errors import StoreError
 from pfl_node.learning.build import learner_at
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.membership.member import Member
 from pfl_node.membership.run_members import RunMembers
 from pfl_node.membership.service import Membership
@@ -64,7 +64,7 @@ class DaemonNode(ObservedNode):
         self,
         settings: Settings,
         home: DataDir,
-        thread: Trainer,
+        thread: TrainerThread,
         observe: Callable[[str, Mapping[str, Any]], None] | None = None,
         *,
         role_of: RoleOf | None = None,

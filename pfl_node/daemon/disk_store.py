@@ -13,7 +13,7 @@ from pfl_node.protocol.privacy.controls import PrivacyControls, privacy_of
 from pfl_node.settings import Settings
 from pfl_node.store.checkpoint import save_model
 from pfl_node.store.checkpoints import Checkpoints
-from pfl_node.store.data_dir import DataDir, Identity
+from pfl_node.store.data_dir import DataDir, NodeIdentity
 from pfl_node.store.journal import Journal, last_round
 from pfl_node.store.privacy_ledger import PrivacyLedger
 
@@ -26,7 +26,7 @@ class DiskStore:
         self._journal: Journal | None = None
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> NodeIdentity:
         return self._home.identity
 
     @property

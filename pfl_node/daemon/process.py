@@ -16,7 +16,7 @@ import structlog
 
 from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.failpoints import arm
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.startup import check_lab
 from pfl_node.ops.logs import as_line, configure_logs, for_people
 from pfl_node.ops.loop import run_loop
@@ -85,7 +85,7 @@ def as_set(value: Any) -> str:
 
 
 async def _run(settings: Settings, handshakes: HandshakeLog | None = None) -> int:
-    trainer = Trainer()
+    trainer = TrainerThread()
     node = DaemonNode(settings, DataDir.open(settings.data_dir), trainer)
     try:
         await node.start()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pfl_node.aggregate import combine
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.model import Model
 from pfl_node.node.ports import Job, LearnerFacts
 from pfl_node.protocol.privacy.dp_account import DpAccount
@@ -21,13 +21,13 @@ INLINE_NUMBERS = 250_000  # averaging fewer numbers than this is quicker than ha
 class ThreadTrainer:
     """`load` makes the learner, on the thread."""
 
-    def __init__(self, thread: Trainer, load: Callable[[DpAccount], Any]) -> None:
+    def __init__(self, thread: TrainerThread, load: Callable[[DpAccount], Any]) -> None:
         self._thread = thread
         self._load = load
         self._learner: Any = None
 
     @classmethod
-    def of(cls, thread: Trainer, learner: Any) -> ThreadTrainer:
+    def of(cls, thread: TrainerThread, learner: Any) -> ThreadTrainer:
         """With a learner that is there already."""
         made = cls(thread, lambda _: learner)
         made._learner = learner

@@ -97,7 +97,7 @@ mnist = preset("mnist", model="mnist_2nn", val=0)
 emnist = preset("emnist", model="cnn1", partition="dirichlet", alpha=1.0, val=0, auxiliary=0.5)
 
 
-def _network(data: Dataset, model: Any, number: int) -> tuple[models.Network, Mapping[str, Any]]:
+def _network(data: Dataset, model: Any, number: int) -> tuple[models.NetworkSpec, Mapping[str, Any]]:
     """The model for this place and its training options; all named models must support the images."""
     names = option_types.several("model", model)
     found = [(name, models.network(name, data.size)) for name in names]

@@ -56,7 +56,7 @@ class _Order(Generic[T]):
             self.loop.call_soon_threadsafe(deliver)
 
 
-class Trainer:
+class TrainerThread:
     """Submit work with `do` and `soon`. Cancelling the awaiter withdraws the job, or stops it after a batch."""
 
     def __init__(self) -> None:

@@ -264,7 +264,7 @@ class Log(Protocol):
     def error(self, event: str, **facts: Any) -> Any: ...
 
 
-class Journal(Protocol):
+class JournalWriter(Protocol):
     def write(self, event: str, data: Mapping[str, Any]) -> None: ...
 
 
@@ -273,7 +273,7 @@ class Observer(Protocol):
 
     def tell(self, kind: str, data: Mapping[str, Any]) -> None: ...
     def warn(self, text: str, **facts: Any) -> None: ...
-    def begins(self, policy: Policy, learner: LearnerFacts, journal: Journal) -> None:
+    def begins(self, policy: Policy, learner: LearnerFacts, journal: JournalWriter) -> None:
         """The node has joined, and its policy begins."""
         ...
 

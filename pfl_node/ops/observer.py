@@ -25,7 +25,7 @@ from pfl_node.settings.redact import for_others
 from pfl_node.store.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
-    from pfl_node.node.ports import Journal, LearnerFacts
+    from pfl_node.node.ports import JournalWriter, LearnerFacts
     from pfl_node.ops.observed_node import ObservedNode
     from pfl_node.ops.web.web_server import Page
     from pfl_node.policies.base import Policy
@@ -94,7 +94,7 @@ class NodeObserver:
         if self.page:
             await self.page.close()
 
-    def begins(self, policy: Policy, learner: LearnerFacts, journal: Journal) -> None:
+    def begins(self, policy: Policy, learner: LearnerFacts, journal: JournalWriter) -> None:
         """The node has joined and its policy begins. The journal also records the settings."""
         node = self._node
         facts = {"node": node.id, "round": policy.round, "samples": learner.samples, "cluster": learner.cluster}

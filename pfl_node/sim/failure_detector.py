@@ -235,7 +235,7 @@ class FailureDetector:
         return [m for m in self._members if m in self._dead]
 
 
-class View(Mapping[PeerId, V]):
+class DetectorView(Mapping[PeerId, V]):
     """The peers that a node believes alive, and something about each of them."""
 
     def __init__(self, detector: FailureDetector, me: PeerId, about: Callable[[PeerId], V]) -> None:
@@ -278,10 +278,10 @@ class DetectorMembers:
         self._started = True
 
     def alive(self) -> Mapping[PeerId, str]:
-        return View(self._world.detector, self._me.id, str)  # a peer's id is its address
+        return DetectorView(self._world.detector, self._me.id, str)  # a peer's id is its address
 
     def rounds(self) -> Mapping[PeerId, int]:
-        return View(self._world.detector, self._me.id, self._world.detector.round_of)
+        return DetectorView(self._world.detector, self._me.id, self._world.detector.round_of)
 
     async def swarm_round(self) -> int:
         return self._world.detector.swarm_round(self._me.id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_node.model import Model
 from pfl_node.node.host import Host
 from pfl_node.node.lifecycle import Node
-from pfl_node.node.ports import Job, Journal, LearnerFacts, Members, Plan, Role
+from pfl_node.node.ports import Job, JournalWriter, LearnerFacts, Members, Plan, Role
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
@@ -224,7 +224,7 @@ class Process:
 
     def tell(self, kind: str, data: Mapping[str, Any]) -> None: ...
     def warn(self, text: str, **facts: Any) -> None: ...
-    def begins(self, policy: Policy, learner: LearnerFacts, journal: Journal) -> None:
+    def begins(self, policy: Policy, learner: LearnerFacts, journal: JournalWriter) -> None:
         if self.resumes_at is None:
             facts = {"round": policy.round, "samples": learner.samples, "cluster": learner.cluster}
             journal.write("started", facts)

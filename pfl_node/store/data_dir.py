@@ -24,7 +24,7 @@ USED_UP = 1 << 52  # an incarnation that no other member would believe
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class NodeIdentity:
     """The id survives restarts and changes of address; the incarnation grows with every start."""
 
     id: PeerId
@@ -83,24 +83,24 @@ class DataDir:
     def keep_incarnation(self, incarnation: int) -> None:
         """The node raised its incarnation at run time; the next start continues above it."""
         if incarnation > self.identity.incarnation:
-            self.identity = self._write(Identity(self.identity.id, incarnation))
+            self.identity = self._write(NodeIdentity(self.identity.id, incarnation))
 
     def adopt(self, id: PeerId) -> None:
         """Use the id of the node's key from now on, instead of a random one."""
         if id != self.identity.id:
-            self.identity = self._write(Identity(id, self.identity.incarnation))
+            self.identity = self._write(NodeIdentity(id, self.identity.incarnation))
 
     def close(self) -> None:
         self._lock.close()
 
-    def _next_identity(self) -> Identity:
+    def _next_identity(self) -> NodeIdentity:
         old = _read_identity(self._file)
         if old is None:
-            return self._write(Identity(PeerId(secrets.token_hex(8)), 1))
+            return self._write(NodeIdentity(PeerId(secrets.token_hex(8)), 1))
         # Starting again from 1 works because the others forget the old incarnation after about an hour.
-        return self._write(Identity(old.id, old.incarnation + 1 if old.incarnation < USED_UP else 1))
+        return self._write(NodeIdentity(old.id, old.incarnation + 1 if old.incarnation < USED_UP else 1))
 
-    def _write(self, identity: Identity) -> Identity:
+    def _write(self, identity: NodeIdentity) -> NodeIdentity:
         row = {**asdict(identity), "checksum": _checksum(identity)}
         write_atomic(self._file, json.dumps(row).encode() + b"\n", what="identity")
         return identity
@@ -133,14 +133,14 @@ def _holder(path: Path) -> str:
     return (path / "lock").read_text() or "unknown"
 
 
-def _checksum(identity: Identity) -> str:
+def _checksum(identity: NodeIdentity) -> str:
     return xxhash.xxh3_64_hexdigest(f"{identity.id} {identity.incarnation}".encode())
 
 
-def _read_identity(file: Path) -> Identity | None:
+def _read_identity(file: Path) -> NodeIdentity | None:
     try:
         data = json.loads(file.read_bytes())
-        found = Identity(PeerId(str(data["id"])), int(data["incarnation"]))
+        found = NodeIdentity(PeerId(str(data["id"])), int(data["incarnation"]))
         if data.get("checksum", _checksum(found)) != _checksum(found):  # older files have none
             raise ValueError("its checksum does not match")
         return found

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from pfl_node.daemon.assemble import DaemonNode
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.ports import Job
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
@@ -30,7 +30,7 @@ class SwarmWorker:
     def __init__(self, spec: WorkerSpec, parent: ParentPipe) -> None:
         self.spec = spec
         self.parent = parent
-        self.trainer = Trainer()
+        self.trainer = TrainerThread()
         self.nodes: dict[int, DaemonNode] = {}  # those that are listening
         self.traces: dict[int, Trace] = {}  # of an experiment
         self._imports = 0.0  # CPU seconds

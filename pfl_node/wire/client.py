@@ -42,7 +42,7 @@ METHOD = "/pfl.v1.Peer/"
 
 
 @dataclass(slots=True)
-class Traffic:
+class PeerTraffic:
     """Bytes and models transferred, by peer and direction."""
 
     bytes: Counter[tuple[PeerId, Direction]] = field(default_factory=Counter)
@@ -133,7 +133,7 @@ class PeerClient:
         self.me = me
         self.run = run
         self.settings = settings
-        self.traffic = Traffic()
+        self.traffic = PeerTraffic()
         self._quiet = quiet
         self._dialer = dialer or Dialer()
         self._pool = ChannelPool(self._dialer, PeerStub, connect_timeout=settings.connect_timeout)

@@ -16,7 +16,7 @@ from pfl_node.membership.member import INCARNATION_LIMIT, Member, State
 from pfl_node.membership.member_events import Changed
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.swim_config import SwimConfig
-from pfl_node.store.data_dir import DataDir, Identity
+from pfl_node.store.data_dir import DataDir, NodeIdentity
 from pfl_node.wire.endpoint import channel_options
 from pfl_node.wire.membership_pb2_grpc import MembershipStub
 from tests.attacks.conftest import Figure
@@ -102,7 +102,7 @@ def test_a_million_forged_incarnations_leave_room(figure: Figure) -> None:
 
 def test_a_used_up_incarnation_does_not_make_a_directory_unusable(tmp_path: Path, figure: Figure) -> None:
     home = DataDir.open(tmp_path / "n")
-    home._write(Identity(home.identity.id, INCARNATION_LIMIT - 2))
+    home._write(NodeIdentity(home.identity.id, INCARNATION_LIMIT - 2))
     home.close()
     again = DataDir.open(tmp_path / "n")
     packet_codec.from_wire(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pfl_node.daemon.assemble import DaemonNode
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.settings import Settings
 from pfl_node.sim.attacks.malicious import role_of
 from pfl_node.store.data_dir import DataDir
@@ -95,13 +95,13 @@ class Life:
 class Town:
     """Where nodes live. All that was started is closed in the end."""
 
-    def __init__(self, path: Path, trainer: Trainer) -> None:
+    def __init__(self, path: Path, trainer: TrainerThread) -> None:
         self.path = path
         self.trainer = trainer
         self._stack = AsyncExitStack()
 
     async def listens(
-        self, name: str, *, trainer: Trainer | None = None, lab: bool = False, **settings: Any
+        self, name: str, *, trainer: TrainerThread | None = None, lab: bool = False, **settings: Any
     ) -> Life:
         """A node whose port is open. Settings by section, over the quick ones."""
         wanted = Settings.model_validate({**QUICK, "name": name, **settings})
@@ -136,15 +136,17 @@ class Town:
 
 
 @asynccontextmanager
-async def town(path: Path, trainer: Trainer | None = None) -> AsyncIterator[Town]:
-    made = Town(path, trainer or Trainer())
+async def town(path: Path, trainer: TrainerThread | None = None) -> AsyncIterator[Town]:
+    made = Town(path, trainer or TrainerThread())
     try:
         yield made
     finally:
         await made.close()
 
 
-def play(path: Path, scene: Callable[[Town], Awaitable[None]], trainer: Callable[[], Trainer] = Trainer) -> None:
+def play(
+    path: Path, scene: Callable[[Town], Awaitable[None]], trainer: Callable[[], TrainerThread] = TrainerThread
+) -> None:
     """One scene in one event loop."""
 
     async def main() -> None:

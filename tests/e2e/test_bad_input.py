@@ -22,7 +22,7 @@ import pytest
 import zstandard
 
 from pfl_node.errors import Reason, Refused
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.model import Model
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, PeerId
@@ -150,7 +150,7 @@ class Front:
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    town = Town(tmp_path_factory.mktemp("town"), Trainer())
+    town = Town(tmp_path_factory.mktemp("town"), TrainerThread())
 
     async def begin() -> dict[str, Siege]:
         sieges = {}

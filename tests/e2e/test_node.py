@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2
 from safetensors import safe_open
 
 from pfl_node.errors import ConfigError, PflError, Reason, Refused, StoreError, TaskError
-from pfl_node.learning.trainer import Between, Trainer
+from pfl_node.learning.trainer import Between, TrainerThread
 from pfl_node.settings import WireSettings
 from pfl_node.store.checkpoints import Checkpoints
 from pfl_node.types import PeerId
@@ -68,7 +68,7 @@ class Guest:
         return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
 
-class HeldTrainer(Trainer):
+class HeldTrainer(TrainerThread):
     """Its long jobs wait until they may begin; the first one imports torch and loads the task."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import Reason, Refused
 from pfl_node.lab.audit.crafted_models import ModelForge, Vector
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.host import Host
 from pfl_node.node.notifier import Notifier
 from pfl_node.policies.base import Policy
@@ -41,7 +41,7 @@ class Attack:
     answers: float
 
 
-def host_of(settings: Settings, learner: Learner, trainer: Trainer) -> Host:
+def host_of(settings: Settings, learner: Learner, trainer: TrainerThread) -> Host:
     """A victim whose noise follows from the seed."""
     serve = settings.serve
     box = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox))
@@ -58,7 +58,7 @@ async def attack(
 ) -> Attack:
     """`trials` attempts on members and as many on others. Each is made by another peer, which spends its whole
     budget on one sample."""
-    trainer = Trainer()
+    trainer = TrainerThread()
     chance = np.random.default_rng((settings.seed, 6))
     forge = ModelForge(learner.layout, members[0][0].size)
     found: dict[bool, list[float]] = {True: [], False: []}

@@ -18,7 +18,7 @@ HERE = "pfl_node.learning.models"
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkSpec:
     """Images are square, with `size` pixels per side."""
 
     where: str  # module:function of this package; called with (classes, channels, size)
@@ -41,23 +41,23 @@ FACADE = {"optimizer": "sgd", "lr": 0.01, "batch": 8, "steps": 10}
 FEDAVG = {"optimizer": "sgd", "lr": 0.1, "batch": 10, "epochs": 1.0}
 FEDED = {"optimizer": "sgd", "lr": 1e-3, "momentum": 0.9, "batch": 64, "epochs": 1.0}
 
-MODELS: dict[str, Network] = {
-    "pens_cnn": Network("pens_nets:cnn", least=22, train=PENS),
-    "pens_cnn_linear": Network("pens_nets:cnn_linear", least=22, train=PENS),
-    "facade_lenet": Network("facade_nets:lenet", least=8, train=FACADE),
-    "resnet8": Network(
+MODELS: dict[str, NetworkSpec] = {
+    "pens_cnn": NetworkSpec("pens_nets:cnn", least=22, train=PENS),
+    "pens_cnn_linear": NetworkSpec("pens_nets:cnn_linear", least=22, train=PENS),
+    "facade_lenet": NetworkSpec("facade_nets:lenet", least=8, train=FACADE),
+    "resnet8": NetworkSpec(
         "facade_nets:resnet8", head=("block2", "block3", "head"), train=FACADE | {"lr": 0.3, "steps": 40}
     ),
-    "mnist_2nn": Network("fedavg_nets:two_layers", train=FEDAVG),
-    "mnist_cnn": Network("fedavg_nets:cnn", least=4, train=FEDAVG | {"epochs": 5.0}),
-    "cnn1": Network("feded_nets:cnn1", least=4, train=FEDED),
-    "cnn2": Network("feded_nets:cnn2", least=4, train=FEDED),
-    "cnn3": Network("feded_nets:cnn3", least=4, train=FEDED),
-    "resnet18": Network("resnet:resnet18", head=("fc",), train=FEDED | {"batch": 80}, torchvision=True),
+    "mnist_2nn": NetworkSpec("fedavg_nets:two_layers", train=FEDAVG),
+    "mnist_cnn": NetworkSpec("fedavg_nets:cnn", least=4, train=FEDAVG | {"epochs": 5.0}),
+    "cnn1": NetworkSpec("feded_nets:cnn1", least=4, train=FEDED),
+    "cnn2": NetworkSpec("feded_nets:cnn2", least=4, train=FEDED),
+    "cnn3": NetworkSpec("feded_nets:cnn3", least=4, train=FEDED),
+    "resnet18": NetworkSpec("resnet:resnet18", head=("fc",), train=FEDED | {"batch": 80}, torchvision=True),
 }
 
 
-def network(name: str, size: int) -> Network:
+def network(name: str, size: int) -> NetworkSpec:
     """The network of that name, if it supports images of this size."""
     if name not in MODELS:
         raise ConfigError(f"unknown model {name!r}; {nearest(str(name), MODELS)}")

@@ -16,7 +16,7 @@ from pfl_node.types import Offer
 P = TypeVar("P", bound=Policy)
 
 
-class Observer(Protocol):
+class StepObserver(Protocol):
     def handler_begins(self, policy: Policy, offer: Offer | None) -> None:
         """`on_model`, or without an offer `on_quiet`."""
 
@@ -30,14 +30,14 @@ class Observer(Protocol):
     def restored(self, policy: Policy) -> None: ...
 
 
-def _observe(policy: Policy, observer: Observer, step: Step[Any]) -> Generator[Step[Any], Any, Any]:
+def _observe(policy: Policy, observer: StepObserver, step: Step[Any]) -> Generator[Step[Any], Any, Any]:
     began = observer.before_step(policy, step)
     answer = yield step
     observer.after_step(policy, step, answer, began)
     return answer
 
 
-def traced(cls: type[P], observer: Observer, layout: Layout) -> type[P]:
+def traced(cls: type[P], observer: StepObserver, layout: Layout) -> type[P]:
     """A traced subclass. Its state passes through the checkpoint format before it is restored."""
 
     async def main(self: Any) -> None:

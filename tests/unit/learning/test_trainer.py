@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pfl_node.learning.trainer import Between, Trainer
+from pfl_node.learning.trainer import Between, TrainerThread
 from pfl_node.model import Model
 from pfl_node.types import Eval
 from tests.unit.learning.nets import learner, with_dropout
@@ -51,7 +51,7 @@ class Batches:
 
 def test_a_job_runs_in_the_trainers_thread_and_its_result_comes_back() -> None:
     async def story() -> None:
-        trainer = Trainer()
+        trainer = TrainerThread()
         assert threads() == []
         assert await trainer.do(lambda _: threading.current_thread().name) == "trainer"
         assert await trainer.soon(lambda: threading.current_thread().name) == "trainer"
@@ -64,7 +64,7 @@ def test_a_job_runs_in_the_trainers_thread_and_its_result_comes_back() -> None:
 
 def test_jobs_are_served_in_the_order_they_came() -> None:
     async def story() -> list[int]:
-        trainer, seen, first = Trainer(), list[int](), Batches(1)
+        trainer, seen, first = TrainerThread(), list[int](), Batches(1)
         held = asyncio.create_task(trainer.do(first))
         await first.running()
         rest = [asyncio.create_task(trainer.do(lambda _, n=n: seen.append(n))) for n in range(5)]  # type: ignore[misc]
@@ -79,7 +79,7 @@ def test_jobs_are_served_in_the_order_they_came() -> None:
 
 def test_urgent_work_overtakes_waiting_jobs_and_runs_after_one_batch_of_the_running_one() -> None:
     async def story() -> None:
-        trainer, long = Trainer(), Batches(100)
+        trainer, long = TrainerThread(), Batches(100)
         job = asyncio.create_task(trainer.do(long))
         waiting = asyncio.create_task(trainer.do(lambda _: "later"))
         await long.running()
@@ -98,7 +98,7 @@ def test_urgent_work_overtakes_waiting_jobs_and_runs_after_one_batch_of_the_runn
 
 def test_urgent_work_without_end_does_not_keep_jobs_from_running() -> None:
     async def story() -> None:
-        trainer, busy = Trainer(), True
+        trainer, busy = TrainerThread(), True
 
         async def ask_again_and_again() -> None:
             while busy:
@@ -122,7 +122,7 @@ def test_an_error_goes_to_whoever_asked_and_the_trainer_goes_on(error: Exception
         raise error
 
     async def story() -> None:
-        trainer = Trainer()
+        trainer = TrainerThread()
         with pytest.raises((type(error), RuntimeError)):
             await trainer.do(lambda _: fail())
         with pytest.raises((type(error), RuntimeError)):
@@ -138,7 +138,7 @@ def test_an_error_of_urgent_work_does_not_touch_the_job_around_it() -> None:
         raise ValueError("urgent")
 
     async def story() -> None:
-        trainer, long = Trainer(), Batches(2)
+        trainer, long = TrainerThread(), Batches(2)
         job = asyncio.create_task(trainer.do(long))
         await long.running()
         urgent = asyncio.create_task(trainer.soon(fail))
@@ -154,7 +154,7 @@ def test_an_error_of_urgent_work_does_not_touch_the_job_around_it() -> None:
 
 def test_a_cancelled_job_stops_after_its_batch() -> None:
     async def story() -> None:
-        trainer, long = Trainer(), Batches(100)
+        trainer, long = TrainerThread(), Batches(100)
         job = asyncio.create_task(trainer.do(long))
         await long.running()
         job.cancel()
@@ -170,7 +170,7 @@ def test_a_cancelled_job_stops_after_its_batch() -> None:
 
 def test_work_that_is_cancelled_while_it_waits_never_runs() -> None:
     async def story() -> None:
-        trainer, long, ran = Trainer(), Batches(1), list[str]()
+        trainer, long, ran = TrainerThread(), Batches(1), list[str]()
         job = asyncio.create_task(trainer.do(long))
         await long.running()
         later = asyncio.create_task(trainer.do(lambda _: ran.append("job")))
@@ -197,7 +197,7 @@ def test_a_job_cannot_hold_on_to_its_thread_by_catching_exceptions() -> None:
                 continue
 
     async def story() -> None:
-        trainer = Trainer()
+        trainer = TrainerThread()
         job = asyncio.create_task(trainer.do(stubborn))
         await asyncio.sleep(0)
         job.cancel()
@@ -211,7 +211,7 @@ def test_a_job_cannot_hold_on_to_its_thread_by_catching_exceptions() -> None:
 
 def test_closing_stops_what_runs_cancels_what_waits_and_leaves_no_thread() -> None:
     async def story() -> None:
-        trainer, long = Trainer(), Batches(100)
+        trainer, long = TrainerThread(), Batches(100)
         work = [
             asyncio.create_task(trainer.do(long)),
             asyncio.create_task(trainer.do(lambda _: None)),
@@ -236,7 +236,7 @@ def test_closing_stops_what_runs_cancels_what_waits_and_leaves_no_thread() -> No
 
 def test_closing_a_trainer_that_never_worked_is_nothing() -> None:
     async def story() -> None:
-        trainer = Trainer()
+        trainer = TrainerThread()
         await trainer.close()
         await trainer.close()
 
@@ -245,7 +245,7 @@ def test_closing_a_trainer_that_never_worked_is_nothing() -> None:
 
 
 def test_a_trainer_outlives_a_loop_that_went_away() -> None:
-    trainer, long = Trainer(), Batches(1)
+    trainer, long = TrainerThread(), Batches(1)
 
     async def leave() -> None:
         job = asyncio.create_task(trainer.do(long))
@@ -268,7 +268,7 @@ def test_a_result_is_not_kept_once_it_was_given() -> None:
         pass
 
     async def story() -> None:
-        trainer = Trainer()
+        trainer = TrainerThread()
         given = weakref.ref(await trainer.do(lambda _: Big()))
         await trainer.soon(lambda: None)
         assert given() is None
@@ -283,7 +283,7 @@ def test_a_result_is_not_kept_once_it_was_given() -> None:
 
 def test_many_nodes_share_one_thread() -> None:
     async def story() -> None:
-        trainer = Trainer()
+        trainer = TrainerThread()
         names: list[Callable[[Between], str]] = [lambda _: threading.current_thread().name] * 50
         assert set(await asyncio.gather(*(trainer.do(job) for job in names))) == {"trainer"}
         assert threads() == ["trainer"]
@@ -298,7 +298,7 @@ def test_a_peers_evaluation_between_two_batches_changes_neither_it_nor_the_train
     trained, (scored,) = me.train(start, seed=1), me.score([start])
 
     async def story() -> None:
-        trainer, asked = Trainer(), list[asyncio.Future[tuple[Eval, ...]]]()
+        trainer, asked = TrainerThread(), list[asyncio.Future[tuple[Eval, ...]]]()
         loop = asyncio.get_running_loop()
 
         def job(between: Between) -> Model:

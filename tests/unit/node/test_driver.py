@@ -13,7 +13,7 @@ import pytest
 from pfl_node import predictions
 from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.model import Layout, Model
 from pfl_node.node.context import NodeContext, WorkCount
 from pfl_node.node.driver import Driver
@@ -166,7 +166,7 @@ def driver(
     script: Callable[[Any], Awaitable[None]],
     *,
     kind: type[Scripted] = Scripted,
-    trainer: Trainer,
+    trainer: TrainerThread,
     learner: ToyLearner | None = None,
     aggregate: dict[str, Any] | None = None,
     wire: dict[str, Any] | None = None,
@@ -205,7 +205,7 @@ def run(
     """Run one driver per script on one switchboard."""
 
     async def go() -> list[Notes]:
-        trainer = Trainer()
+        trainer = TrainerThread()
         ids = (A, B, C, D)[: len(scripts)]
         network = board or Switchboard(*ids)
         try:
@@ -584,7 +584,7 @@ def test_a_stopped_driver_finishes_the_message_in_hand() -> None:
         await Send([B], me.model)
 
     async def go() -> None:
-        trainer = Trainer()
+        trainer = TrainerThread()
         made, _ = driver(board, A, script, trainer=trainer)
         object.__setattr__(made.context, "network", SlowLine(board, A))
         task = asyncio.create_task(made.run())
@@ -727,7 +727,7 @@ def test_a_push_that_hangs_goes_on_beside_the_round_until_the_next_one() -> None
             await Sleep(0.01)
 
     async def go() -> None:
-        trainer = Trainer()
+        trainer = TrainerThread()
         made, _ = driver(board, A, script, trainer=trainer, waiting={"least": 0.01})
         object.__setattr__(made.context, "network", Hanging(board, A))
         await made.run()
@@ -759,7 +759,7 @@ def test_one_that_is_back_gets_a_model_though_rounds_are_shorter_than_a_push() -
             await Sleep(0.01)
 
     async def go() -> None:
-        trainer = Trainer()
+        trainer = TrainerThread()
         made, _ = driver(board, A, script, trainer=trainer)
         object.__setattr__(made.context, "network", Slow(board, A))
         receipts = made._pushes._receipts

@@ -9,7 +9,7 @@ import pytest
 
 from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import Reason, Refused
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.host import OTHERS, Host
 from pfl_node.node.notifier import Notifier
 from pfl_node.policies.base import Policy
@@ -31,13 +31,13 @@ def make_host(**serve: Any) -> Host:
     return Host(ME, "run", settings, box, Notifier(), window=window)
 
 
-def opening(host: Host, learner: ToyLearner, thread: Trainer) -> None:
+def opening(host: Host, learner: ToyLearner, thread: TrainerThread) -> None:
     host.open(learner, ThreadTrainer.of(thread, learner))
 
 
 def opened(**serve: Any) -> Host:
     made = make_host(**serve)
-    opening(made, ToyLearner(), Trainer())
+    opening(made, ToyLearner(), TrainerThread())
     return made
 
 
@@ -59,7 +59,7 @@ def test_nothing_is_taken_before_the_learner_is_there_and_after_it_is_closed() -
         assert await admit(host, "SendModel", envelope()) is Reason.NOT_READY
         with pytest.raises(Refused):
             host.layout("model")
-        opening(host, ToyLearner(), Trainer())
+        opening(host, ToyLearner(), TrainerThread())
         assert await admit(host, "SendModel", envelope()) is None
         host.close()
         assert await admit(host, "SendModel", envelope()) is Reason.NOT_READY
@@ -118,7 +118,7 @@ def test_services_that_are_off_are_not_served() -> None:
 
 def test_an_evaluation_is_scored_on_my_data_and_frees_its_place() -> None:
     async def go() -> None:
-        trainer = Trainer()
+        trainer = TrainerThread()
         host = make_host(per_peer=1)
         opening(host, ToyLearner(point=2.0), trainer)
         assert await admit(host, "EvaluateModel", envelope()) is None
@@ -161,7 +161,7 @@ def test_predictions_of_other_samples_than_mine_do_not_fit_and_without_samples_n
         assert host.layout("predictions") == ToyLearner.predictions
         learner = ToyLearner()
         learner.predictions = None  # type: ignore[assignment]
-        opening(host, learner, Trainer())
+        opening(host, learner, TrainerThread())
         with pytest.raises(Refused, match="no auxiliary samples"):
             host.layout("predictions")
 
@@ -217,7 +217,7 @@ def test_the_bytes_of_models_that_are_scored_are_bounded_and_notes_weigh_too() -
         host.close()  # admitted calls still finish
         host.cancel("EvaluateModel", heavy)
         host.cancel("EvaluateModel", envelope("b"))
-        opening(host, ToyLearner(), Trainer())
+        opening(host, ToyLearner(), TrainerThread())
         huge = Envelope(PeerId("c"), "run", notes={f"{i}": 0.0 for i in range(40)})
         assert await admit(host, "EvaluateModel", huge) is None  # a single one may be larger
 

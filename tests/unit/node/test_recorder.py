@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import PeerGone, Reason, Refused, StoreError
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.context import WorkCount
 from pfl_node.node.recorder import Recorder, checkpoint_facts, restore_checkpoint
 from pfl_node.policies.base import Policy, PolicyConfig
@@ -44,7 +44,7 @@ class Walk(Policy):
 class Scene:
     """A recorder with its collaborators."""
 
-    def __init__(self, path: Path, trainer: Trainer, settings: dict[str, Any]) -> None:
+    def __init__(self, path: Path, trainer: TrainerThread, settings: dict[str, Any]) -> None:
         self.settings = Settings.model_validate(settings)
         self.home = DataDir.open(path)
         self.policy = Walk(
@@ -97,7 +97,7 @@ def errors_in(logs: Sequence[MutableMapping[str, Any]]) -> list[MutableMapping[s
 
 def play(path: Path, act: Callable[[Scene], Awaitable[None]], **settings: Any) -> Scene:
     async def go() -> Scene:
-        trainer = Trainer()
+        trainer = TrainerThread()
         scene = Scene(path, trainer, settings)
         try:
             await act(scene)

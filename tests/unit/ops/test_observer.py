@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from pfl_node.daemon.assemble import DaemonNode
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.membership.member import Member
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, Suspected
 from pfl_node.ops.logs import configure_logs
@@ -41,7 +41,7 @@ def told(
     configure_logs(LogSettings(level=level, format="json"), stream)
 
     async def main() -> DaemonNode:
-        node = DaemonNode(Settings(), DataDir.open(path), Trainer())
+        node = DaemonNode(Settings(), DataDir.open(path), TrainerThread())
         scene(node)
         await node.close()
         return node

@@ -12,7 +12,7 @@ from typing import Any
 from pfl_node import __version__
 from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.errors import PeerGone
-from pfl_node.learning.trainer import Trainer
+from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.recorder import Recorder
 from pfl_node.ops.status import details_of, status_of
 from pfl_node.settings import Settings
@@ -28,7 +28,7 @@ YOU = PeerId("you")
 def status(path: Path, change: Callable[[DaemonNode], None] | None = None, **settings: Any) -> tuple[Status, Any]:
     async def go() -> Status:
         home = DataDir.open(path)
-        node = DaemonNode(Settings.model_validate(settings), home, Trainer())
+        node = DaemonNode(Settings.model_validate(settings), home, TrainerThread())
         try:
             await node.start()
             if change:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pfl_node.errors import ConfigError, StoreError
-from pfl_node.store.data_dir import DataDir, Identity
+from pfl_node.store.data_dir import DataDir, NodeIdentity
 from tests.arm_failpoints import failing
 
 
@@ -117,7 +117,7 @@ def test_a_full_disk_leaves_the_identity_as_it_was(tmp_path: Path, step: str) ->
         DataDir.open(tmp_path)
     second = DataDir.open(tmp_path)
     second.close()
-    assert second.identity == Identity(first.identity.id, 2)
+    assert second.identity == NodeIdentity(first.identity.id, 2)
 
 
 def test_an_incarnation_that_nobody_would_believe_starts_again_from_1(tmp_path: Path) -> None:
