@@ -66,6 +66,7 @@ class Node:
         certain: bool,  # are callers who they say they are?
         role: Role = HONEST,
         hold: Hold | None = None,
+        stops: bool = True,  # may `stop` be called?
         observe: Callable[[str, Mapping[str, Any]], None] | None = None,  # called with every line of the journal
     ) -> None:
         self.settings = settings
@@ -83,6 +84,7 @@ class Node:
         self.work = WorkCount()
         self._observe = observe
         self._hold = hold
+        self._stops = stops
         self._notifier = Notifier()
         self._stop = asyncio.Event()
         late = settings.round.staleness if plan.policy.late else 0
@@ -168,6 +170,7 @@ class Node:
             ended=self._ended,
             observe=self._observe,
             tell=self.observer.tell,
+            stops=self._stops,
         )
         self.mailbox.advance(policy.round)
         self.host.open(learner, self.trainer)

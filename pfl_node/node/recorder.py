@@ -68,6 +68,7 @@ class Recorder:
         ended: Callable[[int], int | None],
         observe: Observer | None = None,
         tell: Tell = nobody,
+        stops: bool = True,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -75,6 +76,7 @@ class Recorder:
         self.learner = learner
         self.trainer = trainer
         self.work = work
+        self.stops = stops  # may the node be stopped in order, and write its last state then?
         self.log = log
         self.publish = publish
         self.ended = ended  # called after every round; the answer is the round to catch up with, if there is one
@@ -150,9 +152,11 @@ class Recorder:
         if ahead is not None:
             self.log.info("catching up", round=step.round, swarm=ahead)
             self.write("catching_up", {"round": step.round, "swarm": ahead})
-        self._snapshot = self.policy.snapshot()
         self._unsaved += 1
-        if self._unsaved >= self.settings.store.checkpoint_every:
+        due = self._unsaved >= self.settings.store.checkpoint_every
+        if due or self.stops:
+            self._snapshot = self.policy.snapshot()
+        if due:
             await self._save(self._save_checkpoint)
 
     def failed(self, call: str, error: PeerError) -> None:

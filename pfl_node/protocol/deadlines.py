@@ -31,7 +31,7 @@ class PeerTiming:
     __slots__ = ("_needed", "silent")
 
     def __init__(self) -> None:
-        self._needed: deque[tuple[int, float]] = deque(maxlen=WINDOW)  # round, seconds
+        self._needed: list[tuple[int, float]] = []  # round, seconds; a deque would take ten times the memory
         self.silent = 0  # consecutive rounds in which nothing arrived
 
     def took(self, round: int, seconds: float) -> None:
@@ -40,13 +40,17 @@ class PeerTiming:
             if known == round:
                 del self._needed[place]
                 break
-        self._needed.append((round, seconds))
+        self._add(round, seconds)
 
     def took_longer(self, round: int, seconds: float) -> None:
         """The round gave up on it after `seconds`. Less than its usual time says nothing."""
         self.silent += 1
         if not self._needed or seconds >= self.usual:
-            self._needed.append((round, seconds))
+            self._add(round, seconds)
+
+    def _add(self, round: int, seconds: float) -> None:
+        self._needed.append((round, seconds))
+        del self._needed[:-WINDOW]
 
     def dump(self) -> tuple[Any, ...]:
         return self.silent, *self._needed

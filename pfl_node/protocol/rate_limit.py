@@ -3,7 +3,10 @@ passed in."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from math import inf
 from typing import TypeVar
 
 from pfl_node.errors import Reason, Refused
@@ -22,13 +25,14 @@ class SlidingWindow:
 
     def __init__(self, window: float) -> None:
         self.window = window
-        self._of: defaultdict[PeerId, deque[tuple[float, float]]] = defaultdict(deque)
+        self._of: defaultdict[PeerId, list[tuple[float, float]]] = defaultdict(list)
         self._sweep_at = 0.0
 
-    def of(self, peer: PeerId, now: float) -> deque[tuple[float, float]]:
-        found = self._of.get(peer, deque[tuple[float, float]]())
-        while found and found[0][0] <= now - self.window:
-            found.popleft()
+    def of(self, peer: PeerId, now: float) -> Sequence[tuple[float, float]]:
+        found = self._of.get(peer)
+        if not found:
+            return ()
+        del found[: bisect_right(found, (now - self.window, inf))]
         return found
 
     def add(self, peer: PeerId, amount: float, now: float) -> None:

@@ -147,6 +147,7 @@ class Process:
             certain=True,
             role=self._role,
             hold=self.hold,
+            stops=False,
         )
         if self._resumes:
             self.node.load(self._resumes)
