@@ -100,6 +100,17 @@ def test_prose_is_wrapped(name: str) -> None:
     assert long == []
 
 
+MODULE = re.compile(r"`((?:[a-z_]+/)+[a-z_0-9]+\.py)`|tests/[a-z_0-9/]+\.py|python -m (tests\.[a-z_.]+)")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_files_named_in_the_documents_exist(name: str) -> None:
+    named = {m[1] or (m[2].replace(".", "/") if m[2] else m[0]) for m in MODULE.finditer(text(name))}
+    roots = (ROOT, ROOT / "pfl_node")
+    found = {p for p in named for r in roots if (r / p).exists() or (r / f"{p}.py").exists()}
+    assert sorted(named - found) == []
+
+
 def test_the_architecture_fits_on_a_few_screens() -> None:
     assert len(text("ARCHITECTURE.md").splitlines()) <= 150
 
