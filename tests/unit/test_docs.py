@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -11,6 +12,10 @@ import pytest
 
 from pfl_node.cli import PANELS
 from pfl_node.cli.options import FLAGS
+from pfl_node.lab.measures import MEASURES
+from pfl_node.lab.report.plots import PLOTS
+from pfl_node.lab.spec_schema import PolicyOrder, Sweep, SweepPoint
+from pfl_node.learning.tasks import TASKS, find
 from pfl_node.ops.prometheus import FIGURES
 from pfl_node.policies import POLICIES
 from pfl_node.settings.schema import keys
@@ -46,6 +51,20 @@ def test_names_of_metrics_follow_the_conventions_of_prometheus() -> None:
         assert figure.exported.endswith("_total") == (figure.kind == "counter"), figure.exported
         assert not re.search(r"_(ms|kb|mb|percent|minutes)(_|$)", figure.exported), "base units only"
         assert figure.help.endswith(".")
+
+
+def test_every_measure_plot_and_key_of_the_lab_and_every_task_option_is_documented() -> None:
+    page = text("docs/lab.md")
+    options = {
+        name
+        for task in TASKS
+        for name, p in inspect.signature(find(task)).parameters.items()
+        if p.default is not inspect.Parameter.empty and name != "dataset"
+    }
+    fields = {*Sweep.model_fields, *SweepPoint.model_fields, *PolicyOrder.model_fields}
+    wanted = {*MEASURES, *PLOTS, *options}
+    assert sorted(name for name in wanted if f"`{name}`" not in page) == []
+    assert sorted(key for key in fields if not re.search(rf"\b{key}\b", page)) == []
 
 
 def test_every_verb_flag_and_fault_is_documented() -> None:
