@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
+from pfl_node.lab.runner import segment_of
+from pfl_node.lab.spec import Overrides, load
 from pfl_node.policies import POLICIES
 from pfl_node.settings import Settings
 from pfl_node.sim.outcome import Summary
 from pfl_node.sim.segments import simulate_in_segments
+from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Progress
+from pfl_node.sim.snapshot import goes_on_alone
 from tests.unit.sim.toy_swarms import toy
 
 NODES, ROUNDS, EVERY = 6, 7, 3
@@ -105,3 +109,22 @@ def test_refusals_are_counted_by_reason_over_the_segments(tmp_path: Path) -> Non
     counted = Counter(row["reason"] for row in rows if row["event"] == "refused")
     assert counted["flood"] > 0
     assert json.loads((tmp_path / "summary.json").read_text())["refused"] == summary.refused == counted
+
+
+@pytest.mark.parametrize("policy", [name for name, cls in POLICIES.items() if goes_on_alone(cls)])
+def test_in_lockstep_a_run_in_segments_is_the_same_as_one_without(tmp_path: Path, policy: str) -> None:
+    run(policy, tmp_path / "segments")
+    told = {"policy": {"name": policy, **KNOBS.get(policy, {})}, "rounds": ROUNDS}
+    simulate(Settings.model_validate(told), nodes=NODES, out=tmp_path / "whole", load=toy)
+    assert facts(tmp_path / "segments") == facts(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("label", ["EL", "FACADE", "PENS"])
+def test_no_message_is_refused_because_of_a_segment(tmp_path: Path, label: str) -> None:
+    """40 rounds in segments of 5: more than the 16 rounds that a peer may be ahead."""
+    experiment = load("digits-clusters", seeds=1, overrides=Overrides(sets=("rounds=40", "eval.every=40")))
+    cell = next(cell for cell in experiment.cells if cell.run == label)
+    summary = simulate_in_segments(
+        cell.settings, nodes=cell.nodes, every=segment_of(cell), out=tmp_path, load=toy, level="rounds"
+    )
+    assert summary.refused == {}
