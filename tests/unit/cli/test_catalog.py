@@ -72,9 +72,8 @@ def test_a_check_needs_a_name(shell: Shell) -> None:
 def test_one_task_is_shown_with_a_line_for_each_option(shell: Shell) -> None:
     _, _, head, *lines = shell("tasks", "digits").out.splitlines()
     assert head.split() == ["option", "type", "default"]
-    assert [line.split()[0] for line in lines] == [
-        *("angles", "sizes", "samples", "model", "auxiliary", "alpha"),
-    ]
+    options = [line.split()[0] for line in lines]
+    assert options == ["angles", "sizes", "samples", "model", "auxiliary", "alpha", "test_mix"]
 
 
 def test_a_task_of_ones_own_can_be_looked_at(

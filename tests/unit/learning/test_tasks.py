@@ -159,7 +159,7 @@ def test_a_place_outside_the_swarm_is_a_mistake() -> None:
         ({"smaples": 3}, "task digits has no option 'smaples'; did you mean 'samples'?"),
         (
             {"colour": 3},
-            "task digits has no option 'colour'; known: alpha, angles, auxiliary, model, samples, sizes",
+            "task digits has no option 'colour'; known: alpha, angles, auxiliary, model, samples, sizes, test_mix",
         ),
     ],
 )
@@ -273,9 +273,9 @@ def test_tasks_are_listed_and_the_trainer_is_made_without_torch() -> None:
         import pfl_node.learning
         from pfl_node.learning.task import Data, Place, Task
         from pfl_node.learning.tasks import TASKS, arguments, find
-        from pfl_node.learning.trainer import Trainer
+        from pfl_node.learning.trainer import TrainerThread
         from pfl_node.settings import TaskSettings
-        Trainer()
+        TrainerThread()
         arguments(find("digits"), TaskSettings(samples=3), Place(0, 1, 0, ""))
         assert "torch" not in sys.modules and "sklearn" not in sys.modules
     """

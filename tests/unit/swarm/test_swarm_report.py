@@ -108,7 +108,7 @@ def test_a_worse_or_equal_result_is_not_called_a_rise() -> None:
 
 
 def test_a_big_swarm_has_no_picture_but_its_figures() -> None:
-    nodes = [record(i, 0, neighbours=(f"node-{(i + 1) % 30:03d}",)) for i in range(30)]
+    nodes = [record(i, i % 2, neighbours=(f"node-{(i + 2) % 30:03d}",)) for i in range(30)]
     told = shown(SwarmReport(outcome(*nodes)))
     assert "who learns with whom" not in told
     assert "100.0 % of the chosen neighbours" in told
