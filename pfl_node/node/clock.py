@@ -1,4 +1,4 @@
-"""Time, as the node reads it."""
+"""The clock of a node."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import asyncio
 
 
 def now() -> float:
-    """Seconds on the node's clock: the time of the running event loop."""
+    """The time of the running event loop, in seconds."""
     return asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Runs a policy: answers its steps. Knows how an answer comes about; knows no algorithm and no lifecycle."""
+"""Runs a policy and answers its steps. Independent of the algorithm and of the node's lifecycle."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from pfl_node.steps import (
 )
 from pfl_node.types import Offer
 
-HASTE = 100_000  # steps of a policy in no time, after which it is taken to go round in circles
-CROWD = 0.001  # seconds for each peer, between two looks at all of them
+HASTE = 100_000  # steps without time passing after which a policy counts as an endless loop
+CROWD = 0.001  # seconds per peer between two checks of all peers
 
 
 class Driver:
-    """One policy, one node."""
+    """Drives one policy of one node."""
 
     def __init__(self, policy: Policy, context: NodeContext) -> None:
         self.policy = policy
@@ -53,11 +53,11 @@ class Driver:
         self._lingering = LingerTimer(context.settings.round.linger)
         self._pushes = Pusher(context, self._calls, self.waits, context.patience)
         self._heard = now()  # when the last handler ended
-        self._asked: dict[str, Step[Any]] = {}  # what main and the handlers wait for
-        self._moment, self._steps = 0.0, 0  # what was asked for since time last moved
+        self._asked: dict[str, Step[Any]] = {}  # the pending step of main and of each handler
+        self._moment, self._steps = 0.0, 0  # when the clock last advanced, and the steps since then
 
     async def run(self) -> None:
-        """Until `main` returns. A policy that fails takes the node with it."""
+        """Returns when `main` does. An exception in the policy ends the node."""
         flows = [asyncio.create_task(self._drive(self.policy.main(), "main"), name="main")]
         if self.policy.pushes():
             flows.append(asyncio.create_task(self._lane(), name="lane"))
@@ -73,7 +73,7 @@ class Driver:
             await self._pushes.finish()
 
     def dump(self) -> dict[str, Any]:
-        """What goes on after a segment of a simulation, besides the policy."""
+        """State for the next segment of a simulation, without the policy."""
         return {
             "pushes": self._pushes.dump(),
             "lingering": self._lingering.dump(),
@@ -87,7 +87,7 @@ class Driver:
         self._study.jobs, self._heard = row["jobs"], row["heard"]
 
     async def _drive(self, flow: Flow, name: str) -> None:
-        """What fails while a step is answered fails in the policy, at the line that asked."""
+        """An exception while a step is answered is raised in the policy, at its `await`."""
         answer: Any = None
         failure: Exception | None = None
         try:
@@ -104,7 +104,7 @@ class Driver:
             flow.close()
 
     def _next(self, flow: Flow, answer: Any, failure: Exception | None) -> Step[Any] | None:
-        """What the policy asks next; None: it has returned. A failure of a user's own policy is one line."""
+        """The policy's next step; None: it has returned. An error in a user's policy is reported in one line."""
         try:
             step: Any = flow.throw(failure) if failure else flow.send(answer)
             while not isinstance(step, Step):
@@ -118,14 +118,14 @@ class Driver:
             raise
 
     def waits_for(self) -> str:
-        """For a human who asks why nothing happens."""
+        """The pending step of `main`, for an operator who wonders why nothing happens."""
         step = self._asked.get("main")
         if isinstance(step, Gather):
             return f"Gather of round {step.round} from {', '.join(sorted(self.waits.peers))}"
         return type(step).__name__
 
     async def _lane(self) -> None:
-        """The handlers, one after the other: every model of the inbox, and the silence between them."""
+        """Run the handlers one at a time: on_model for each model in the inbox, on_quiet if none arrives."""
         box = self.context.mailbox
         while True:
             if offers := box.take(1):
@@ -177,7 +177,7 @@ class Driver:
         return now()
 
     def _count(self, step: Step[Any]) -> None:
-        """A policy that asks for ever without waiting would stop everything else."""
+        """Stop a policy that never waits: it would block the event loop."""
         if now() > self._moment:
             self._moment, self._steps = now(), 0
         self._steps += 1

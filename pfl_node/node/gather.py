@@ -1,4 +1,4 @@
-"""Answers Gather: the waiting of a round, for whom, until when, and what it ends with."""
+"""Answers Gather: which peers a round waits for, until when, and which models it returns."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pfl_node.protocol.deadlines import Deadline, Deadlines, suffices
 from pfl_node.steps import Gather
 from pfl_node.types import Offer, PeerId
 
-LOOK = 0.5  # seconds between two looks at how far the others are; their rounds come without a ring
+LOOK = 0.5  # seconds between two checks of the peers' rounds, which change without a notification
 
 
 class Gatherer:
-    """One for each driver."""
+    """One per driver."""
 
     def __init__(self, context: NodeContext, waits: PendingWaits, patience: Deadlines, *, lockstep: bool) -> None:
         self._context = context
-        self._lockstep = lockstep  # so one left behind catches up
+        self._lockstep = lockstep  # if set, a node that fell behind catches up
         self._waits = waits
         self._patience = patience
 
@@ -29,9 +29,9 @@ class Gatherer:
         with self._waits.on("models", step.round) as wait:
             while awaited := self._awaited(step, deadline):
                 wait.peers, wait.until = awaited, (until := deadline.last(awaited))
-                if (time := now()) >= ask_at:  # one that caught up skipped rounds, and sends none
+                if (time := now()) >= ask_at:  # a peer that caught up sends no model for skipped rounds
                     self._context.peers.ask(awaited)
-                    ask_at = time + (time - began)  # all may wait for the same few, and for long
+                    ask_at = time + (time - began)  # back off: all nodes may wait long for the same few
                 await self._context.notifier.wait(min(LOOK, until - time), "rounds", "members")
         ended = now()
         given_up = [p for p in self._missing(step) if deadline.until(p) <= ended]
@@ -40,10 +40,10 @@ class Gatherer:
             self._context.recorder.gave_up(step.round, given_up, ended - began)
         found = box.collect(step.peers, step.round, others=step.others)
         asked, alive = set(step.peers), self._context.peers()
-        return tuple(o for o in found if o.sender in asked or o.sender in alive)  # nobody else has a voice
+        return tuple(o for o in found if o.sender in asked or o.sender in alive)  # ignore other senders
 
     def _awaited(self, step: Gather, deadline: Deadline) -> list[PeerId]:
-        """Nobody: all are here that will come in time, or enough, or the swarm went on without me."""
+        """Empty when all models that can arrive in time are here, a quorum has arrived, or the swarm moved on."""
         missing, box = self._missing(step), self._context.mailbox
         here = box.here(step.peers, step.round)
         if suffices(here, len(missing), self._context.settings.round.quorum):
@@ -54,8 +54,8 @@ class Gatherer:
         return [p for p in missing if deadline.until(p) > time]
 
     def _missing(self, step: Gather) -> list[PeerId]:
-        """Whose models can still come. One that is in a later round, as the membership tells, has sent already:
-        not to me if it did not know of me, or drew others. What one in quarantine sends is refused."""
+        """Peers whose model can still arrive. A peer that membership reports in a later round has already sent
+        it, but maybe not here: it may not know this node, or sampled others. A quarantined peer is refused."""
         rounds = self._context.peers.rounds()
         missing = self._context.mailbox.missing(step.peers, step.round, rounds)
         there = [p for p in missing if p in rounds and self._patience.worth(p)]

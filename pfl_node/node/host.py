@@ -1,6 +1,6 @@
-"""What a node does for peers that call: it decides who may, takes what they bring, and counts.
+"""Handles the calls of peers: admission, delivery of models, scoring, serving and accounting.
 
-The network calls it; it calls nobody outside, so a caller never waits for a third node.
+The network calls the host; the host calls no other node, so a caller never waits for a third node.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pfl_node.types import Envelope, Eval, Offer, Part, PeerId, weight
 
 BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that bring a model
 SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
-MAX_ID = 64  # characters; a longer name of a sender is nobody's
-OTHERS = PeerId("others")  # who has not called for long, where very many do
+MAX_ID = 64  # characters; a longer sender id is refused
+OTHERS = PeerId("others")  # total of the callers that a BoundedCounter dropped
 
 
 class Host:
@@ -55,42 +55,40 @@ class Host:
         self.notifier = notifier
         self.calls: Counter[tuple[str, str]] = Counter()  # (call, "ok" or the reason)
         self.received: Counter[PeerId] = BoundedCounter(OTHERS)  # models
-        self.served: Counter[PeerId] = BoundedCounter(OTHERS)  # models and parts of them that were fetched from me
-        self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = (
-            BoundedCounter()
-        )  # bytes of calls that went well
+        self.served: Counter[PeerId] = BoundedCounter(OTHERS)  # models and parts that peers fetched
+        self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = BoundedCounter()  # bytes of successful calls
         self.bytes_in = 0
         self.bytes_out = 0
         self.tell: Tell = nobody
         self.guard = guard or Guard(GuardSettings(), certain=False)
-        self.member: Callable[[PeerId], bool] = lambda _: True  # is this caller a member of the run?
-        self.mine = mine  # my personal model, to compare others' with
-        self.oracle = oracle  # answers with noise and by a budget; None: exactly
+        self.member: Callable[[PeerId], bool] = lambda _: True  # whether the caller is a member of the run
+        self.mine = mine  # my personal model; the guard compares received models with it
+        self.oracle = oracle  # adds noise and enforces a budget; None: exact scores
         self._role = role
         self._taking = RateLimit(settings.models_per_minute)
         self._scoring = RateLimit(settings.scores_per_minute)
         self._effort = EffortLimit(settings.scoring)
         self._fetching = RateLimit(settings.fetches_per_minute)
-        self._busy: Counter[PeerId] = Counter()  # evaluations of a peer under way
-        self._judging = 0  # bytes of the models of all of them
-        self._whole = 0  # bytes of one
+        self._busy: Counter[PeerId] = Counter()  # evaluations in progress, by peer
+        self._judging = 0  # bytes of all models being evaluated
+        self._whole = 0  # bytes of one model
         self._learning: tuple[LearnerFacts, Trainer] | None = None
         self.window = window
 
     def open(self, learner: LearnerFacts, trainer: Trainer) -> None:
-        """From now on models are taken."""
+        """Accept calls from now on."""
         self._learning = (learner, trainer)
         self._whole = learner.layout.nbytes
 
     def close(self) -> None:
-        """From now on they are not."""
+        """Refuse calls from now on."""
         self._learning = None
 
     def publish(self, step: Publish) -> None:
-        """What GetModel and GetHead answer with, or, for predictions, GetPredictions."""
+        """Set the answer to GetModel and GetHead or, for predictions, to GetPredictions."""
         self.window.show(step, self._learning[0].samples if self._learning else 0)
 
-    # -- what the server asks ------------------------------------------------------------------------------
+    # -- called by the server ------------------------------------------------------------------------------
 
     def layout(self, part: Part) -> Layout:
         if self._learning is None:
@@ -103,7 +101,7 @@ class Host:
         return learner.predictions
 
     def admit(self, call: str, envelope: Envelope) -> None:
-        """Raises Refused. Whatever is admitted ends in `deliver`, `evaluate`, `serve` or `cancel`."""
+        """Raises Refused. Every admitted call ends in `deliver`, `evaluate`, `serve` or `cancel`."""
         self._check(call, envelope)
         if failpoint("admit"):
             raise Refused(Reason.FLOOD, "not admitted: fail point admit", envelope.sender)
@@ -113,7 +111,7 @@ class Host:
         if call == "SendModel":
             self._taking.take(sender, now())
             if envelope.round is not None:
-                self.notifier.notify("rounds")  # even a refused header tells how far its sender is
+                self.notifier.notify("rounds")  # even a refused header shows its sender's round
             size = self.layout(envelope.part).nbytes + weight(envelope.notes)
             self.mailbox.admit(sender, envelope.round, envelope.part, size)
             return
@@ -148,7 +146,7 @@ class Host:
         self.notifier.notify("inbox" if offer.round is None else "rounds")
 
     async def evaluate(self, offer: Offer) -> Eval:
-        """Scored between two batches of our own training, on our training data."""
+        """Score a model on this node's training data, between two batches of its own training."""
         try:
             if self._learning is None:
                 raise Refused(Reason.NOT_READY, "this node is stopping", offer.sender)
@@ -166,10 +164,10 @@ class Host:
         if known is not None:
             return known
         figures = await self._work(offer, trainer, Job("each", offer.model))
-        return await asyncio.to_thread(oracle.tell, offer.sender, offer.model, *figures)  # it writes to the disk
+        return await asyncio.to_thread(oracle.tell, offer.sender, offer.model, *figures)  # writes to disk
 
     async def _work(self, offer: Offer, trainer: Trainer, job: Job) -> Any:
-        """The time that the job takes, not that it waits, is the peer's."""
+        """Charge the job's running time, without its time in the queue, to the peer."""
         return await trainer.soon(job, lambda seconds: self._effort.done(offer.sender, seconds, now()))
 
     def serve(self, part: Part) -> Offer:
@@ -182,7 +180,7 @@ class Host:
         facts = {"call": call, "peer": peer[:MAX_ID], "bytes": nbytes}
         if outcome != "ok" and peer:
             self.guard.offence(PeerId(peer[:MAX_ID]), outcome, now())
-        if outcome != "ok":  # a refused caller may have invented its name, as many and as long as it likes
+        if outcome != "ok":  # a refused caller may use any number of invented names of any length
             self.tell("refused", {**facts, "reason": outcome})
         if call in ("SendModel", "EvaluateModel"):
             self.bytes_in += nbytes
@@ -198,7 +196,7 @@ class Host:
 
     @property
     def refused(self) -> dict[str, int]:
-        """How many messages were refused, by reason."""
+        """Number of refused calls, by reason."""
         totals: Counter[str] = Counter()
         for (_, outcome), n in self.calls.items():
             if outcome != "ok":
@@ -222,7 +220,7 @@ class Host:
             raise Refused(Reason.NOT_SERVED, f"this node does not serve {call}")
 
     def _spoil(self, peer: PeerId, round: int | None) -> None:
-        """Its model of the round came and cannot be used. Where anybody can use its name, it is waited for."""
+        """Stop waiting for a peer whose model was unusable, unless someone else may have used its name."""
         if self.guard.certain:
             self.mailbox.spoil(peer, round)
             self.notifier.notify("rounds")

@@ -1,4 +1,4 @@
-"""One node: wiring and lifecycle only. What surrounds it (network, members, disk, trainer) is behind ports."""
+"""One node: wiring and lifecycle only. Network, members, disk and trainer are behind ports."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from pfl_node.types import PeerId
 
 
 class Node:
-    """`await run()`, `await close()`; `stop()` ends `run` early and in order. Peers' calls go to `host`."""
+    """`await run()`, `await close()`; `stop()` shuts `run` down cleanly. Incoming calls go to `host`."""
 
-    address = ""  # what others dial
+    address = ""  # the address that peers dial
     state = "starting"
     policy: Policy | None = None
     driver: Driver | None = None
     recorder: Recorder | None = None
-    had_rounds = False  # were there any left when the policy began?
-    _resumes: Mapping[str, Any] | None = None  # what its driver had when it was held
+    had_rounds = False  # whether any round was left when the policy started
+    _resumes: Mapping[str, Any] | None = None  # state of the driver at the end of the previous segment
     _refusal: ConfigError | None = None
 
     def __init__(
@@ -63,11 +63,11 @@ class Node:
         trainer: Trainer,
         observer: Observer,
         log: Log,
-        certain: bool,  # are callers who they say they are?
+        certain: bool,  # whether sender ids can be trusted
         role: Role = HONEST,
         hold: Hold | None = None,
-        stops: bool = True,  # may `stop` be called?
-        observe: Callable[[str, Mapping[str, Any]], None] | None = None,  # called with every line of the journal
+        stops: bool = True,  # whether `stop` may be called
+        observe: Callable[[str, Mapping[str, Any]], None] | None = None,  # called with every journal entry
     ) -> None:
         self.settings = settings
         self.plan = Plan(role.policy(plan.policy), plan.cfg)
@@ -131,16 +131,16 @@ class Node:
         return how
 
     def stop(self) -> None:
-        """The messages in hand are finished, the state is written, the swarm is told."""
+        """Make `run` finish the messages in progress, write the state and leave the swarm."""
         self._stop.set()
 
     async def close(self) -> None:
-        """Give back what the ports hold, however far it came."""
+        """Release the resources of the ports, however far the node got."""
         await self.members.close()
         await self.network.close()
         self.store.close()
 
-    # -- the way of a run ----------------------------------------------------------------------------------
+    # -- phases of a run -----------------------------------------------------------------------------------
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> str:
         task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
@@ -199,7 +199,7 @@ class Node:
         await self.driver.run()
 
     async def _make_policy(self, learner: LearnerFacts) -> Policy:
-        """As the checkpoint left it, or new."""
+        """Restored from the checkpoint if there is one, otherwise new."""
         seed = fresh_seed(self.settings, self.id, 0)
         model = await self.trainer.soon(Job("fresh", options={"seed": seed}))
         policy = make_policy(self.plan, self.settings, self.id, learner, model)
@@ -208,7 +208,7 @@ class Node:
         )
 
     async def _join(self, policy: Policy) -> None:
-        """Become a member, wait for peers, and learn where the swarm is."""
+        """Become a member, wait for peers, and ask for the swarm's round."""
         self.state = "joining"
         self.peers.announce_round(policy.round)
         await afailpoint("join")
@@ -227,7 +227,7 @@ class Node:
         self.peers.announce_start(policy.round)
 
     def _ended(self, round: int) -> int | None:
-        """A round is done; where the others are, if they went on without this node."""
+        """Called after a round. Returns the swarm's round if the swarm moved on without this node."""
         assert self.policy is not None
         ahead = self._catch_up.after(round, self.policy)
         self.peers.announce_round(self.policy.round + 1)
@@ -250,7 +250,7 @@ class Node:
     # -- segments of a simulation --------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
-        """At a Report: all that goes on besides the policy, whose snapshot is a checkpoint."""
+        """The state at a Report, for the next segment, without the policy, whose snapshot is a checkpoint."""
         assert self.driver is not None
         return {
             "mailbox": self.mailbox.dump(),
@@ -261,14 +261,14 @@ class Node:
         }
 
     def load(self, row: Mapping[str, Any]) -> None:
-        """Before `run`."""
+        """Call before `run`."""
         self.mailbox.load(row["mailbox"])
         self.host.window.load(row["window"])
         self.patience.load(row["patience"])
         self.guard.load(row["guard"])
         self._resumes = row["driver"]
 
-    # -- what the members port calls -----------------------------------------------------------------------
+    # -- MembersListener -----------------------------------------------------------------------------------
 
     def changed(self) -> None:
         self._notifier.notify("members")

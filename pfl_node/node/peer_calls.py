@@ -1,4 +1,4 @@
-"""Calls to peers. A peer that is gone or refuses is missing from the answer; recorder and guard hear why."""
+"""Calls to peers. The answer omits peers that are gone or refuse; recorder and guard get the reason."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pfl_node.steps import Ask, Fetch, Send
 from pfl_node.types import Eval, Offer, PeerId
 
 T = TypeVar("T")
-Call = Callable[[PeerId, str], Awaitable[T]]  # of a peer at an address
-ANSWERED = frozenset({"Fetch", "EvaluateModel"})  # calls whose answer can be bad
+Call = Callable[[PeerId, str], Awaitable[T]]  # called with a peer and its address
+ANSWERED = frozenset({"Fetch", "EvaluateModel"})  # calls whose answer can be invalid
 SPOILED = frozenset({Reason.NOT_FINITE, Reason.CHECKSUM, Reason.BOMB, Reason.TOO_LARGE, Reason.GARBAGE})
 
 
 class Calls:
-    """One for each driver."""
+    """One per driver."""
 
     def __init__(self, context: NodeContext, waits: PendingWaits) -> None:
         self._context = context
         self._waits = waits
-        self._pulls = asyncio.Semaphore(context.settings.wire.concurrency)  # of what I ask for
+        self._pulls = asyncio.Semaphore(context.settings.wire.concurrency)  # limits concurrent requests
 
     async def fetch(self, step: Fetch, mine: Model) -> tuple[Offer, ...]:
         learner, network = self._context.learner, self._context.network
@@ -41,7 +41,7 @@ class Calls:
         return await self._each("EvaluateModel", step.peers, lambda p, a: network.evaluate(p, a, step.model))
 
     async def push(self, peer: PeerId, step: Send) -> int | PeerError | None:
-        """The bytes that moved, why none did, or None where the peer is not known."""
+        """The bytes transferred, the error, or None if the peer is unknown."""
         said = {
             "round": step.round,
             "tag": step.tag,
@@ -55,8 +55,8 @@ class Calls:
         )
 
     async def _each(self, call: str, peers: Iterable[PeerId], go: Call[T]) -> dict[PeerId, T]:
-        """Call these peers, as many at a time as the settings allow. Those in quarantine are missing, too: nobody
-        would use their answer."""
+        """Call these peers, as many at a time as the settings allow. Quarantined peers are not called, because
+        their answers would be discarded."""
         once = self._context.guard.free(dict.fromkeys(peers), now())
         with self._waits.on(call) as wait:
             wait.peers = still = dict.fromkeys(once)

@@ -1,5 +1,5 @@
-"""What a node needs of its surroundings. The daemon implements these protocols with gRPC, SWIM, a thread and the
-disk; the simulator in memory and in virtual time. Time itself is the running event loop's."""
+"""The ports of a node. The daemon implements them with gRPC, SWIM, a thread and the disk; the simulator implements
+them in memory and in virtual time. The clock is the running event loop's."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Kind = Literal["fresh", "train", "distill", "predict", "score", "each", "confusi
 
 
 def nobody(kind: str, data: Mapping[str, Any]) -> None:
-    """A `Tell` without a listener."""
+    """A `Tell` that discards events."""
 
 
-# -- what a node is to do --------------------------------------------------------------------------------------
+# -- policy and role -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A policy and its knobs."""
+    """A policy and its configuration."""
 
     policy: type[Policy]
     cfg: PolicyConfig
@@ -40,24 +40,24 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """How a node treats the others. Only a lab gives a node another role than HONEST."""
+    """How a node behaves towards its peers. Only a lab assigns a role other than HONEST."""
 
     policy: Callable[[type[Policy]], type[Policy]] = lambda cls: cls
     guard: Callable[[GuardSettings], GuardSettings] = lambda settings: settings
-    score: Callable[[Eval], Eval] = lambda score: score  # what it says about a model of a peer
-    poison: Poison | None = None  # what becomes of its task
+    score: Callable[[Eval], Eval] = lambda score: score  # applied to its scores of peers' models
+    poison: Poison | None = None  # modifies its task
     honest: bool = True
 
 
 HONEST = Role()
-RoleOf = Callable[["Settings", int | None, int | None], Role]  # of the node at a place among so many
+RoleOf = Callable[["Settings", int | None, int | None], Role]  # settings, index, number of nodes
 
 
 # -- learning --------------------------------------------------------------------------------------------------
 
 
 class LearnerFacts(Protocol):
-    """What a node knows of its learner without asking it to compute."""
+    """Properties of a learner that need no computation."""
 
     @property
     def layout(self) -> Layout: ...
@@ -73,7 +73,7 @@ class LearnerFacts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A call of a learner's method, as a value: another thread or process may run it."""
+    """A call of a learner's method as a value, so that another thread or process can run it."""
 
     kind: Kind
     models: Model | Sequence[Model] | None = None
@@ -92,12 +92,12 @@ class Trainer(Protocol):
         ...
 
     async def do(self, job: Job) -> Any:
-        """A long job; jobs run first come, first served."""
+        """Run a long job; jobs run first come, first served."""
         ...
 
     async def soon(self, job: Job, spent: Callable[[float], None] | None = None) -> Any:
-        """A short job, which runs between the batches of a long one. `spent` is called with the seconds that it
-        took, without those that it waited."""
+        """Run a short job between the batches of a long one. `spent` is called with its running time in seconds,
+        excluding the time in the queue."""
         ...
 
     async def combine(self, rule: AggregateSettings, step: Average) -> Model: ...
@@ -107,10 +107,10 @@ class Trainer(Protocol):
 
 
 class Network(Protocol):
-    """Calls to peers: they raise PeerGone, or Refused with the reason. Peers' calls go to the node's Reception."""
+    """Calls to peers. They raise PeerGone, or Refused with the reason. Incoming calls go to the node's Host."""
 
     async def serving(self, ready: bool) -> None:
-        """Tell those who check this node's health whether it takes models."""
+        """Set whether health checks report that this node accepts models."""
         ...
 
     async def send(
@@ -124,20 +124,20 @@ class Network(Protocol):
         samples: int = 0,
         notes: Mapping[str, float] | None = None,
     ) -> int:
-        """Push a model; the answer is the number of bytes that moved."""
+        """Push a model; returns the number of bytes transferred."""
         ...
 
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval: ...
     async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer: ...
     def forget(self, peer: PeerId) -> None:
-        """The peer is dead or has left: end the calls to it."""
+        """The peer is dead or has left: abort the calls to it."""
         ...
 
     async def close(self) -> None: ...
 
 
 class MembersListener(Protocol):
-    """Called when the members change. A round that a peer begins is no such change."""
+    """Called when the membership changes. A peer that begins a new round does not trigger a call."""
 
     def changed(self) -> None: ...
     def gone(self, peer: PeerId) -> None:
@@ -150,7 +150,7 @@ class MembersListener(Protocol):
 
 
 class Members(Protocol):
-    """The other nodes of the run, as far as this one knows. Mappings are views: they change as the members do."""
+    """The other nodes of the run that this node knows. Mappings are live views."""
 
     listener: MembersListener | None
 
@@ -158,40 +158,39 @@ class Members(Protocol):
     def joined(self) -> bool: ...
     @property
     def pauses(self) -> int:
-        """How often this process stood still for long."""
+        """How often this process was suspended for long."""
         ...
 
     async def start(self, address: str) -> None:
-        """Become a member that others reach at this address."""
+        """Become a member that peers reach at this address."""
         ...
 
     def alive(self) -> Mapping[PeerId, str]:
-        """The addresses of those believed alive, sorted by id."""
+        """The addresses of the peers believed alive, sorted by id."""
         ...
 
     def rounds(self) -> Mapping[PeerId, int]:
-        """The rounds of those believed alive."""
+        """The rounds of the peers believed alive."""
         ...
 
     async def swarm_round(self) -> int:
-        """The round that half of the peers that report about themselves have begun, so that no single one
-        decides."""
+        """The round begun by half of the peers that report about themselves, so that no single peer decides."""
         ...
 
     def finished(self) -> Sequence[PeerId]:
-        """Those that did their last round and left, sorted."""
+        """Peers that completed their last round and left, sorted."""
         ...
 
     def everyone(self) -> tuple[PeerId, ...]:
-        """Those alive and those that finished, sorted."""
+        """Peers that are alive or have finished, sorted."""
         ...
 
     def announce(self, round: int) -> None:
-        """This node is in that round."""
+        """Publish the round that this node is in."""
         ...
 
     def ask(self, peers: Iterable[PeerId]) -> None:
-        """Let these peers say in which rounds they are."""
+        """Request the current rounds of these peers."""
         ...
 
     async def leave(self) -> None: ...
@@ -210,7 +209,7 @@ class Identity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A checkpoint that was found."""
+    """A checkpoint loaded from the store."""
 
     state: Mapping[str, Any]
     name: str = ""
@@ -218,13 +217,13 @@ class Kept:
 
 
 class Store(Protocol):
-    """What outlives the process. Writing raises StoreError."""
+    """State that outlives the process. Writes raise StoreError."""
 
     @property
     def identity(self) -> Identity: ...
     @property
     def slot(self) -> int:
-        """Which of several numbered stores this is, from 0 on; raises ConfigError where they have no numbers."""
+        """The number of this store, counted from 0; raises ConfigError if it has none."""
         ...
 
     def keep_incarnation(self, incarnation: int) -> None: ...
@@ -234,7 +233,7 @@ class Store(Protocol):
         ...
 
     def sync(self) -> None:
-        """Let what was written survive a power cut."""
+        """Flush the journal to disk, so that it survives a power failure."""
         ...
 
     def last_round(self) -> int | None:
@@ -242,13 +241,13 @@ class Store(Protocol):
         ...
 
     def load_checkpoint(self, layout: Layout, facts: Mapping[str, str]) -> Kept | None:
-        """The last checkpoint; raises StoreError when its facts are others."""
+        """The last checkpoint; raises StoreError if its facts differ from these."""
         ...
 
     def save_checkpoint(self, state: Mapping[str, Any], layout: Layout, facts: Mapping[str, str]) -> None: ...
     def save_model(self, model: Model, learner: LearnerFacts, facts: Mapping[str, str]) -> None: ...
     def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:
-        """The privacy controls, with what earlier lives have spent."""
+        """The privacy controls, including the budget that earlier processes spent."""
         ...
 
     def close_journal(self) -> None: ...
@@ -274,9 +273,9 @@ class Observer(Protocol):
     def tell(self, kind: str, data: Mapping[str, Any]) -> None: ...
     def warn(self, text: str, **facts: Any) -> None: ...
     def begins(self, policy: Policy, learner: LearnerFacts, journal: JournalWriter) -> None:
-        """The node has joined, and its policy begins."""
+        """The node has joined, and its policy starts."""
         ...
 
     def guarded(self, event: str, data: Mapping[str, Any]) -> None:
-        """The guard refused a model or put a peer into quarantine."""
+        """The guard refused a model or quarantined a peer."""
         ...

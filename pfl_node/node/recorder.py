@@ -1,6 +1,6 @@
-"""What the node remembers of its policy's way: journal, measurements, checkpoints, the published model.
+"""Records the progress of a policy: journal, measurements, checkpoints, the published model.
 
-Listens to `Record` and `Report`. Knows no network; the policy never sees what is measured here on test data.
+Handles `Record` and `Report`. Independent of the network; the policy never sees the measurements on test data.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pfl_node.settings import Settings
 from pfl_node.steps import DIVERGED, Publish, Record, Report
 from pfl_node.types import Eval, PeerId
 
-# What says that a peer has another model, run or policy, or told all it tells: it will not get better by itself.
+# The peer has another model, run or policy, or its answer budget is spent: retrying does not help.
 MISFIT = frozenset(r.value for r in (Reason.LAYOUT, Reason.UNKNOWN_RUN, Reason.NOT_SERVED, Reason.BUDGET))
 
 Observer = Callable[[str, Mapping[str, Any]], None]
 
 
 def checkpoint_facts(settings: Settings, policy: Policy) -> dict[str, str]:
-    """What must be the same for a checkpoint to be gone on from."""
+    """A node resumes from a checkpoint only if these are equal."""
     return {"run": settings.run, "task": settings.task.name, "policy": type(policy).__name__}
 
 
 def restore_checkpoint(
     policy: Policy, settings: Settings, store: Store, layout: Layout, *, warn: Callable[[str], None], log: Log
 ) -> Policy:
-    """The policy as its last checkpoint left it, if there is one."""
+    """Restore the policy from the last checkpoint, if there is one."""
     if found := store.load_checkpoint(layout, checkpoint_facts(settings, policy)):
         policy.restore(found.state)
         log.info("going on from the checkpoint", round=policy.round, file=found.name)
@@ -52,7 +52,7 @@ def restore_checkpoint(
 
 
 class Recorder:
-    """The diary of one run of one node."""
+    """Records one run of one node."""
 
     def __init__(
         self,
@@ -76,32 +76,32 @@ class Recorder:
         self.learner = learner
         self.trainer = trainer
         self.work = work
-        self.stops = stops  # may the node be stopped in order, and write its last state then?
+        self.stops = stops  # whether the node may be shut down cleanly, and then writes its last state
         self.log = log
         self.publish = publish
-        self.ended = ended  # called after every round; the answer is the round to catch up with, if there is one
+        self.ended = ended  # called after every round; returns the round to catch up with, if any
         self.observe = observe
-        self.tell = tell  # what an operator may want to see
-        self.measured: dict[str, Eval] = {}  # val and test of the personal model
-        self.told: dict[str, Any] = {}  # the data of the last Report, and the last of each Record
-        self.given_up = 0  # models that a round went on without
-        self.failures: Counter[tuple[str, str]] = Counter()  # calls of ours that failed: (call, why)
-        self.unwritten: tuple[str, ...] = ()  # what the disk did not take in the end
+        self.tell = tell  # events for an operator
+        self.measured: dict[str, Eval] = {}  # scores of the personal model, by split
+        self.told: dict[str, Any] = {}  # data of the last Report, and of the last Record of each event
+        self.given_up = 0  # models that rounds stopped waiting for
+        self.failures: Counter[tuple[str, str]] = Counter()  # failed outgoing calls: (call, reason)
+        self.unwritten: tuple[str, ...] = ()  # files that could not be written at the end
         store.open_journal()
-        self._lines_lost = 0  # since the last one that was written
-        self._checkpoint: int | None = None  # the round of the last one of this start
-        self._failed_saves = 0  # since then
+        self._lines_lost = 0  # since the last line that was written
+        self._checkpoint: int | None = None  # round of the last checkpoint of this process
+        self._failed_saves = 0  # since the last checkpoint
         self._last_measured: tuple[Model, int] | None = None
         self._snapshot: dict[str, Any] | None = None
-        self._kept: dict[str, Any] | None = None  # the snapshot that is on the disk
+        self._kept: dict[str, Any] | None = None  # the snapshot on disk
         self.reports = 0
         self._unsaved = 0
-        self._logged = 0.0  # when a round was last told on the log
-        self._misfits: set[tuple[str, str]] = set()  # peers that do not fit me, told once each
-        self._saving = threading.Lock()  # a stop does not wait for a checkpoint that is being written
+        self._logged = 0.0  # time of the last round in the log
+        self._misfits: set[tuple[str, str]] = set()  # (peer, reason) of failed calls; misfits warn only once
+        self._saving = threading.Lock()  # after a stop, the thread of a cancelled save may still be writing
 
     def write(self, event: str, data: Mapping[str, Any]) -> None:
-        """A full disk costs the line, not the training."""
+        """If the disk is full, the line is lost and training continues."""
         try:
             self.store.write(event, data)
         except StoreError as error:
@@ -114,7 +114,7 @@ class Recorder:
             self.observe(event, data)
 
     def _line_lost(self, event: str, error: StoreError) -> None:
-        """Told for the first, second, fourth, eighth … line: a disk stays full for many rounds."""
+        """Report the first, second, fourth, eighth … lost line only: a disk stays full for many rounds."""
         self._lines_lost += 1
         if self._lines_lost & (self._lines_lost - 1):
             return
@@ -122,7 +122,7 @@ class Recorder:
         self.log.error("a line of the journal was not written; training goes on", **told)
         self.tell("warning", {"text": "a line of the journal was not written", "error": str(error)})
 
-    # -- what the driver tells -----------------------------------------------------------------------------
+    # -- called by the driver ------------------------------------------------------------------------------
 
     def record(self, step: Record) -> None:
         self.told[step.event] = dict(step.data)
@@ -135,7 +135,7 @@ class Recorder:
         self.publish(step)
 
     async def report(self, step: Report) -> None:
-        """A round is done: publish, measure if due, write it down, keep the state."""
+        """A round is complete: publish, measure if due, write the journal, save a checkpoint if due."""
         self.reports += 1
         self.publish(Publish(step.model, step.round, step.tag, step.notes))
         ahead = self.ended(step.round)
@@ -170,7 +170,7 @@ class Recorder:
         )
 
     def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None:
-        """A round went on without these, whose models had not come in time."""
+        """A round stopped waiting for these peers, whose models had not arrived in time."""
         self.given_up += len(peers)
         row = {"round": round, "peers": list(peers), "seconds": float(f"{seconds:.3f}")}
         self.write("given_up", row)
@@ -178,16 +178,16 @@ class Recorder:
         self.log.debug("gave up", **row)
 
     def _log(self, row: Mapping[str, Any]) -> None:
-        """A round for people, at most once a second."""
+        """Log a round, at most once a second."""
         if now() - self._logged >= 1.0:
             self._logged = now()
             known = {k: round(row[k], 4) for k in ("val_loss", "val_accuracy") if k in row}
             self.log.info("round", round=row["round"], **known)
 
-    # -- the rest ------------------------------------------------------------------------------------------
+    # -- measurements and files ----------------------------------------------------------------------------
 
     async def measure(self, model: Model, round: int) -> dict[str, float]:
-        """Validation and test of the personal model, between the batches of whoever trains."""
+        """Score the personal model on the splits of `eval.on`, between the batches of any training."""
         for split in self.settings.eval.on:
             job = Job("score", (model,), {"split": split})
             with self.work.of("measured"):
@@ -196,7 +196,7 @@ class Recorder:
         return self._figures()
 
     async def finish(self, how: str) -> None:
-        """The last measurement, checkpoint and personal model."""
+        """Write the last measurement, checkpoint and personal model."""
         row: dict[str, Any] = {"how": how, "round": self.policy.round}
         model = self._snapshot["model"] if self._snapshot else self.policy.model
         if how == "done":
@@ -210,19 +210,19 @@ class Recorder:
 
     @property
     def measured_model(self) -> Model | None:
-        """The one whose figures `measured` has."""
+        """The model that the scores in `measured` belong to."""
         return self._last_measured[0] if self._last_measured else None
 
     def close(self) -> None:
         self.store.close_journal()
 
     def written(self) -> dict[str, Any]:
-        """What the disk took, without words: peers may see it."""
+        """The state of the writes, without error texts, because peers may see it."""
         failed = {"failed_checkpoints": self._failed_saves, "lost_lines": self._lines_lost}
         return {"checkpoint_round": self._checkpoint, **failed}
 
     async def _save(self, work: Callable[[], dict[str, Any] | None]) -> None:
-        """In a thread. What came of it is told."""
+        """Run `work` in a thread and report the outcome."""
         began = now()
         outcome = await asyncio.to_thread(work)
         if outcome is None:
@@ -245,13 +245,13 @@ class Recorder:
         return outcome
 
     def _save_checkpoint(self) -> dict[str, Any] | None:
-        """A full disk costs the checkpoint, not the training. What came of it; None: there was nothing to save."""
+        """Returns the outcome; None: nothing to save. If the disk is full, training continues."""
         facts = checkpoint_facts(self.settings, self.policy)
         with self._saving:
             snapshot = self._snapshot
             if snapshot is None or snapshot is self._kept:
                 return None
-            self._unsaved = 0  # also when it fails: the next try is after as many rounds again
+            self._unsaved = 0  # even on failure: the next attempt is after as many rounds again
             self._sync_journal()
             try:
                 self.store.save_checkpoint(snapshot, self.learner.layout, facts)
@@ -262,14 +262,14 @@ class Recorder:
         return {"round": self.policy.round}
 
     def _sync_journal(self) -> None:
-        """The rounds of a checkpoint are in the journal, also when the power goes."""
+        """Sync before a checkpoint, so that its rounds are in the journal even after a power failure."""
         try:
             self.store.sync()
         except StoreError as error:
             self.log.warning("the end of the journal may be lost if the power goes", error=str(error))
 
     def _facts(self) -> dict[str, str]:
-        """What model.safetensors says about itself."""
+        """The metadata of model.safetensors."""
         facts = {
             "format": "pfl-node model 1",
             "version": __version__,
