@@ -1,6 +1,6 @@
-"""A real node: `Node` with gRPC, SWIM, a data directory and what an operator sees of it.
+"""Assembles a daemon: `Node` with gRPC, SWIM, a data directory and observability.
 
-The port opens first, then torch is loaded, then the node joins: a member is a node that can take part.
+The port opens first, then torch is loaded, then the node joins: every member is ready to take part.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class GrpcNetwork(PeerClient):
-    """Calls to peers, and the endpoint at which theirs arrive."""
+    """Outgoing calls, and the endpoint for incoming ones."""
 
     def __init__(self, me: PeerId, settings: Settings, dialer: Dialer | None, endpoint: Endpoint) -> None:
         super().__init__(me, settings.run, settings.wire, dialer)
@@ -58,7 +58,7 @@ class GrpcNetwork(PeerClient):
 
 class DaemonNode(ObservedNode):
     """`await start()`, `await run()`, `await close()`. Many nodes can share one process and one trainer thread.
-    `role_of` is given by a lab, which may make nodes malicious; a daemon is honest."""
+    Only a lab passes `role_of`, which may make nodes malicious; a daemon is honest."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class DaemonNode(ObservedNode):
             trainer=ThreadTrainer(thread, lambda account: learner_at(settings, place, account, role.poison)),
             observer=self.node_observer,
             log=structlog.get_logger("pfl_node.node.lifecycle"),
-            # On a lab's one machine, and where TLS says who calls, names are sure.
+            # Sender ids can be trusted on the single machine of a lab, and where TLS authenticates callers.
             certain=role_of is not None or self.tls is not None or settings.guard.names,
             role=role,
             observe=observe,
@@ -127,14 +127,14 @@ class DaemonNode(ObservedNode):
         )
 
     def _keep_incarnation(self, incarnation: int) -> None:
-        """A full disk costs nothing here: after a restart the others tell the node again."""
+        """A failed write is harmless: after a restart the node learns its incarnation from its peers."""
         try:
             self.store.keep_incarnation(incarnation)
         except StoreError as error:
             log.error("the incarnation was not written; training goes on", error=str(error))
 
     async def start(self) -> None:
-        """Open the port. Needs no torch."""
+        """Open the port. Does not need torch."""
         PeerService(self.host, self.settings.wire, status=lambda: status_of(self)).attach(self.endpoint)
         attach_events(self.endpoint, self.node_observer)
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
@@ -151,6 +151,6 @@ class DaemonNode(ObservedNode):
         check_reports(self.settings.policy.name, self.recorder.reports, had_rounds=self.had_rounds)
 
     async def close(self) -> None:
-        """Give back the port, the channels and the directory, however far it came."""
+        """Release the port, the channels and the directory, however far the node got."""
         await self.node_observer.close()
         await super().close()

@@ -1,4 +1,4 @@
-"""The store of a real node: its data directory."""
+"""The Store port of the daemon: a data directory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from pfl_node.store.privacy_ledger import PrivacyLedger
 
 
 class DiskStore:
-    """An open data directory."""
-
     def __init__(self, home: DataDir) -> None:
         self._home = home
         self._journal: Journal | None = None

@@ -1,4 +1,4 @@
-"""The trainer of a real node: its jobs run on the thread that the nodes of a process share."""
+"""The Trainer port of the daemon: jobs run on a thread that all nodes of the process share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import AggregateSettings
 from pfl_node.steps import Average
 
-INLINE_NUMBERS = 250_000  # averaging fewer numbers than this is quicker than handing it to a thread
+INLINE_NUMBERS = 250_000  # below this size, averaging is faster than a thread hand-over
 
 
 class ThreadTrainer:
-    """`load` makes the learner, on the thread."""
+    """`load` runs on the thread and returns the learner."""
 
     def __init__(self, thread: TrainerThread, load: Callable[[DpAccount], Any]) -> None:
         self._thread = thread
@@ -28,7 +28,7 @@ class ThreadTrainer:
 
     @classmethod
     def of(cls, thread: TrainerThread, learner: Any) -> ThreadTrainer:
-        """With a learner that is there already."""
+        """With an existing learner."""
         made = cls(thread, lambda _: learner)
         made._learner = learner
         return made
