@@ -1,4 +1,4 @@
-"""The members of one run, from a membership that all runs and the seeds share. Knows no socket."""
+"""The members of one run, filtered from the membership that all runs and the seeds share. Uses no sockets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pfl_node.node.ports import MembersListener
 
 
-ASKED = 31  # peers whose rounds decide where a newcomer begins
-ANSWER_CHECKS, CHECK_INTERVAL = 50, 0.02  # seconds; together the time that it waits for their answers
+ASKED = 31  # peers whose rounds determine the first round of a new node
+ANSWER_CHECKS, CHECK_INTERVAL = 50, 0.02  # times, seconds; their product is the timeout for the answers
 
 
 class AllMembers(Protocol):
-    """The part of a membership that matters here."""
+    """The part of a membership that RunMembers uses."""
 
     joined: bool
 
@@ -39,7 +39,7 @@ class AllMembers(Protocol):
 
 
 class RunMembers:
-    """What it works out from all members it keeps until they change; `on_event` hears of that."""
+    """Caches the members of the run until `on_event` reports a change."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class RunMembers:
         self._membership = membership
         self._run, self._rounds, self._seeds = run, rounds, seeds
         self._told = told  # called with every event
-        self._keep = keep  # called with this member's own incarnation when it grows
-        self._alive: dict[PeerId, str] | None = None  # None: to be worked out again
+        self._keep = keep  # called with this node's own incarnation when it grows
+        self._alive: dict[PeerId, str] | None = None  # None: the cache is invalid
         self._finished: tuple[PeerId, ...] = ()
         self._everyone: tuple[PeerId, ...] = ()
 
@@ -85,8 +85,8 @@ class RunMembers:
         return Rounds(self.alive(), self._membership)
 
     async def swarm_round(self) -> int:
-        """Ask some peers for their rounds and wait for the answers. Rumours do not count here: by false ones, one
-        member could make a newcomer begin in any round."""
+        """Ask some peers for their rounds and wait for the answers. Gossiped rounds are ignored: by forging
+        them, one member could make a new node start in any round."""
         peers = sorted(self.alive())
         asked = Random(self._membership.me.id).sample(peers, min(ASKED, len(peers)))
         self.ask(asked)
@@ -135,7 +135,7 @@ class RunMembers:
 
 
 class Rounds(Mapping[PeerId, int]):
-    """The rounds of members, looked up when they are asked for."""
+    """The rounds of members, looked up on access."""
 
     def __init__(self, members: Mapping[PeerId, str], membership: AllMembers) -> None:
         self._members = members
