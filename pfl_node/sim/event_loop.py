@@ -1,4 +1,4 @@
-"""An asyncio event loop in virtual time: instead of waiting, it moves its clock to the next timer."""
+"""An asyncio event loop on virtual time: instead of sleeping, it advances its clock to the next timer."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 from pfl_node.errors import SimulationStuck
 from pfl_node.sim.clock_skew import SkewedClock
 
-HASTE = 1_000_000  # callbacks in no time, after which something is taken to go round in circles
-SWEEP = 1000  # cancelled timers that may wait until their time comes
+HASTE = 1_000_000  # callbacks without the clock advancing, after which the run counts as stuck
+SWEEP = 1000  # cancelled timers that may stay in the heap before it is rebuilt
 
-# The clock of the node whose code runs; None: it shows the loop's own time.
+# The clock of the node whose code is running; None: the loop's own time.
 CLOCK: ContextVar[SkewedClock | None] = ContextVar("CLOCK", default=None)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Timers that are due at the same time fire in the order they were set. `now`, `at` and `when` are of the
-    world's time, everything that asyncio itself has is of the time of the node whose code runs."""
+    """Timers due at the same time fire in the order they were set. `now`, `at` and `when` use the simulation's
+    time; the methods inherited from asyncio use the clock of the node whose code is running."""
 
     def __init__(self, now: float = 0.0, *, haste: int = HASTE) -> None:
         super().__init__()
@@ -32,22 +32,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle, SkewedClock | None]] = []
         self._number = count()
         self._cancelled = 0
-        self._spins = 0  # callbacks since time last moved
+        self._spins = 0  # callbacks since the clock last advanced
         self._failure: BaseException | None = None
         self._done: Callable[[], bool] = lambda: False
-        self.waiting: Callable[[], str] = lambda: ""  # who waits for what, for an error
+        self.waiting: Callable[[], str] = lambda: ""  # which node waits for what, for error messages
         self.set_exception_handler(self._failed)
 
-    # -- the run -------------------------------------------------------------------------------------------
+    # -- running -------------------------------------------------------------------------------------------
 
     def run(self, done: Callable[[], bool]) -> None:
-        """Until `done`, which is asked whenever nothing is left to do at this moment. Raises what a callback
-        raised, and SimulationStuck when nothing can happen any more or time stands still."""
+        """Run until `done()` is true; it is checked whenever no callback is ready. Re-raises an exception from a
+        callback, and raises SimulationStuck if no timer is left or the clock does not advance."""
         self._done = done
         self.run_forever()
 
     def fail(self, error: BaseException) -> None:
-        """Let `run` raise this."""
+        """Make `run` raise this error, unless an earlier one is pending."""
         self._failure = self._failure or error
 
     def _failed(self, loop: AbstractEventLoop, context: dict[str, Any]) -> None:  # noqa: ARG002
@@ -72,7 +72,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise SimulationStuck(f"{self._spins} callbacks ran while the time stood still at {self.now:g} s")
 
     def _advance(self) -> None:
-        """Move the time to the next timer, and let all fire that are due then."""
+        """Advance the clock to the next timer and make every timer due by then ready."""
         timers, ready = self._timers, self._ready  # type: ignore[attr-defined]
         while timers and timers[0][2]._cancelled:
             heappop(timers)
@@ -98,7 +98,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return clock.show(self.now) if clock else self.now
 
     def when(self, time: float) -> float:
-        """At what time of the world the world's clock shows this time."""
+        """The identity, to match `SkewedClock.when`, which converts a node's time to simulation time."""
         return time
 
     def call_at(  # type: ignore[override]
@@ -110,14 +110,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return handle
 
     def at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> None:
-        """Call it at that time of the world; never, when that is infinite."""
+        """Call back at that simulation time; never, if it is infinite."""
         self._set(when, asyncio.TimerHandle(when, callback, args, self, context), None)
 
     def after(self, seconds: float, callback: Callable[..., object], *args: Any) -> None:
         self.at(self.now + seconds, callback, *args)
 
     async def until(self, when: float) -> None:
-        """Wait until that time of the world."""
+        """Wait until that simulation time."""
         if when > self.now:
             future = self.create_future()
             self.at(when, _wake, future)
@@ -135,10 +135,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             heapify(self._timers)
             self._cancelled = 0
 
-    # -- what needs no waiting -----------------------------------------------------------------------------
+    # -- overrides without threads or sockets --------------------------------------------------------------
 
     def run_in_executor(self, _: object, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
-        """At once: a thread would make the order of things depend on the machine."""
+        """Run the function immediately: with a thread, the order of events would depend on the machine."""
         future = self.create_future()
         try:
             future.set_result(func(*args))
@@ -147,10 +147,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return future
 
     def _write_to_self(self) -> None:
-        """Called from other threads, of which there are none."""
+        """Asyncio calls this from other threads; there are none."""
 
     def __del__(self) -> None:
-        """It holds no sockets that could be left open."""
+        """The loop holds no sockets, so there is nothing to warn about."""
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -1,7 +1,7 @@
-"""The network of a simulation, in memory: messages are delayed, lost, and cut off by partitions.
+"""The simulated network, in memory: messages are delayed, lost, and blocked by partitions.
 
-What arrives is decided by the receiver's `Host`, as in a daemon. Models travel in the configured encoding and
-compression; as plain fp32 they pass by reference.
+The receiver's `Host` accepts or refuses each message, as in a daemon. Models travel in the configured encoding and
+compression; uncompressed fp32 models pass by reference.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from pfl_node.sim.world import World
 
 Call = Literal["send", "fetch", "ask"]
-ROOM = 0.1  # virtual seconds between two looks whether there is room in an inbox
-NAMES: dict[Part, str] = {"head": "GetHead", "predictions": "GetPredictions"}  # of calls that fetch
+ROOM = 0.1  # virtual seconds between two checks for room in an inbox
+NAMES: dict[Part, str] = {"head": "GetHead", "predictions": "GetPredictions"}  # RPC by fetched part
 
 
 @dataclass
 class Traffic:
-    """What a node sent and got. Everything sent is in the end received, refused or lost."""
+    """A node's traffic counters. Every model sent is eventually received, refused or lost."""
 
     models_sent: int = 0
     bytes_sent: int = 0
     models_received: int = 0
     bytes_received: int = 0
-    models_lost: int = 0  # of those it sent
-    refused: Counter[str] = field(default_factory=Counter)  # what it refused, by reason
+    models_lost: int = 0  # sent by this node and lost
+    refused: Counter[str] = field(default_factory=Counter)  # messages this node refused, by reason
 
     def sent(self, nbytes: int) -> None:
         self.models_sent += 1
@@ -53,11 +53,11 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A model as it comes out at the other end, and the bytes of payload that it was on its way."""
+    """A model after encoding and decoding, and its payload size in bytes on the wire."""
 
     model: Model
     nbytes: int
-    failure: Refused | None = None  # why the receiver cannot use it
+    failure: Refused | None = None  # why the receiver's decoder rejects it
 
     @classmethod
     def of(cls, model: Model, wire: WireSettings) -> Packed:
@@ -74,7 +74,7 @@ class Packed:
             return cls(model, payload_size(model.layout, wire), refused)
 
     def fitting(self, layout: Layout) -> Model:
-        """As the receiver's decoder gives it; raises Refused."""
+        """The model as the receiver's decoder returns it; raises Refused."""
         if self.model.layout is not layout and self.model.layout != layout:
             raise misfit(self.model.layout.digest, layout)
         if self.failure:
@@ -84,30 +84,30 @@ class Packed:
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One call under way."""
+    """One RPC in progress."""
 
     call: Call
     sender: Process
     peer: PeerId
-    nbytes: int  # of the model that travels there; 0: a question without one
+    nbytes: int  # of the model in the request; 0: a request without a model
     round: int | None
-    number: int  # of the calls from this sender to this peer
+    number: int  # counts the calls from this sender to this peer
     sent: float
-    end: float  # when the caller gives up
-    visit: Callable[[Flight, Process], None]  # what happens where it arrives
+    end: float  # the caller's deadline
+    visit: Callable[[Flight, Process], None]  # runs at the receiver on arrival
     answer: asyncio.Future[Any]
 
 
 class SimNetwork:
-    """The network as one node sees it, in one of its lives."""
+    """One node's network port; every restart of the node gets a new one."""
 
     def __init__(self, process: Process, world: World) -> None:
         self._me = process
         self._world = world
         self._wire = world.settings.wire
         self._bandwidths: dict[PeerId, Bandwidth] = {}
-        self._calls: dict[Flight, None] = {}  # under way
-        self._packed: tuple[Model, Packed] | None = None  # the last model that was sent
+        self._calls: dict[Flight, None] = {}  # in progress
+        self._packed: tuple[Model, Packed] | None = None  # the last model sent
         self._cut = False
 
     async def serving(self, ready: bool) -> None: ...
@@ -152,7 +152,7 @@ class SimNetwork:
         return score
 
     async def _evaluated(self, flight: Flight, receiver: Process, offer: Offer) -> None:
-        """At the peer."""
+        """Runs at the peer."""
         try:
             score = await receiver.host.evaluate(offer)
         except Refused as refused:
@@ -187,7 +187,7 @@ class SimNetwork:
         return Offer(offer.sender, model, offer.round, offer.tag, offer.samples, offer.notes)
 
     def forget(self, peer: PeerId) -> None:
-        """Calls under way to the peer end now."""
+        """Abort the calls in progress to the peer."""
         for flight in [f for f in self._calls if f.peer == peer]:
             _end(flight.answer, PeerGone(peer, "the channel was closed"))
         self._bandwidths.pop(peer, None)
@@ -197,12 +197,12 @@ class SimNetwork:
             _end(flight.answer, PeerGone(flight.peer, "the channel was closed"))
 
     def cut(self) -> None:
-        """The process is gone: nothing gets out any more, and nobody hears how its calls end."""
+        """The process is gone: fail new calls and abort those in progress."""
         self._cut = True
         for flight in list(self._calls):
             _end(flight.answer, PeerGone(flight.peer, "this process is gone"))
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------
 
     async def _call(
         self,
@@ -245,7 +245,7 @@ class SimNetwork:
         return found
 
     def _pack(self, model: Model) -> Packed:
-        """The receivers of one model share it."""
+        """Encode a model once for all its receivers."""
         if self._packed is None or self._packed[0] is not model:
             self._packed = model, Packed.of(model, self._wire)
         return self._packed[1]
@@ -254,7 +254,7 @@ class SimNetwork:
         return Envelope(self._me.id, self._world.settings.run, part=part, **said)
 
     def _admitted(self, host: Host, call: str, envelope: Envelope, packed: Packed) -> Offer:
-        """What the peer's decoder makes of a message; raises Refused."""
+        """The message as the peer's host admits and decodes it; raises Refused."""
         host.admit(call, envelope)
         try:
             model = packed.fitting(host.layout(envelope.part))
@@ -285,11 +285,11 @@ def _end(answer: asyncio.Future[Any], error: PeerGone | Refused) -> None:
 
 
 class Fabric:
-    """Between all nodes. Every link has the same latency and bandwidth, and no message waits for another."""
+    """The links between all nodes. Every link has the same latency and bandwidth; messages do not queue."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.flying = 0  # messages that have not arrived yet
+        self.flying = 0  # requests that have not arrived yet
 
     def dispatch(self, flight: Flight) -> None:
         world, sender = self._world, flight.sender
@@ -310,7 +310,7 @@ class Fabric:
         receiver = world.nodes[flight.peer]
         if not world.reaches(sender.id, receiver.id):
             self.lost(flight)
-            closed = receiver.state == "left"  # nobody listens there any more, and one hears so at once
+            closed = receiver.state == "left"  # its port is closed: the connection is refused at once
             now, patience = world.clock.now, world.settings.wire.connect_timeout
             heard = now + self._travel(flight, 0, "back") if closed else flight.sent + patience
             if heard < flight.end:
@@ -319,7 +319,7 @@ class Fabric:
         receiver.context.run(flight.visit, flight, receiver)
 
     def refuse(self, flight: Flight, receiver: Process, name: str, refused: Refused) -> None:
-        """The receiver refused what came; its sender hears why."""
+        """Count and log a refusal, and return its reason to the sender."""
         world, reason = self._world, refused.reason.value
         receiver.traffic.refused[reason] += 1
         receiver.host.count(name, reason, flight.sender.id, 0)
@@ -331,8 +331,8 @@ class Fabric:
             world.clock.at(back, _end, flight.answer, error)
 
     def redeliver(self, receiver: Process, offer: Offer, nbytes: int) -> None:
-        """A model that came when the receiver was held between two segments. Its sender has its receipt, so the
-        model waits until there is room for it."""
+        """Deliver a model that arrived while the receiver was held at the end of a segment. The sender already has
+        its acknowledgement, so delivery is retried until the inbox has room."""
         host, facts = receiver.host, {"from": offer.sender, "call": "send", "round": offer.round}
         if not receiver.up:
             self._world.nodes[offer.sender].traffic.models_lost += 1
@@ -356,8 +356,8 @@ class Fabric:
             self._world.message(receiver.id, "taken", **facts)
 
     def reply(self, flight: Flight, receiver: Process, answer: Any, *, nbytes: int = 0) -> None:
-        """The answer's way back. A receipt is not lost as messages are, but its way may be cut off or too long:
-        then a model was taken, and its sender does not know."""
+        """Return the answer to the caller. The acknowledgement of a send is exempt from random loss, but a
+        partition or the deadline can stop it: then the receiver has the model and the sender does not know."""
         world = self._world
         back = world.clock.now + self._travel(flight, nbytes, "back")
         lost = flight.call != "send" and world.conditions.loses(
@@ -376,7 +376,7 @@ class Fabric:
         self._world.message(flight.sender.id, "lost", **facts)
 
     def _gets_back(self, flight: Flight, back: float, end: float) -> bool:
-        """Does an answer that would be there then reach the caller, and in time?"""
+        """Does an answer that arrives at time `back` reach the caller before the deadline?"""
         return back <= end and not self._world.conditions.blocked(flight.peer, flight.sender.id, back)
 
     def _travel(self, flight: Flight, nbytes: int, way: str) -> float:
@@ -384,7 +384,7 @@ class Fabric:
         return world.costs.travel(nbytes, self._chance(flight, way)) + world.conditions.delay(world.clock.now)
 
     def _chance(self, flight: Flight, what: str) -> float:
-        """Its own for every message, so that it does not depend on what else happens."""
+        """A draw keyed by the message, so that it is independent of all other events."""
         return self._world.chance(flight.sender.id, flight.peer, flight.number, what)
 
 
