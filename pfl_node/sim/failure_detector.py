@@ -1,4 +1,4 @@
-"""What each node believes about the others: a failure detector reduced to its delays. Sends no messages."""
+"""A failure detector modelled by its delays alone: which peers each node believes alive. Sends no messages."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Clock(Protocol):
 
 
 class FailureDetector:
-    """The members that all know of, and for each node those of them that it believes dead.
+    """The member list shared by all nodes, and for each node the members it believes dead.
 
-    A crash or a partition is noticed after a delay, by all within a moment of each other; a join, a return or a
-    leave is known to all after a moment. When the moment of noticing comes, the truth of that moment counts.
+    Nodes detect a crash or a partition after `costs.detection`, within `costs.news` of each other; they learn of a
+    join, a restart or a leave after `costs.news`. Detection checks reachability at the time of detection.
     """
 
     def __init__(
@@ -49,43 +49,43 @@ class FailureDetector:
     ) -> None:
         self._clock = clock
         self._costs = costs
-        self._chance = chance  # by key, between 0 and 1
+        self._chance = chance  # a draw from [0, 1) for a key
         self._draws = 0
-        self._reach = reach  # does the second answer to the first?
-        self._notice = notice  # called with a node and those it has just begun to believe gone
+        self._reach = reach  # does the second node answer the first?
+        self._notice = notice  # called with a node and the peers it has just declared dead
         self._after = after or (lambda _, seconds, action: clock.after(seconds, action))  # on the node's own clock
-        self._detours = detours  # may two be in touch by way of a third only, who may come and go?
+        self._detours = detours  # two nodes may be connected only through a third, which can crash or leave
         self._members: list[PeerId] = []
-        self._known: set[PeerId] = set()  # the same
-        self._present: tuple[PeerId, ...] | None = None  # the same, as `alive` answers; None: to be made again
-        self._finished: list[PeerId] = []  # did their last round and left
-        self._everyone: tuple[PeerId, ...] | None = None  # both, sorted; None: to be worked out again
+        self._known: set[PeerId] = set()  # the same, as a set
+        self._present: tuple[PeerId, ...] | None = None  # the same, as a tuple for `alive`; None: rebuild
+        self._finished: list[PeerId] = []  # completed their last round and left
+        self._everyone: tuple[PeerId, ...] | None = None  # members and finished, sorted; None: rebuild
         self._dead: dict[PeerId, set[PeerId]] = {}
-        self._rounds: dict[PeerId, tuple[int, int]] = {}  # the number of the announcement, and the round
+        self._rounds: dict[PeerId, tuple[int, int]] = {}  # number of the announcement, round
         self._number = 0
-        self._announced: list[tuple[float, int, PeerId, int]] = []  # a heap of those that are not known yet
-        self._counts: Counter[int] = Counter()  # members by round
+        self._announced: list[tuple[float, int, PeerId, int]] = []  # heap of pending announcements
+        self._counts: Counter[int] = Counter()  # number of members in each round
 
-    # -- what a node believes ------------------------------------------------------------------------------
+    # -- a node's view -------------------------------------------------------------------------------------
 
     def alive(self, observer: PeerId) -> tuple[PeerId, ...]:
-        """The others that this node believes alive, sorted."""
+        """The peers this node believes alive, sorted."""
         if self._present is None:
             self._present = tuple(self._members)
         return self._without(self._present, observer)
 
     def finished(self) -> Sequence[PeerId]:
-        """Those that all know to have done their last round and left."""
+        """Peers known to have completed their last round and left."""
         return self._finished
 
     def everyone(self, observer: PeerId) -> tuple[PeerId, ...]:
-        """Those alive and those that finished, sorted."""
+        """The peers believed alive and those that finished, sorted."""
         if self._everyone is None:
             self._everyone = tuple(sorted({*self._members, *self._finished}))
         return self._without(self._everyone, observer)
 
     def _without(self, members: tuple[PeerId, ...], observer: PeerId) -> tuple[PeerId, ...]:
-        """The observer itself, and those it believes dead. Mostly there are none of these."""
+        """Remove the observer and the peers it believes dead, of which there are usually none."""
         place, dead = bisect_left(members, observer), self._dead[observer]
         if members[place : place + 1] == (observer,):
             members = members[:place] + members[place + 1 :]
@@ -95,12 +95,12 @@ class FailureDetector:
         return subject != observer and subject not in self._dead[observer] and self._is_member(subject)
 
     def round_of(self, subject: PeerId) -> int:
-        """In which round it is, as far as that is known."""
+        """The node's last announced round that the others have received."""
         self._hear()
         return self._rounds.get(subject, (0, 0))[1]
 
     def swarm_round(self, observer: PeerId) -> int:
-        """The round that half of those alive have begun."""
+        """The lower median round of the peers believed alive: at least half of them have reached it."""
         self._hear()
         strangers = [p for p in (observer, *self._dead[observer]) if p in self._known]
         counts = self._counts - Counter(self.round_of(p) for p in strangers)
@@ -112,7 +112,7 @@ class FailureDetector:
         return 0
 
     def _hear(self) -> None:
-        """What was announced and is known by now."""
+        """Apply the announcements that have arrived by now."""
         now = self._clock.now
         while self._announced and self._announced[0][0] <= now:
             _, number, node, round = heappop(self._announced)
@@ -123,15 +123,15 @@ class FailureDetector:
                     self._counts[old] -= 1
                     self._counts[round] += 1
 
-    # -- what happens --------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------
 
     def announce(self, node: PeerId, round: int, delay: float) -> None:
-        """The node is in that round, which is known to the others after the delay."""
+        """Announce the node's round; the others receive it after `delay` seconds."""
         self._number += 1
         heappush(self._announced, (self._clock.now + delay, self._number, node, round))
 
     def announced(self, node: PeerId) -> list[tuple[float, int]]:
-        """What it announced, for `restore`."""
+        """The node's announcements, in the form `restore` takes."""
         later = sorted((at, number, round) for at, number, who, round in self._announced if who == node)
         return [(0.0, self.round_of(node)), *((at, round) for at, _, round in later)]
 
@@ -140,7 +140,7 @@ class FailureDetector:
             self.announce(node, round, at - self._clock.now)
 
     def found(self, members: Iterable[PeerId], finished: Iterable[PeerId] = ()) -> None:
-        """The swarm begins with these, who know each other."""
+        """Start the swarm with these members, which all know each other."""
         self._members, self._finished = sorted(members), sorted(finished)
         self._known = set(self._members)
         self._counts = Counter(self.round_of(m) for m in self._members)
@@ -148,12 +148,11 @@ class FailureDetector:
         self._everyone = self._present = None
 
     def arrived(self, node: PeerId) -> None:
-        """A node joined or came back: it looks around now, the others hear of it in a moment."""
+        """A node joined or restarted: it checks its peers now, and they learn of it after `costs.news`."""
         self._dead[node] = {m for m in self._members if m != node and not self._reach(node, m)}
         self._clock.after(self._costs.news, partial(self._welcome, node))
 
     def left(self, node: PeerId) -> None:
-        """A node said goodbye."""
         self._clock.after(self._costs.news, partial(self._forget, node))
 
     def crashed(self, node: PeerId) -> None:
@@ -162,19 +161,17 @@ class FailureDetector:
             self.divided()
 
     def divided(self) -> None:
-        """A partition began."""
         self._judge_all(
             self._costs.detection, lambda o: tuple(m for m in self._members if m != o and not self._reach(o, m))
         )
 
     def healed(self) -> None:
-        """A partition ended."""
         self._judge_all(self._costs.healing, lambda o: tuple(sorted(self._dead[o])))
 
-    # -- the moments of noticing ---------------------------------------------------------------------------
+    # -- detection -----------------------------------------------------------------------------------------
 
     def _judge_all(self, span: tuple[float, float], subjects: Callable[[PeerId], Sequence[PeerId]]) -> None:
-        """One notices it first, and tells the others."""
+        """One node detects the change first; each observer learns of it within `costs.news` after that."""
         first = between(*span, self._draw())
         for observer in self._observers():
             if found := subjects(observer):
@@ -208,7 +205,7 @@ class FailureDetector:
             self.healed()
 
     def _look_again(self, node: PeerId) -> None:
-        """Who came or went in the moment before the node was known: it is told of the others from now on only."""
+        """Catch up on changes since the node arrived: until it was listed it was not an observer."""
         dead = self._dead[node]
         news = tuple(m for m in self._members if m != node and (m in dead) is self._reach(node, m))
         if news:
@@ -216,14 +213,14 @@ class FailureDetector:
             self._after(node, span, partial(self._judge, node, news))
 
     def _forget(self, node: PeerId) -> None:
-        """Nobody is notified: calls to it fail at once, and whoever waits for its model looks at the members now
-        and then."""
+        """Send no notice: calls to the node fail at once, and a peer that waits for its model polls the member
+        list."""
         del self._members[bisect_left(self._members, node)]
         self._counts[self.round_of(node)] -= 1
         self._known.discard(node)
         self._present = None
         insort(self._finished, node)
-        for dead in self._dead.values():  # also that of a newcomer, which is no member yet
+        for dead in self._dead.values():  # includes nodes that have joined but are not listed yet
             dead.discard(node)
         if self._detours:
             self.divided()
@@ -236,7 +233,7 @@ class FailureDetector:
 
 
 class DetectorView(Mapping[PeerId, V]):
-    """The peers that a node believes alive, and something about each of them."""
+    """A mapping from the peers a node believes alive to a value for each."""
 
     def __init__(self, detector: FailureDetector, me: PeerId, about: Callable[[PeerId], V]) -> None:
         self._detector = detector
@@ -262,7 +259,7 @@ class DetectorView(Mapping[PeerId, V]):
 
 
 class DetectorMembers:
-    """The members as one node sees them, in one of its lives."""
+    """One node's membership port; every restart of the node gets a new one."""
 
     listener: MembersListener | None = None
     joined = True
@@ -307,6 +304,6 @@ class DetectorMembers:
     async def close(self) -> None: ...
 
     def cut(self) -> None:
-        """The process is gone: nobody hears of it any more."""
+        """The process is gone: it announces nothing more and its listener is dropped."""
         self._cut = True
         self.listener = None

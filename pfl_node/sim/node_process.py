@@ -1,4 +1,4 @@
-"""A simulated process: the daemon's `Node` behind the ports of the simulation, which can crash and come back."""
+"""A simulated process: the daemon's `Node` on the simulator's ports. It can crash and restart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Silent:
-    """A log that nobody reads: what happens in a simulation is in its journal."""
+    """A logger that discards everything: a simulation records its events in the journal."""
 
     def debug(self, event: str, **facts: Any) -> None: ...
     def info(self, event: str, **facts: Any) -> None: ...
@@ -47,7 +47,7 @@ SILENT = Silent()
 
 
 class Process:
-    """away -> up -> left; up -> crashed -> up. Each time it is up it has a new Node and new ports."""
+    """away -> up -> left; up -> crashed -> up. Every start creates a new Node and new ports."""
 
     def __init__(self, id: PeerId, learner: LearnerPort, plan: Plan, role: Role, world: World) -> None:
         self.id = id
@@ -56,26 +56,26 @@ class Process:
         self.state: State = "away"
         self.traffic = Traffic()
         self.calls: dict[PeerId, int] = {}  # the number of the last call to each peer
-        self.jobs = 0  # that took time
+        self.jobs = 0  # number of jobs that took virtual time
         self.speed = world.costs.speed(world.chance(id, "speed"))
         self.disk = Disk(simulated(world.settings, id, learner.account))
         self.clock: VirtualLoop | SkewedClock = world.clock_of(id)
         self.context = copy_context()
         self.node: Node | None = None
-        self.swim: SimMembership | None = None  # None: the failure detector says who is alive
-        self.founder = False  # it is there from the beginning
-        self.begins_at: float | None = None  # None: it comes when others have begun
+        self.swim: SimMembership | None = None  # None: the failure detector provides membership
+        self.founder = False  # a member from the start of the run
+        self.begins_at: float | None = None  # None: it joins a running swarm
         self._plan = plan
         self._role = role
         self._task: asyncio.Task[None] | None = None
-        self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}  # what it does for peers
+        self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}  # requests from peers in progress
         self._confusion: Result | None = None
-        self.resumes_at: float | None = None  # it goes on from a segment before
-        self._resumes: Mapping[str, Any] | None = None  # what its node had then
-        self._frozen = False  # its policy does not go on in this segment
-        self._snapshot: dict[str, Any] | None = None  # of the policy, at the end of the segment
-        self._since = 0.0  # when that was taken
-        self._mail: list[tuple[float, Offer, int]] = []  # that came meanwhile: when, what, how many bytes
+        self.resumes_at: float | None = None  # set when resumed from the previous segment
+        self._resumes: Mapping[str, Any] | None = None  # the dump of its node
+        self._frozen = False  # its policy is held until the next segment
+        self._snapshot: dict[str, Any] | None = None  # of the policy at the end of the segment
+        self._since = 0.0  # when the snapshot was taken
+        self._mail: list[tuple[float, Offer, int]] = []  # received while held: time, model, bytes
 
     @property
     def up(self) -> bool:
@@ -83,7 +83,7 @@ class Process:
 
     @property
     def busy(self) -> bool:
-        """Is it doing something for a peer?"""
+        """Is a request from a peer in progress?"""
         return bool(self._tasks)
 
     @property
@@ -114,14 +114,14 @@ class Process:
 
     @property
     def waits_for(self) -> str:
-        """For a human who asks why nothing happens."""
+        """For error messages about a stuck simulation."""
         driver = self.node and self.node.driver
         return driver.waits_for() if driver else "its start"
 
-    # -- life ----------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------
 
     def start(self, at: float | None = None) -> None:
-        """From now on it is reached by others. Its policy begins at that time; None: when others have begun."""
+        """Make the node reachable. Its policy starts at `at`; None: it joins a running swarm."""
         self.state, self.begins_at = "up", at
         self.world.running += 1
         self.context = copy_context()
@@ -167,7 +167,7 @@ class Process:
         await node.close()
 
     async def entered(self) -> None:
-        """Its node takes models, and becomes a member."""
+        """Called when the node accepts models: restore its policy's attributes and become a member."""
         if self.resumes_at is not None and self.disk.checkpoint:
             for name, value in self.disk.checkpoint["rest"].items():
                 setattr(self.policy, name, value)
@@ -177,7 +177,7 @@ class Process:
             await self.world.clock.until(self.begins_at)
 
     def crash(self) -> None:
-        """Its ports are cut first: what its tasks do when they are cancelled, nobody hears."""
+        """Cut the ports before cancelling the tasks, so that their cleanup has no effect outside."""
         self._end("crashed")
         self.world.journal.write(self.world.clock.now, self.id, "crashed")
         self.world.detector.crashed(self.id)
@@ -189,7 +189,7 @@ class Process:
         self.start()
 
     def stop(self) -> None:
-        """The simulation is over, whatever the node is doing."""
+        """End the process because the simulation is over."""
         if self.up:
             self._end(self.state)
 
@@ -211,7 +211,7 @@ class Process:
         self.state = state
 
     def spawn(self, work: Coroutine[Any, Any, None], lost: Callable[[], None]) -> None:
-        """Do something for a peer; `lost` is called when it cannot be finished."""
+        """Handle a peer's request in a task; call `lost` if the process ends before it completes."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = lost
         task.add_done_callback(self._spawned)
@@ -221,7 +221,7 @@ class Process:
         if not task.cancelled() and (error := task.exception()):
             self.world.clock.fail(error)
 
-    # -- what the node tells -------------------------------------------------------------------------------
+    # -- the node's observer -------------------------------------------------------------------------------
 
     def tell(self, kind: str, data: Mapping[str, Any]) -> None: ...
     def warn(self, text: str, **facts: Any) -> None: ...
@@ -231,14 +231,14 @@ class Process:
             journal.write("started", facts)
 
     def guarded(self, event: str, data: Mapping[str, Any]) -> None:
-        """A quarantine is an event, a model that was kept out a message."""
+        """Journal a quarantine as an event, and a rejected model as a message."""
         if event == "quarantined":
             self._store.write(event, data)
         else:
             self.world.message(self.id, event, **data)
 
     def peers_lost(self, peers: Collection[PeerId]) -> None:
-        """It believes from now on that these are gone."""
+        """The failure detector declared these peers dead: notify the node's listener."""
         if self.up and (listener := self._members.listener):
             for peer in peers:
                 self.context.run(listener.gone, peer)
@@ -246,7 +246,7 @@ class Process:
     # -- segments ------------------------------------------------------------------------------------------
 
     async def hold(self, step: Report | None) -> None:
-        """Where the segment ends the policy stops after its Report, when its state is whole."""
+        """Stop the policy after the segment's last Report, where its state is consistent."""
         until, after, rounds = self.world.until, self.policy.round + 1, self.world.settings.rounds
         if step and until is not None and after >= until and (rounds is None or after < rounds):
             self._take_snapshot()
@@ -255,7 +255,7 @@ class Process:
             await self.world.clock.create_future()
 
     def announced(self, round: int) -> None:
-        """One whose rounds are done before those of others stays for them, and for the end of the segment."""
+        """A node that completes its last round before the others stays up until the segment ends."""
         rounds = self.world.settings.rounds
         if self.world.until is not None and rounds is not None and round >= rounds:
             self._take_snapshot()
@@ -267,14 +267,14 @@ class Process:
             self._since = self.world.clock.now
 
     def keeps_for_later(self, offer: Offer, nbytes: int) -> bool:
-        """A model for its inbox comes when its policy does not go on: it comes in the next segment."""
+        """Keep a model for the inbox of a held policy; it is delivered in the next segment."""
         if self._frozen and offer.round is None:
             self._mail.append((self.world.clock.now, offer, nbytes))
             return True
         return False
 
     def pause(self) -> NodeSnapshot:
-        """How it stands at the end of a segment, when nothing is under way."""
+        """The node's state at the end of a segment, when no message or request is in progress."""
         return NodeSnapshot(
             state=self.state,
             at=self._since,
@@ -289,8 +289,8 @@ class Process:
         )
 
     def resume(self, held: NodeSnapshot) -> None:
-        """Go on from there, instead of from the beginning. In lockstep a node goes on at the time at which it was
-        held; others go on together, because nobody may send anything to a node in its past."""
+        """Continue from a snapshot. In lockstep a node resumes at the time at which it was held; under other
+        policies all nodes resume together, because no node may receive a message in its past."""
         now, jitter = self.world.clock.now, self.world.costs.start * self.world.chance(self.id, "start")
         self.resumes_at = held.at if goes_on_alone(self._plan.policy) else now + jitter
         paused = self.resumes_at - held.at
@@ -332,7 +332,7 @@ class Process:
         return self.world.jobs.submit(self.id, self.learner, Job("confusion", model))
 
     def _mistakes(self) -> list[list[int]] | None:
-        """On test data; of a node that did not finish, those of the model that was measured last."""
+        """The confusion matrix on test data; if the node did not finish, of the last model it evaluated."""
         result, recorder = self._confusion, self.node and self.node.recorder
         if result is None and recorder and recorder.measured_model and "test_loss" in self.disk.figures:
             result = self._count_mistakes(recorder.measured_model)
