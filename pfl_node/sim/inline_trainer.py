@@ -1,4 +1,4 @@
-"""The trainer of a simulated node: a job is submitted at once, and answered when it would be done."""
+"""The trainer of a simulated node: jobs are submitted at once and answered at their virtual completion time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Due:
-    """A long job, and when it is done unless short ones come in between."""
+    """A long job and its completion time, which every short job postpones."""
 
     at: float
 
 
 class InlineTrainer:
-    """In one of the node's lives. Its time is the world's: a clock that goes wrong makes no computer faster."""
+    """Created at every start of the node. Uses simulation time: a skewed clock does not change compute speed."""
 
     def __init__(self, process: Process, world: World) -> None:
         self._me = process
         self._world = world
-        self._long: dict[Due, None] = {}  # under way, first come, first served
-        self._soon = 0.0  # when all short jobs are done
+        self._long: dict[Due, None] = {}  # in progress, first come, first served
+        self._soon = 0.0  # completion time of the last short job
 
     async def open(self, account: DpAccount) -> LearnerFacts:  # noqa: ARG002
         return self._me.learner

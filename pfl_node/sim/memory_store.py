@@ -1,4 +1,4 @@
-"""The store of a simulated node, in memory. What is kept survives the node's crashes."""
+"""The in-memory store of a simulated node. Its `Disk` survives crashes of the node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pfl_node.sim.node_process import Process
     from pfl_node.sim.world import World
 
-ABOUT_THE_DAEMON = {"round": "learning_seconds", "finished": "how"}  # what a simulation's journal leaves out
+ABOUT_THE_DAEMON = {"round": "learning_seconds", "finished": "how"}  # fields left out of a simulation's journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,18 @@ class SimIdentity:
 
 @dataclass
 class Disk:
-    """All that a node has written."""
+    """Everything a node has persisted."""
 
     privacy: PrivacyControls
     checkpoint: Mapping[str, Any] | None = None
     reports: int = 0
-    told: dict[str, Any] = field(default_factory=dict)  # the last data of every event
-    figures: dict[str, float] = field(default_factory=dict)  # the last that were measured
+    told: dict[str, Any] = field(default_factory=dict)  # the latest data of each event
+    figures: dict[str, float] = field(default_factory=dict)  # the latest metrics
     lives: int = 0
 
 
 class MemoryStore:
-    """In one of the node's lives."""
+    """One node's store port; every restart of the node gets a new one."""
 
     def __init__(self, process: Process, world: World) -> None:
         self._me = process
@@ -94,5 +94,5 @@ class MemoryStore:
         return self._disk.privacy
 
     def cut(self) -> None:
-        """The process is gone: nothing is written any more."""
+        """The process is gone: ignore further writes."""
         self._cut = True

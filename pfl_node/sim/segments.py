@@ -1,10 +1,10 @@
-"""A simulation in segments: after every so many rounds the whole swarm stands still and is written to disk, so
-that a run that was broken off goes on from there, with the same result as one that was not.
+"""A simulation in segments: after every `every` rounds the whole swarm is held and written to disk, so that an
+interrupted run resumes from there with the same result as an uninterrupted one.
 
-Each node is held after its Report of the segment's last round, and goes on at that moment of virtual time. What it
-got and has not used, what it published and what it knows of its peers goes on, too. So a run in segments of a
-policy in lockstep is the same as one without, byte for byte. Nodes of other policies do not wait for each other:
-they go on together, when the last one was held.
+Each node is held after its Report of the segment's last round and resumes at that virtual time. Its snapshot
+includes the models it received and has not used, the models it published, and what it knows about its peers. So
+a run of a lockstep policy in segments is identical to one without, byte for byte. Nodes of other policies do not
+wait for each other: they resume together, once the last one has been held.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORMAT = "pfl-node segment 2"
 
 @dataclass(frozen=True, slots=True)
 class SegmentMark:
-    """Where a run stands between two segments."""
+    """The position of a run between two segments."""
 
     round: int = 0  # the next one
     now: float = 0.0  # virtual seconds
@@ -56,8 +56,8 @@ def simulate_in_segments(
     costs: Costs | None = None,
     load: Load | None = None,
 ) -> Summary:
-    """As `simulate`, but able to go on: `out` holds `journal.jsonl` and `summary.json` when it is over, and until
-    then the journals of the segments and the state after the last one."""
+    """Like `simulate`, but resumable: until the run completes, `out` holds the journals of the segments and the
+    state after the last one; after that, `journal.jsonl` and `summary.json`."""
     assert settings.rounds is not None
     policy = load_policy(settings.policy.name)
     plan = Plan(policy, configure(policy, settings.policy.options))
@@ -77,13 +77,13 @@ def simulate_in_segments(
 
 
 def _the_same(swarm: Simulation) -> Load:
-    """The learners of the segment before: their data is loaded once."""
+    """Reuse the learners of the previous segment, so that their data is loaded once."""
     return lambda _, node: swarm.world.nodes[node].learner
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What is the same in all segments of a run."""
+    """The parameters shared by all segments of a run."""
 
     settings: Settings
     plan: Plan
@@ -94,7 +94,7 @@ class Course:
     progress: Callable[[Progress], None] | None
 
     def segment(self, mark: SegmentMark, until: int, learners: Load) -> tuple[Simulation, SegmentMark]:
-        """From the mark up to that round; the swarm as it then stands, and its mark."""
+        """Run from `mark` up to round `until`; returns the held swarm and its mark."""
         wall, cpu = time.perf_counter(), time.process_time()
         journal = EventJournal(self.shelf.journal(mark.round), self.level)
         swarm = Simulation(
@@ -123,7 +123,7 @@ class Course:
 
 
 class SegmentStore:
-    """The folder of one run. A state is there whole or not at all."""
+    """The folder of one run. Each state is written atomically."""
 
     def __init__(self, out: Path, settings: Settings, nodes: int) -> None:
         self.out = out
@@ -141,17 +141,17 @@ class SegmentStore:
         return self.out / "segments" / f"{round:06}"
 
     def mark(self) -> SegmentMark:
-        """Of the last whole state; a run of other settings is begun anew."""
+        """The mark of the last complete state. If the settings have changed, the run starts over."""
         for folder in sorted((self.out / "segments").glob("??????"), reverse=True):
             facts = json.loads((folder / "swarm.json").read_text())
             if facts["told"] == self.told:
                 return SegmentMark(**facts["mark"])
         for old in (self.out / "segments").glob("*.jsonl"):
-            old.unlink()  # or its rounds would be in my journal
+            old.unlink()  # otherwise the merged journal would contain its rounds
         return SegmentMark()
 
     def keep(self, swarm: Simulation, mark: SegmentMark) -> None:
-        """The old state stays until the new one has its name."""
+        """Save the state, then delete the old one after the new one has been renamed into place."""
         made = self.out / "segments" / "next"
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
@@ -174,8 +174,8 @@ class SegmentStore:
             node.resume(NodeSnapshot.load(folder / f"{id}.safetensors", node.learner, **self.facts))
 
     def finish(self, summary: Summary) -> None:
-        """One journal, in the order of time: a segment begins when its first node goes on, and the last of the
-        one before is held later. The states are not needed any more."""
+        """Merge the journals by time and delete the states. Segments may overlap: one begins when its first node
+        resumes, possibly before the last node of the previous segment was held."""
         parts = sorted((self.out / "segments").glob("*.jsonl"))
         whole = self.out / "journal.jsonl.part"
         with whole.open("wb") as file, ExitStack() as open_parts:

@@ -1,4 +1,4 @@
-"""All nodes of a simulation: who comes and goes when, and when it is over."""
+"""A simulation of all nodes: it schedules starts and faults, and decides when the run is over."""
 
 from __future__ import annotations
 
@@ -28,22 +28,20 @@ from pfl_node.sim.world import World
 from pfl_node.types import PeerId
 
 SHOWN = 5  # nodes named in an error
-STALL = 3600.0  # virtual seconds without a finished round after which a run is given up
-GARBAGE = 100_000  # objects between two collections: at the default of 700 they take a third of the time
-GRACE = 60.0  # virtual seconds that it has then to finish one
+STALL = 3600.0  # virtual seconds without a completed round after which a run is aborted
+GARBAGE = 100_000  # gc threshold: at the default of 700, collections take a third of the run time
+GRACE = 60.0  # virtual seconds after STALL in which a round may still complete
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is."""
-
     rounds_done: int  # over all nodes
     rounds_total: int
     virtual_seconds: float
 
 
 class Simulation:
-    """`run()` once; then `records`, `refused` and `virtual_seconds`."""
+    """Call `run()` once; then read `records`, `refused` and `virtual_seconds`."""
 
     def __init__(
         self,
@@ -65,7 +63,7 @@ class Simulation:
         self.faults = sorted(faults, key=lambda f: f.at)
         self.progress = progress
         self.virtual_seconds = 0.0
-        settings = settings.model_copy(update={"start": StartSettings(peers=0)})  # all know when they begin
+        settings = settings.model_copy(update={"start": StartSettings(peers=0)})  # `_found` sets the start
         loop = VirtualLoop(now, haste=HASTE * nodes)
         self.world = World(settings, costs or Costs(), loop, Conditions(faults), journal, reported=self._reported)
         self.world.jobs = jobs or self.world.jobs
@@ -74,11 +72,11 @@ class Simulation:
         for index, id in enumerate(ids):
             role = role_of(settings, index, nodes, pool)
             self.world.nodes[id] = Process(id, load(index, id), plan, role, self.world)
-        self.held: dict[PeerId, NodeSnapshot] = {}  # the nodes at the end of a segment
+        self.held: dict[PeerId, NodeSnapshot] = {}  # at the end of a segment
         self._began = False
         self._to_come = 0  # joins and restarts that have not happened yet
         self._rounds_done = done  # over all nodes
-        self._alive_at = now  # when something last showed that the run goes on
+        self._alive_at = now  # time of the last Report, join or restart
         self._stalled_at: float | None = None
 
     # -- results -------------------------------------------------------------------------------------------
@@ -95,14 +93,14 @@ class Simulation:
     def models_lost(self) -> int:
         return sum(node.traffic.models_lost for node in self.world.nodes.values())
 
-    # -- the run -------------------------------------------------------------------------------------------
+    # -- running -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until every node has finished or is down for good, and every message has arrived somewhere."""
+        """Run until every node has finished or is down for good, and every message has arrived or been lost."""
         world, loop = self.world, self.world.clock
         loop.call_soon(self._found)
         often = gc.get_threshold()
-        gc.freeze()  # the data of all nodes lives as long as the run
+        gc.freeze()  # the nodes' data stays in memory for the whole run
         gc.set_threshold(GARBAGE, *often[1:])
         try:
             loop.run(self._over)
@@ -118,7 +116,7 @@ class Simulation:
             gc.unfreeze()
 
     def _over(self) -> bool:
-        """Asked whenever time is about to move."""
+        """Checked whenever the clock is about to advance."""
         world = self.world
         if not self._began or world.running > world.held or self._to_come:
             if world.clock.now - self._alive_at > STALL:
@@ -129,7 +127,7 @@ class Simulation:
         return True
 
     def _close(self) -> None:
-        """Whatever is left of the nodes' tasks ends in no time, as their ports are cut."""
+        """Cancel the remaining tasks. They end without virtual time passing, because their ports are cut."""
         loop = self.world.clock
         for node in self.world.nodes.values():
             node.stop()
@@ -152,10 +150,10 @@ class Simulation:
         if self.progress and settings.rounds:
             self.progress(Progress(self._rounds_done, settings.rounds * len(self.world.nodes), clock.now))
 
-    # -- who comes and goes --------------------------------------------------------------------------------
+    # -- starts and faults ---------------------------------------------------------------------------------
 
     def _found(self) -> None:
-        """Those who are there from the beginning know each other and begin at nearly the same time."""
+        """Start the founders: they know each other and begin within `costs.start` of each other."""
         self._began = True
         late = {f.node for f in self.faults if isinstance(f, Join)}
         first = [n for n in self.world.nodes.values() if n.id not in late and n.state != "left"]
@@ -190,7 +188,7 @@ class Simulation:
 
     def _restart(self, node: Process) -> None:
         self._to_come -= 1
-        if node.state == "crashed":  # it may have been done before it could crash
+        if node.state == "crashed":  # it may have finished before the crash
             self._alive_at = self.world.clock.now
             node.restart()
 
