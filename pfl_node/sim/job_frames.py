@@ -1,4 +1,4 @@
-"""Jobs and their results on a pipe: a line of JSON, then the numbers as they are in memory. No pickle."""
+"""Frames for jobs and results on a pipe: a line of JSON, then the raw bytes of the arrays. No pickle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write(pipe: IO[bytes], facts: dict[str, Any], arrays: list[Array] | None = N
 
 
 def read(pipe: IO[bytes]) -> tuple[dict[str, Any], list[Array]] | None:
-    """None: the other end is gone."""
+    """Read one frame; None: the other end closed the pipe."""
     line = pipe.readline()
     if not line.endswith(b"\n"):
         return None
@@ -40,7 +40,7 @@ def read(pipe: IO[bytes]) -> tuple[dict[str, Any], list[Array]] | None:
 
 
 def pack(value: Any, arrays: list[Array]) -> Any:
-    """As JSON has it; numbers of models go to `arrays`."""
+    """Convert to JSON types; the arrays of models are appended to `arrays`."""
     match value:
         case Model():
             arrays.append(value.vector)
@@ -60,7 +60,7 @@ def pack(value: Any, arrays: list[Array]) -> Any:
 
 
 def unpack(value: Any, arrays: list[Array], learner: LearnerFacts) -> Any:
-    """The inverse of `pack`, for models of that learner."""
+    """The inverse of `pack`; the learner provides the layouts of its models."""
     match value:
         case {"model": part, "at": place}:
             layout: Layout | None = learner.predictions if part == "predictions" else learner.layout.of(part)

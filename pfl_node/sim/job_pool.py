@@ -1,5 +1,5 @@
-"""Where the jobs of simulated nodes are computed: in this process when they are submitted, or in worker processes
-until they are due in virtual time. What comes out is the same."""
+"""Runs the jobs of simulated nodes: in this process on submission, or in worker processes, which have until
+the caller collects the result, when it is due in virtual time. The results are the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pfl_node.sim.learner_port import LearnerPort
 
 MODULE = "pfl_node.sim.job_worker"
-Result = Callable[[], Any]  # waits for it
+Result = Callable[[], Any]  # blocks until the job is done
 
 
 class Jobs(Protocol):
@@ -32,7 +32,7 @@ class Jobs(Protocol):
 
 
 class Inline:
-    """In this process, at once."""
+    """Runs each job in this process on submission."""
 
     def submit(self, node: PeerId, learner: LearnerPort, job: Job) -> Result:  # noqa: ARG002
         answer = job.run(learner)
@@ -42,7 +42,7 @@ class Inline:
 
 
 class JobPool:
-    """So many worker processes. All jobs of a node go to the same one, in order, so that its learner is there."""
+    """A fixed set of worker processes. All jobs of a node go, in order, to the worker that holds its learner."""
 
     def __init__(self, settings: Settings, ids: Sequence[PeerId], workers: int) -> None:
         self._index = {id: index for index, id in enumerate(ids)}
@@ -50,7 +50,7 @@ class JobPool:
         self._workers = [Worker(told) for _ in range(workers)]
 
     def submit(self, node: PeerId, learner: LearnerPort, job: Job) -> Result:
-        if job.kind == "fresh":  # it is needed at once
+        if job.kind == "fresh":  # its result is needed at once
             return Inline().submit(node, learner, job)
         index = self._index[node]
         return self._workers[index % len(self._workers)].submit(index, node, learner, job)
@@ -61,7 +61,7 @@ class JobPool:
 
 
 class Worker:
-    """One process. Results come in the order of the jobs."""
+    """One worker process. It returns results in the order of submission."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
@@ -75,14 +75,14 @@ class Worker:
         assert self._process.stdout is not None
         self._down, self._up = self._process.stdin, self._process.stdout
         self._submitted = 0
-        self._answers: dict[int, tuple[dict[str, Any], list[job_frames.Array]]] = {}  # that nobody asked for yet
+        self._answers: dict[int, tuple[dict[str, Any], list[job_frames.Array]]] = {}  # not yet collected
         job_frames.write(self._down, told)
 
     def submit(self, index: int, node: PeerId, learner: LearnerPort, job: Job) -> Result:
         number, arrays = self._submitted, list[job_frames.Array]()
         self._submitted += 1
         facts = {"number": number, "node": index, "id": node, "job": job_frames.pack(job, arrays)}
-        with suppress(OSError):  # it is dead, which is seen when its answer is asked for
+        with suppress(OSError):  # the worker is dead: `_result` reports it
             job_frames.write(self._down, facts, arrays)
         return lambda: self._result(number, learner)
 

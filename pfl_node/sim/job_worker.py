@@ -1,6 +1,6 @@
-"""A process that runs jobs of a simulation: those of some of its nodes, one after the other, on one thread.
+"""A worker process of a simulation: it runs the jobs of some of the nodes, one at a time, on one thread.
 
-Two threads keep the pipes going, so that neither end ever waits for the other to read.
+Two more threads read and write the pipes, so that neither end blocks until the other one reads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Frame = tuple[dict[str, Any], list[job_frames.Array]]
 
 def main() -> None:
     up = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a user's task may print
+    os.dup2(2, 1)  # a user's task may print, which must not mix with the results
     orders: SimpleQueue[Frame] = SimpleQueue()
     results: SimpleQueue[Frame] = SimpleQueue()
     Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
@@ -54,7 +54,7 @@ def _run(asked: dict[str, Any], arrays: list[job_frames.Array], learner: Learner
 
 
 def _told(error: Exception) -> list[str]:
-    """The name of its class, if it is ours, and one line."""
+    """The name of a class in `pfl_node.errors`, or an empty string, and a one-line message."""
     if isinstance(error, PflError):
         return [type(error).__name__, str(error)]
     if where := line_of(error):
@@ -66,7 +66,7 @@ def _told(error: Exception) -> list[str]:
 def _listen(pipe: IO[bytes], orders: SimpleQueue[Frame]) -> None:
     while frame := job_frames.read(pipe):
         orders.put(frame)
-    os._exit(0)  # whatever it is doing: nobody wants to know
+    os._exit(0)  # the parent is gone: abandon the current job
 
 
 def _speak(pipe: IO[bytes], results: SimpleQueue[Frame]) -> None:

@@ -1,4 +1,4 @@
-"""A simulated node as values: how it stands between two segments of a run."""
+"""The serializable state of a simulated node between two segments of a run."""
 
 from __future__ import annotations
 
@@ -27,18 +27,16 @@ OFFER, PREDICTIONS = "$offer", "$predictions"
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """All that must go on."""
-
     state: State
-    at: float  # virtual seconds, when it was held
-    policy: Mapping[str, Any] | None  # its snapshot
-    node: Mapping[str, Any] | None  # what the node has besides
+    at: float  # virtual time at which it was held
+    policy: Mapping[str, Any] | None  # the policy's snapshot
+    node: Mapping[str, Any] | None  # the node's own state
     disk: Mapping[str, Any]
     traffic: Mapping[str, Any]
     calls: Mapping[PeerId, int]  # the number of the last call to each peer
     jobs: int
-    rounds: list[tuple[float, int]]  # that it announced, and from when on they are known
-    mail: list[tuple[float, Offer, int]]  # models for its inbox that came when it was held, and their bytes
+    rounds: list[tuple[float, int]]  # time from which each announced round is known, round
+    mail: list[tuple[float, Offer, int]]  # received while held: time, model, bytes
 
     @property
     def traffic_so_far(self) -> Traffic:
@@ -55,13 +53,13 @@ class NodeSnapshot:
 
 
 def goes_on_alone(policy: type[Policy]) -> bool:
-    """May each node go on at the time at which it was held? In lockstep no peer that is further sends it anything
-    but models for rounds to come."""
+    """May each node resume at the time at which it was held? In lockstep, a peer that is ahead sends it only
+    models for future rounds."""
     return policy.lockstep or policy.solitary
 
 
 def attributes(policy: Policy) -> dict[str, Any]:
-    """What a policy has besides its snapshot: a restart may forget it, the end of a segment must not."""
+    """A policy's attributes outside its snapshot: a restart may lose them, the end of a segment must not."""
     found = {}
     for name, value in vars(policy).items():
         if name in (*BASE, *policy.keeps):
@@ -75,7 +73,7 @@ def attributes(policy: Policy) -> dict[str, Any]:
 
 
 def written(disk: Disk) -> dict[str, Any]:
-    """What a node has on its disk besides the checkpoint."""
+    """The contents of a node's disk without the checkpoint."""
     return {"reports": disk.reports, "told": disk.told, "figures": disk.figures, "privacy": disk.privacy.dump()}
 
 
@@ -84,7 +82,7 @@ def plain_traffic(traffic: Traffic) -> dict[str, Any]:
 
 
 def pack(value: Any) -> Any:
-    """With containers, numbers, texts and models only, as a checkpoint holds them."""
+    """Convert to the types a checkpoint can hold: containers, numbers, strings and models."""
     match value:
         case Offer():
             said = (value.sender, value.round, value.tag, value.samples, dict(value.notes))

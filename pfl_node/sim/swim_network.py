@@ -1,4 +1,4 @@
-"""The real SWIM in a simulation: its state machine on virtual time, its packets as simulated datagrams."""
+"""The daemon's SWIM state machine in a simulation: on virtual time, with its packets as simulated datagrams."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pfl_node.sim.node_process import Process
     from pfl_node.sim.world import World
 
-CALL = "call:"  # where the answer to a call goes
-AGAIN = 1.0  # seconds between two tries to join
-FIRST_TRY = 2.0  # seconds that a node waits until it has joined
+CALL = "call:"  # address prefix for the answer to a call
+AGAIN = 1.0  # seconds between two attempts to join
+FIRST_TRY = 2.0  # seconds for which a starting node waits to be admitted
 
 
 class SimMembership:
-    """One member, in one life of its process. Addresses are ids. Full exchanges travel as calls do: they are not
-    lost, only unreachable. The machine's time is the node's own clock."""
+    """One member; every restart of the process creates a new one. Addresses are ids. Full state exchanges are
+    calls: they fail only if the peer is unreachable. The state machine runs on the node's own clock."""
 
     joined = True
 
@@ -48,7 +48,7 @@ class SimMembership:
     def _member(self, id: PeerId, incarnation: int) -> Member:
         return Member(id, id, id, "node", self._world.settings.run, incarnation=incarnation)
 
-    # -- what the node asks --------------------------------------------------------------------------------
+    # -- the node's interface ------------------------------------------------------------------------------
 
     @property
     def me(self) -> Member:
@@ -59,7 +59,7 @@ class SimMembership:
         return self.swim.pauses
 
     async def start(self, seeds: Sequence[str], *, advertise: str | None = None) -> None:  # noqa: ARG002
-        """Those who are there from the beginning know each other; one that comes later joins through another."""
+        """Founders know each other from the start; a later node joins through a member."""
         self._running = True
         self.swim.start(self._now(), address=self._me.id)
         if self._me.begins_at is not None:
@@ -102,12 +102,12 @@ class SimMembership:
         self.cut()
 
     def cut(self) -> None:
-        """The process is gone: nothing gets out any more."""
+        """The process is gone: stop the timer, send and receive nothing more."""
         self._cut, self.members_of_run.listener = True, None
         if self._timer:
             self._timer.cancel()
 
-    # -- the machine ---------------------------------------------------------------------------------------
+    # -- the state machine ---------------------------------------------------------------------------------
 
     def _now(self) -> float:
         return self._me.clock.now
@@ -143,7 +143,7 @@ class SimMembership:
     # -- the network ---------------------------------------------------------------------------------------
 
     def _send(self, address: str, packet: Packet) -> None:
-        """A datagram, which may be lost; the answer to a call may not."""
+        """Send a datagram, which may be lost, or the answer to a call, which is not."""
         peer, call = PeerId(address.removeprefix(CALL)), address.startswith(CALL)
         self._sent += 1
         world, number = self._world, self._sent
@@ -160,14 +160,14 @@ class SimMembership:
             self._after(peer, self._sent, lambda other: other.receive(action.packet, CALL + self._me.id))
 
     def _exchanged(self, other: SimMembership, known: list[Member]) -> None:
-        """At the other one."""
+        """Runs at the other node."""
         theirs = list(other.swim.members())
         other.absorb(known, self._me.id)
         other._sent += 1
         other._after(self._me.id, other._sent, lambda me: me.absorb(theirs, other._me.id))
 
     def _join(self) -> None:
-        """Through the first that is up and reached."""
+        """Join through the first node that is up and reachable; if none is reachable, retry while any is up."""
         if self._cut:
             return
         self._sent += 1
@@ -190,7 +190,7 @@ class SimMembership:
             self._world.clock.after(admission.again or AGAIN, self._join)
 
     def _after(self, peer: PeerId, number: int, then: Callable[[SimMembership], None]) -> None:
-        """At the peer, after the time that a packet takes; if it gets there."""
+        """Run `then` at the peer after a packet's travel time, if the peer is reachable by then."""
         world = self._world
         seconds = world.costs.travel(0, self._chance(peer, "there", number)) + world.conditions.delay(
             world.clock.now

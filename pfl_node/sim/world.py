@@ -1,4 +1,4 @@
-"""What all nodes of a simulation share: clock, conditions, network, journal, and the table of nodes."""
+"""The state shared by all nodes of a simulation: clock, conditions, network, journal and the table of nodes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class World:
     journal: EventJournal
     reported: Callable[[], None]  # called after every Report
     nodes: dict[PeerId, Process] = field(default_factory=dict)
-    running: int = 0  # nodes that are up
+    running: int = 0  # number of nodes that are up
     until: int | None = None  # first round of the next segment: nodes hold before it
-    held: int = 0  # nodes that hold there
+    held: int = 0  # number of nodes held there
     averages: AverageCache = field(default_factory=AverageCache)
-    jobs: Jobs = field(default_factory=Inline)  # where trainings and scores are computed
+    jobs: Jobs = field(default_factory=Inline)  # runs training and scoring
     detector: FailureDetector = field(init=False)
     fabric: Fabric = field(init=False)
 
