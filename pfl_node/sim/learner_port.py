@@ -5,30 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
-from pfl_node.model import Layout, Model
-from pfl_node.protocol.privacy.dp_account import DpAccount
+from pfl_node.model import Model
+from pfl_node.node.ports import LearnerFacts
 from pfl_node.protocol.privacy.noisy_scores import Figures
 from pfl_node.settings import Settings
 from pfl_node.types import Eval, Part, PeerId, Split
 
 
-class LearnerPort(Protocol):
+class LearnerPort(LearnerFacts, Protocol):
     """One node's data and training on it. Results are determined by the seed."""
-
-    @property
-    def layout(self) -> Layout: ...
-
-    @property
-    def samples(self) -> int: ...
-
-    @property
-    def cluster(self) -> int | None: ...
-
-    @property
-    def account(self) -> DpAccount: ...
-
-    @property
-    def predictions(self) -> Layout | None: ...
 
     def size(self, split: Split, samples: int | None) -> int:
         """The number of samples that a Score of `samples` uses; None: all of the split."""

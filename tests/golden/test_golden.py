@@ -1,6 +1,6 @@
 """Compares the digests of a set of simulations with the committed ones: a refactoring must not change results.
 
-`pytest tests/golden --golden-update` rewrites them. The last column is a digest of what each node has learnt;
+`pytest -n 0 tests/golden --golden-update` rewrites them. The last column is a digest of what each node has learnt;
 it does not depend on timing.
 """
 
@@ -65,6 +65,7 @@ def test_the_result_is_the_committed_one(name: str, tmp_path: Path, request: pyt
         pytest.skip(f"the digest was made with torch {made_with}")
     found = digests(name, tmp_path)
     if again:
+        assert not hasattr(request.config, "workerinput"), "parallel workers overwrite the file: use -n 0"
         update(name, found)
     else:
         assert found == known[name], "if this is meant: pytest tests/golden --golden-update, and say why"
