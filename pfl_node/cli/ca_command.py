@@ -47,14 +47,13 @@ Operator = Annotated[
 
 
 @app.command()
-def init(ca_dir: Where = Path("pfl-ca"), name: Name = "pfl swarm CA", days: Days = 3650) -> int:
+def init(ca_dir: Where = Path("pfl-ca"), name: Name = "pfl swarm CA", days: Days = 3650) -> None:
     """Create a CA."""
     from pfl_node.security.ca import Authority
 
     made = Authority.create(ca_dir, name, days).certificate
     say(f"CA {made.subject!r} in {ca_dir}, valid until {made.not_after:%Y-%m-%d}; keep ca.key there and private")
     print(f"a node gets its certificate with: pfl-node ca issue --ca-dir {ca_dir} --data-dir DIR")
-    return 0
 
 
 @app.command()
@@ -66,7 +65,7 @@ def issue(
     name: Name = "",
     days: Days = 365,
     operator: Operator = False,
-) -> int:
+) -> None:
     """Issue or renew the certificate of a node or an operator."""
     from pfl_node.security.ca import Authority
 
@@ -81,14 +80,13 @@ def issue(
             "name the recipient: --data-dir DIR on this machine, or --request FILE [--out DIR] for another one"
         )
     _show(made, place)
-    return 0
 
 
 @app.command()
 def revoke(
     who: Annotated[str, typer.Argument(metavar="WHO", help="An id, a name or a certificate.")],
     ca_dir: Where = Path("pfl-ca"),
-) -> int:
+) -> None:
     """Revoke a certificate. It takes effect when the list is copied to the nodes."""
     from pfl_node.security.ca import Authority, Issued
 
@@ -97,11 +95,10 @@ def revoke(
         f"{found.id} ({found.name})" if isinstance(found, Issued) and found.name else getattr(found, "id", found)
     )
     say(f"revoked {words}; copy {ca_dir / 'revoked'} into the data directory of every node; no restart is needed")
-    return 0
 
 
 @app.command("list")
-def list_(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> int:
+def list_(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> None:
     """List the issued certificates and whether they are valid."""
     from pfl_node.security.ca import Authority
 
@@ -124,7 +121,6 @@ def list_(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> int:
     else:
         columns = ("name", "id", "role", "state", "issued", "expires")
         as_table(columns, [[row[column] for column in columns] for row in rows])
-    return 0
 
 
 def _show(made: "Certificate", place: Path) -> None:

@@ -39,7 +39,7 @@ def policies(name: PolicyName = None, check: Check = False, format: Format = "ta
     return 0
 
 
-def tasks(name: TaskName = None, format: Format = "table") -> int:
+def tasks(name: TaskName = None, format: Format = "table") -> None:
     """List the built-in tasks (set an option with --set task.OPTION=VALUE)."""
     from pfl_node.learning.tasks import TASKS
 
@@ -50,7 +50,6 @@ def tasks(name: TaskName = None, format: Format = "table") -> int:
         as_table(("task", "description", "options"), map(_row, found))
     else:
         show_one(found[0], option="name", type="type", default="default")
-    return 0
 
 
 def check_contract(name: str | None, format: str) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfl_node.cli.options import Format
+from pfl_node.cli.options import Format, Sets
 from pfl_node.cli.output import as_facts, as_json, progress_bar
 from pfl_node.errors import ConfigError
 
@@ -31,10 +31,6 @@ Schedules = Annotated[
     ),
 ]
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Worker processes; default: one per core.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting, such as policy.n_peers=3; may be repeated."),
-]
 Faults = Annotated[
     list[str] | None,
     typer.Option(
@@ -118,12 +114,7 @@ def _many(batch: "Batch", workers: int | None, format: str) -> int:
     from pfl_node.testing.schedules.campaign import run_campaign
 
     with progress_bar("schedules") as update:
-
-        def on_progress(done: int) -> None:
-            if update:
-                update(done, batch.number)
-
-        totals = run_campaign(batch, workers or cores(), on_progress)
+        totals = run_campaign(batch, workers or cores(), lambda done: update(done, batch.number))
     for row in totals.broken:
         row |= _smallest(row, batch.sets, shrunk=row in totals.broken[:SHRUNK])
     if format == "json":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfl_node.cli.options import with_signature
+from pfl_node.cli.options import ExitCode, keyword, with_signature
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,37 +46,29 @@ class ClientCredentials:
 
 NONE = ClientCredentials()
 CREDENTIALS: ContextVar[ClientCredentials] = ContextVar("credentials", default=NONE)
-OPTIONS = {
-    "data_dir": (
-        "--data-dir",
-        "DIR",
-        "PFL_DATA_DIR",
-        "With TLS: the directory of the node or operator whose certificate to present.",
-    ),
-    "ca": ("--ca", "FILE", "PFL_TLS__CA", "With TLS: the CA's certificate, if it is not in that directory."),
-    "cert": (
-        "--cert",
-        "FILE",
-        "PFL_TLS__CERT",
-        "With TLS: the certificate to present, if it is not in that directory.",
-    ),
-    "key": ("--key", "FILE", "PFL_TLS__KEY", "With TLS: its key, if it is not in that directory."),
-}
 
 
-def takes_credentials(verb: Callable[..., int]) -> Callable[..., int]:
+def _option(name: str, metavar: str, variable: str, about: str) -> inspect.Parameter:
+    spelling, about = f"--{name.replace('_', '-')}", f"With TLS: {about}"
+    option = typer.Option(spelling, metavar=metavar, envvar=variable, show_envvar=False, help=about)
+    return keyword(name, Annotated[Path | None, option])
+
+
+OPTIONS = (
+    _option(
+        "data_dir", "DIR", "PFL_DATA_DIR", "the directory of the node or operator whose certificate to present."
+    ),
+    _option("ca", "FILE", "PFL_TLS__CA", "the CA's certificate, if it is not in that directory."),
+    _option("cert", "FILE", "PFL_TLS__CERT", "the certificate to present, if it is not in that directory."),
+    _option("key", "FILE", "PFL_TLS__KEY", "its key, if it is not in that directory."),
+)
+
+
+def takes_credentials(verb: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     """The verb with these options, whose values `connected` reads."""
 
-    def run(**options: Any) -> int:
-        CREDENTIALS.set(ClientCredentials(**{name: options.pop(name) for name in OPTIONS}))
+    def run(**options: Any) -> ExitCode:
+        CREDENTIALS.set(ClientCredentials(**{option.name: options.pop(option.name) for option in OPTIONS}))
         return verb(**options)
 
-    own = inspect.signature(verb).parameters.values()
-    return with_signature(run, [*own, *(_parameter(name) for name in OPTIONS)], like=verb)
-
-
-def _parameter(name: str) -> inspect.Parameter:
-    spelling, metavar, variable, about = OPTIONS[name]
-    option = typer.Option(spelling, metavar=metavar, envvar=variable, show_envvar=False, help=about)
-    kind = Annotated[Path | None, option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+    return with_signature(run, [*inspect.signature(verb).parameters.values(), *OPTIONS], like=verb)

@@ -17,7 +17,7 @@ NO_CERTIFICATE = "have one issued (pfl-node ca issue), or without a CA list the 
 Name = Annotated[str, typer.Option(metavar="WORD", help="A name for people, in the certificate.")]
 
 
-def identity(data_dir: Where, request: Request = False, name: Name = "", format: Format = "table") -> int:
+def identity(data_dir: Where, request: Request = False, name: Name = "", format: Format = "table") -> None:
     """Show the identity of a node; create its key if there is none."""
     from pfl_node.security.tls_files import KEY
     from pfl_node.security.x509_builder import make_request, own_key
@@ -29,10 +29,8 @@ def identity(data_dir: Where, request: Request = False, name: Name = "", format:
         )
     if request:
         print(make_request(key, name or data_dir.resolve().name).decode(), end="")
-        return 0
-    facts = facts_of(data_dir, name)
-    (as_json if format == "json" else as_facts)(facts)
-    return 0
+    else:
+        (as_json if format == "json" else as_facts)(facts_of(data_dir, name))
 
 
 def facts_of(directory: Path, name: str = "") -> dict[str, Any]:

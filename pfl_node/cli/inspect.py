@@ -24,15 +24,14 @@ Reached = Annotated[State | None, typer.Option(help="Until this state is reached
 Patience = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Give up after this time.")]
 
 
-def status(address: Address, format: Format = "table", timeout: Timeout = 3.0) -> int:
+def status(address: Address, format: Format = "table", timeout: Timeout = 3.0) -> None:
     """Show what a node is doing."""
     with connected(address, timeout) as node:
         facts = node.status()
     (as_json if format == "json" else as_facts)(facts)
-    return 0
 
 
-def peers(address: Address, format: Format = "table", timeout: Timeout = 3.0) -> int:
+def peers(address: Address, format: Format = "table", timeout: Timeout = 3.0) -> None:
     """List the members that a node knows, including itself."""
     with connected(address, timeout) as node:
         _, members = node.members()
@@ -41,7 +40,6 @@ def peers(address: Address, format: Format = "table", timeout: Timeout = 3.0) ->
     else:
         columns = ("name", "address", "state", "role", "round", "run", "id")
         as_table(columns, [[m[column] for column in columns] for m in members])
-    return 0
 
 
 def ping(
@@ -49,7 +47,7 @@ def ping(
     count: Annotated[int, typer.Option("--count", "-c", min=1, metavar="N", help="Round trips.")] = 5,
     format: Format = "table",
     timeout: Timeout = 3.0,
-) -> int:
+) -> None:
     """Measure the round-trip time to a node."""
     with connected(address, timeout) as node:
         node.serving()  # opens the connection
@@ -60,7 +58,6 @@ def ping(
     else:
         figures = ", ".join(f"{name} {value:.2f} ms" for name, value in facts.items())
         print(f"{address}: {count} round trips, {figures}")
-    return 0
 
 
 def _milliseconds(call: Callable[[], Any]) -> float:
@@ -71,14 +68,13 @@ def _milliseconds(call: Callable[[], Any]) -> float:
 
 def wait(
     address: Address, peers: Peers = None, round: Round = None, state: Reached = None, timeout: Patience = 30.0
-) -> int:
+) -> None:
     """Wait until a node serves, has peers, or reaches a round or state."""
     with connected(address, min(2.0, max(timeout, 1.0))) as node:
         check = tolerant(lambda: missing(node, peers=peers, round=round, state=state), ending=state in FINAL)
         still = wait_until(check, timeout)
     if still:
         raise PeerGone(address, f"after {timeout:g} s: {still}")
-    return 0
 
 
 def tolerant(missing: Callable[[], str], *, ending: bool) -> Callable[[], str]:

@@ -1,12 +1,13 @@
 """`pfl-node lab`: reproduces the experiments of the papers."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pfl_node.cli.exit_codes import Verbs
-from pfl_node.cli.options import Format
+from pfl_node.cli.options import Format, Nodes, Sets
 from pfl_node.cli.output import as_facts, as_json, as_table, say
 from pfl_node.errors import ConfigError, PflError
 
@@ -32,17 +33,13 @@ Out = Annotated[
 ]
 Root = Annotated[Path | None, typer.Option("--data-root", metavar="DIR", help="Directory of the data sets.")]
 Download = Annotated[bool, typer.Option("--download", help="Download missing data sets.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, for all runs; may be repeated."),
-]
 Result = Annotated[Path, typer.Argument(metavar="DIR", help="A results directory of `pfl-node lab run`.")]
 Side = Annotated[Path, typer.Argument(metavar="DIR[/RUN]", help="A results directory, or one run in it.")]
 Tensorboard = Annotated[Path | None, typer.Option(metavar="LOGDIR", help="Also write the curves for TensorBoard.")]
 
 
 @app.command("list")
-def list_(format: Format = "table") -> int:
+def list_(format: Format = "table") -> None:
     """List the built-in experiments."""
     from pfl_node.lab import spec
 
@@ -52,11 +49,10 @@ def list_(format: Format = "table") -> int:
         as_json({"experiments": rows})
     else:
         as_table(("experiment", "title", "paper"), [(n, s.title, s.paper) for n, s in specs.items()])
-    return 0
 
 
 @app.command()
-def show(name: Name, scale: Scale = "quick", seeds: Seeds = None, format: Format = "table") -> int:
+def show(name: Name, scale: Scale = "quick", seeds: Seeds = None, format: Format = "table") -> None:
     """Show the runs of an experiment and the paper's figures."""
     from pfl_node.lab.measures import to_paper
     from pfl_node.lab.spec import load
@@ -64,7 +60,7 @@ def show(name: Name, scale: Scale = "quick", seeds: Seeds = None, format: Format
     experiment = load(name, scale, seeds=seeds)
     if format == "json":
         as_json(describe(experiment))
-        return 0
+        return
     as_facts(
         {
             "title": experiment.title,
@@ -81,21 +77,15 @@ def show(name: Name, scale: Scale = "quick", seeds: Seeds = None, format: Format
         for (run, point), c in cells.items()
     ]
     as_table(("run", "at", "policy", "nodes", "rounds", *(f"paper: {m}" for m in experiment.metrics)), rows)
-    return 0
 
 
 def describe(experiment: "Experiment") -> dict[str, Any]:
     cells = [
-        {
-            "run": c.run,
-            "point": c.point,
-            "seed": c.seed,
-            "nodes": c.nodes,
-            "settings": c.settings.model_dump(mode="json"),
-        }
+        {"run": c.run, "point": c.point, "seed": c.seed, "nodes": c.nodes}
+        | {"settings": c.settings.model_dump(mode="json")}
         for c in experiment.cells
     ]
-    figures = [{"run": f.run, "point": f.point, "metric": f.metric, "value": f.value} for f in experiment.figures]
+    figures = [asdict(figure) for figure in experiment.figures]
     return {"name": experiment.name, "scale": experiment.scale, "cells": cells, "figures": figures}
 
 
@@ -145,7 +135,7 @@ def run(
 
 
 @app.command()
-def report(result: Result, tensorboard: Tensorboard = None, format: Format = "table") -> int:
+def report(result: Result, tensorboard: Tensorboard = None, format: Format = "table") -> None:
     """Write the table, the plots and the page of a result again, from its directory alone."""
     from pfl_node.cli.lab_view import show as show_result
     from pfl_node.lab.report.result import reopen
@@ -160,23 +150,21 @@ def report(result: Result, tensorboard: Tensorboard = None, format: Format = "ta
 
         _note(f"{export(record, tensorboard)} runs for TensorBoard: tensorboard --logdir {tensorboard}")
     show_result(record, json=format == "json")
-    return 0
 
 
 @app.command()
-def compare(a: Side, b: Side, format: Format = "table") -> int:
+def compare(a: Side, b: Side, format: Format = "table") -> None:
     """Compare two results, or two runs: the difference of their figures, and what else differs."""
     from pfl_node.cli.lab_view import show_comparison
     from pfl_node.lab.result_comparison import compare as compared
     from pfl_node.lab.result_comparison import side
 
     show_comparison(compared(side(a), side(b)), json=format == "json")
-    return 0
 
 
 @app.command()
 def audit(
-    nodes: Annotated[int, typer.Option(min=1, metavar="N", help="Number of nodes.")] = 4,
+    nodes: Nodes = 4,
     rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Rounds of training.")] = 30,
     trials: Annotated[
         int, typer.Option(min=100, metavar="N", help="Attacks on members, and as many on others.")
@@ -185,7 +173,7 @@ def audit(
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
     sets: Sets = None,
     format: Format = "table",
-) -> int:
+) -> None:
     """Run membership-inference attacks on nodes, with and without the privacy controls."""
     from pfl_node.cli.lab_view import show_audit
     from pfl_node.daemon.preflight import check
@@ -197,7 +185,6 @@ def audit(
     settings = load_settings(overrides=given, sets=sets or ())
     check(with_privacy(settings, oracle=True))
     show_audit(run_audit(settings, nodes, trials), json=format == "json")
-    return 0
 
 
 def _data(root: Path | None, download: bool) -> list[str]:

@@ -75,7 +75,7 @@ run = with_signature(_run, [_ctx, *inspect.signature(_daemon).parameters.values(
 
 
 @takes_settings()
-def config(settings: "Settings", format: Annotated[Literal["toml", "json"], typer.Option()] = "toml") -> int:
+def config(settings: "Settings", format: Annotated[Literal["toml", "json"], typer.Option()] = "toml") -> None:
     """Print the effective settings: file < environment (PFL_*) < flags < --set. Secrets are printed as ***."""
     from pfl_node.policies import configure, load_policy
     from pfl_node.settings import PolicySettings
@@ -89,4 +89,3 @@ def config(settings: "Settings", format: Annotated[Literal["toml", "json"], type
         as_json(without_secrets(settings))
     else:
         print(dump(settings), end="")
-    return 0

@@ -13,8 +13,14 @@ if TYPE_CHECKING:
     from pfl_node.settings import Settings
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
+ExitCode = int | None  # None: 0, because the verb raises if it fails
 Format = Annotated[Literal["table", "json"], typer.Option(help="Output for people or for programs.")]
 Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="A node or a bootstrap.")]
+Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, metavar="N", help="Number of nodes.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as train.lr=0.1; may be repeated."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +82,12 @@ class GivenSettings:
 
 def takes_settings(
     *, leave_out: Collection[str] = (), read: Callable[[GivenSettings], Any] | None = None
-) -> Callable[[Callable[..., int]], Callable[..., int]]:
+) -> Callable[[Callable[..., ExitCode]], Callable[..., ExitCode]]:
     """Adds the options to a verb, which is called with the effective settings, or with the result of `read`."""
     flags = [f for f in FLAGS if f.spelling not in leave_out]
 
-    def decorate(verb: Callable[..., int]) -> Callable[..., int]:
-        def run(**options: Any) -> int:
+    def decorate(verb: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
+        def run(**options: Any) -> ExitCode:
             overrides = {f.key: options.pop(f.parameter) for f in flags}
             given = GivenSettings(options.pop("config"), overrides, options.pop("sets"))
             return verb((read or load)(given), **options)
@@ -115,25 +121,15 @@ def unchecked(given: GivenSettings) -> "Settings":
 def _parameter(flag: Flag) -> inspect.Parameter:
     kind: Any = list[str] | None if flag.many else bool | None if flag.switch else str | None
     option = typer.Option(flag.spelling, metavar=flag.metavar or None, help=flag.help)
-    return _keyword(flag.parameter, Annotated[kind, option])
+    return keyword(flag.parameter, Annotated[kind, option])
 
 
-def _keyword(name: str, annotation: Any) -> inspect.Parameter:
+def keyword(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-FILE_AND_SET = (
-    _keyword(
-        "config", Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.")]
-    ),
-    _keyword(
-        "sets",
-        Annotated[
-            list[str] | None,
-            typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as train.lr=0.1; may be repeated."),
-        ],
-    ),
-)
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.")]
+FILE_AND_SET = (keyword("config", Config), keyword("sets", Sets))
 
 
 def with_signature(run: Verb, parameters: list[inspect.Parameter], *, like: Callable[..., Any]) -> Verb:

@@ -75,14 +75,11 @@ def _cell(value: Any) -> str:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[int, int | None], None] | None]:
-    """A bar on stderr, updated with done and total; None: stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
+def progress_bar(title: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on stderr, updated with done and total; not shown if stderr is not a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfl_node.cli.compare_view import ComparisonSize, run_comparison
-from pfl_node.cli.options import ABOUT_ONE_NODE, Format, GivenSettings, takes_settings, unchecked
+from pfl_node.cli.options import ABOUT_ONE_NODE, Format, GivenSettings, Nodes, takes_settings, unchecked
 from pfl_node.cli.output import as_facts, as_json, progress_bar
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ NAMED = 8  # malicious nodes listed by name; more are counted
 POLICY = "The algorithm: a name of `pfl-node policies`, or file.py:Class. Several, or `all`, are compared."
 
 Policies = Annotated[str | None, typer.Option("--policy", metavar="NAME[,NAME...]", help=POLICY)]
-Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, metavar="N", help="Number of nodes.")]
 Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Compare N seeds, starting at --seed.")]
 Workers = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Parallel runs of a comparison; default: one per core.")
@@ -81,8 +80,7 @@ def sim(
     with progress_bar("simulating") as update:
 
         def progress(now: "Progress") -> None:
-            if update:
-                update(now.rounds_done, now.rounds_total)
+            update(now.rounds_done, now.rounds_total)
 
         summary = simulate(settings, nodes=nodes, faults=faults, out=out, progress=progress, jobs=jobs)
     _show(summary, settings.attack.kind, json=format == "json", faulty=bool(faults))

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pfl_node.cli.options import ABOUT_ONE_NODE, takes_settings
+from pfl_node.cli.options import ABOUT_ONE_NODE, Nodes, takes_settings
 
 if TYPE_CHECKING:
     from pfl_node.settings import Settings
 
-Nodes = Annotated[int, typer.Option("--nodes", "-n", min=1, metavar="N", help="Number of nodes.")]
 Workers = Annotated[
     int | None, typer.Option(min=1, metavar="W", help="Processes that host the nodes; default: one per core.")
 ]

@@ -37,7 +37,7 @@ def events(
     last: Last = None,
     format: Format = "table",
     timeout: Timeout = 3.0,
-) -> int:
+) -> None:
     """Print the events of a node, and with --follow new ones as they happen."""
     from pfl_node.ops.events import KINDS
 
@@ -48,7 +48,6 @@ def events(
         names = _names(node) if format == "table" else {}
         for event in node.events(follow=follow, kinds=kind or (), last=last):
             say(json.dumps(event, ensure_ascii=False) if format == "json" else line(event, names))
-    return 0
 
 
 def line(event: Mapping[str, Any], names: Mapping[str, str]) -> str:
@@ -76,7 +75,7 @@ def _names(node: Remote) -> dict[str, str]:
     return {m["id"]: m["name"] for m in node.members()[1] if m["name"].isprintable()}
 
 
-def bugreport(where: Where, out: Out = None, timeout: Timeout = 5.0) -> int:
+def bugreport(where: Where, out: Out = None, timeout: Timeout = 5.0) -> None:
     """Pack status, peers, events, settings and versions for a bug report; no model, data or secret."""
     from pfl_node.ops.bugreport import from_directory, pack
 
@@ -92,7 +91,6 @@ def bugreport(where: Where, out: Out = None, timeout: Timeout = 5.0) -> int:
     for name, size, about in pack(path, parts):
         print(f"{name:<16} {size:>9,} bytes  {about}")
     print(f"written to {path}; it contains names and addresses of nodes: read it before you share it")
-    return 0
 
 
 def _from_node(node: Remote) -> Iterator[tuple[str, str, Any]]:
