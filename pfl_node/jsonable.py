@@ -1,7 +1,8 @@
-"""Convert the values that a policy records to JSON types. Pure."""
+"""Convert the values that a policy records to JSON types, and read JSON of unknown origin. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import isfinite
@@ -33,3 +34,12 @@ def plain(value: Any, number: Callable[[float], float] = float, unknown: Callabl
         case Sequence():
             return [inner(v) for v in value]
     return unknown(value)
+
+
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """The JSON object in a text; empty: the text contains something else, or is damaged."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_node.cli.lab_view import progress_bars
 from pfl_node.cli.output import as_json, as_table, say
-from pfl_node.errors import ConfigError, PflError, StoreError
+from pfl_node.errors import ConfigError, PflError
 
 if TYPE_CHECKING:
     from pfl_node.lab.policy_comparison import PolicyComparison
@@ -37,11 +37,13 @@ def run_comparison(
     from pfl_node.lab import comparison_table
     from pfl_node.lab.policy_comparison import PolicyComparison, enter
     from pfl_node.lab.report import phrases
+    from pfl_node.store.atomic import make_directory
 
     _check(settings, names)
     knobs, rounds = settings.policy.options, settings.rounds or 1
     entrants = enter(names, knobs, own, nodes=size.nodes, rounds=rounds, fitted=size.fitted)
-    _create(out)
+    if out:
+        make_directory(out)  # fail before the runs, not after them
     planned = PolicyComparison.plan(settings, entrants, nodes=size.nodes, seeds=size.seeds)
     with progress_bars(planned.experiment) as on_cell:
         found = planned.run(faults=faults, out=out, workers=size.workers, on_cell=on_cell)
@@ -66,15 +68,6 @@ def _check(settings: "Settings", names: Sequence[str]) -> None:
     if not names:
         raise ConfigError("--policy is empty: name a policy, several separated by commas, or all")
     check(settings.model_copy(update={"policy": PolicySettings(name="local")}))
-
-
-def _create(out: Path | None) -> None:
-    """Fail before the runs, not after them."""
-    if out:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot create {out}: {error.strerror or error}") from error
 
 
 def show(found: "PolicyComparison") -> None:

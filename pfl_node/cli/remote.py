@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pfl_node.address import is_loopback, parse_address
 from pfl_node.cli.client_credentials import CREDENTIALS
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
+from pfl_node.jsonable import json_object
 
 if TYPE_CHECKING:
     import grpc
@@ -130,7 +130,7 @@ class Remote:
         try:
             stub = peer_pb2_grpc.PeerStub(self.channel)
             for e in stub.WatchEvents(request, timeout=None if follow else self.timeout):
-                yield {"number": e.number, "time": round(e.time, 3), "kind": e.kind, "data": _object(e.json)}
+                yield {"number": e.number, "time": round(e.time, 3), "kind": e.kind, "data": json_object(e.json)}
         except grpc.RpcError as error:
             raise self._error(error) from error
 
@@ -177,11 +177,3 @@ def why(code: str, details: str, timeout: float) -> str:
     if code == "UNIMPLEMENTED":
         return "the server there is not a pfl-node"
     return f"no answer ({code.lower().replace('_', ' ')}: {details.rpartition(': ')[2]})"
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pfl_node.errors import ConfigError, StoreError
+from pfl_node.errors import ConfigError
+from pfl_node.jsonable import json_object
 from pfl_node.lab import sources
 from pfl_node.lab.experiment import Backend, Cell, Experiment
 from pfl_node.ops.environment import environment
-from pfl_node.store.atomic import write_atomic, writing
+from pfl_node.store.atomic import make_directory, write_atomic, writing
 
 SPEC, SETTINGS, SUMMARY, JOURNAL = "spec.toml", "settings.json", "summary.json", "journal.jsonl"
 ENVIRONMENT, MADE_WITH = "environment.json", "made_with.json"
@@ -30,15 +31,12 @@ class ResultsDir:
 
     def prepare(self, experiment: Experiment) -> None:
         """Create it with spec and environment. Finished cells stay."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot create {self.path}: {error.strerror or error}") from error
+        make_directory(self.path)
         self._check(experiment)
         write_atomic(self.path / SPEC, experiment.text.encode())
         for place, content in sources.copies(experiment.sources):
-            with writing(copy := self.path / sources.COPIES / place):
-                copy.parent.mkdir(parents=True, exist_ok=True)
+            copy = self.path / sources.COPIES / place
+            make_directory(copy.parent)
             write_atomic(copy, content)
         facts: dict[str, Any] = {"name": experiment.name, "scale": experiment.scale, "backend": experiment.backend}
         facts |= {"seeds": list(experiment.seeds), **environment()}
@@ -86,7 +84,7 @@ class ResultsDir:
     def _record_environment(self, cell: Cell) -> None:
         """A resumed cell may have been started in another environment."""
         path, now = self.place(cell) / MADE_WITH, environment()
-        before: list[dict[str, Any]] = (_json(path) or {}).get("environments", [])
+        before: list[dict[str, Any]] = _json(path).get("environments", [])
         if not before or {key: value for key, value in before[-1].items() if key != "begun"} != now:
             begun = datetime.now(UTC).isoformat(timespec="seconds")
             made = {"environments": [*before, {"begun": begun, **now}]}
@@ -106,13 +104,12 @@ class ResultsDir:
         return row and {"backend": backend_of(row), **row}
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    """None: missing or damaged."""
+def _json(path: Path) -> dict[str, Any]:
+    """Empty: missing or damaged."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found
+        return json_object(path.read_bytes())
+    except OSError:
+        return {}
 
 
 def backend_of(row: Mapping[str, Any]) -> Backend:

@@ -6,12 +6,12 @@ import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pfl_node.errors import ConfigError, StoreError
+from pfl_node.errors import ConfigError
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.measures import MEASURES, Found, mean_series, to_paper
 from pfl_node.lab.report.phrases import file_name
 from pfl_node.lab.report.result import Result
-from pfl_node.store.atomic import write_atomic
+from pfl_node.store.atomic import make_directory, write_atomic
 
 FILE = "events.out.tfevents.0.pfl-node"  # fixed, so that a second export overwrites the first
 CURVES = ("test_accuracy", "test_loss", "val_accuracy", "val_loss", "bytes_sent")
@@ -22,10 +22,7 @@ def export(record: Result, place: Path) -> int:
     """One TensorBoard run for every finished cell, in directories named as in the result. Returns their number."""
     for cell, found in record.results.found.items():
         run = place / cell.folder
-        try:
-            run.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot create {run}: {error.strerror or error}") from error
+        make_directory(run)
         write_atomic(run / FILE, events(scalars(record.experiment, cell, found)))
     return len(record.results.found)
 

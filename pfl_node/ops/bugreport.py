@@ -13,6 +13,7 @@ from typing import Any
 
 from pfl_node.address import is_loopback, parse_address
 from pfl_node.errors import ConfigError, StoreError
+from pfl_node.jsonable import json_object
 from pfl_node.ops.environment import environment
 from pfl_node.ops.history import tail
 
@@ -62,7 +63,8 @@ def from_directory(folder: Path) -> Iterator[Part]:
         raise ConfigError(f"{folder} is not a data directory: it has neither journal.jsonl nor identity.json")
     yield "files.json", "names, sizes and ages of its files", _listing(folder)
     yield _tail(folder)
-    started = [row for row in _rows(folder) if row.get("event") == "started" and "settings" in row]
+    rows = map(json_object, tail(_journal(folder), MOST))
+    started = [row for row in rows if row.get("event") == "started" and "settings" in row]
     if started:
         yield "settings.json", "the settings of its last start, secrets hidden", started[-1]["settings"]
     yield "versions.json", "the versions of this machine", {"here": environment()}
@@ -108,16 +110,6 @@ def _tail(folder: Path) -> Part:
     last = list(tail(_journal(folder), MOST))[-LINES:]
     text = b"\n".join([*last, b""]).decode("utf-8", "replace")
     return "journal.jsonl", f"the last {len(last)} lines of its journal", text
-
-
-def _rows(folder: Path) -> Iterator[Mapping[str, Any]]:
-    for line in tail(_journal(folder), MOST):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
 
 
 def _listing(folder: Path) -> list[dict[str, Any]]:

@@ -43,12 +43,6 @@ KEPT = 256  # of each kind
 QUEUE = 512  # events queued for one watcher
 WATCHERS = 32
 
-Tell = Callable[[str, Mapping[str, Any]], None]
-
-
-def nobody(kind: str, data: Mapping[str, Any]) -> None:
-    """The default observer: does nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:

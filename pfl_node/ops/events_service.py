@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from pfl_node.ops.events import Hub, NodeEvent, TooManyWatchers
-from pfl_node.ops.history import History
+from pfl_node.ops.events import NodeEvent, TooManyWatchers
+from pfl_node.ops.observer import NodeObserver
 from pfl_node.security.caller import CALLER
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.endpoint import Endpoint
@@ -44,22 +44,13 @@ class WatcherSlots:
             self._taken += Counter()  # drop zeros
 
 
-class Seen(Protocol):
-    """What can be observed (`ops/observer.py`)."""
-
-    @property
-    def hub(self) -> Hub: ...
-    @property
-    def history(self) -> History: ...
-
-
-def attach_events(endpoint: Endpoint, seen: Seen) -> None:
+def attach_events(endpoint: Endpoint, seen: NodeObserver) -> None:
     """Add WatchEvents and GetHistory to the endpoint's Peer service, before the endpoint is bound."""
     handlers = (grpc.method_handlers_generic_handler(SERVICE, _handlers(seen)),)
     endpoint.add(SERVICE, lambda server: server.add_generic_rpc_handlers(handlers))
 
 
-def _handlers(seen: Seen) -> dict[str, Any]:
+def _handlers(seen: NodeObserver) -> dict[str, Any]:
     slots = WatcherSlots()
 
     async def events(message: bytes, context: Context) -> None:

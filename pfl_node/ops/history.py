@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
+
+from pfl_node.jsonable import json_object
 
 POINTS = 256
 FIGURES = ("val_loss", "val_accuracy", "test_loss", "test_accuracy", "bytes_sent", "bytes_received")
@@ -58,7 +59,7 @@ class History:
     def read(self, journal: Path) -> None:
         """Load what an earlier process of the node wrote, without damaged lines."""
         for line in tail(journal, TAIL):
-            row = _row(line)
+            row = json_object(line)
             if row.get("event") == "round" and isinstance(row.get("time"), int | float):
                 self.add(row, float(row["time"]))
 
@@ -80,14 +81,6 @@ def tail(path: Path, limit: int) -> Iterable[bytes]:
     except OSError:
         return []
     return lines[1:] if size > limit else lines
-
-
-def _row(line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return {}
-    return row if isinstance(row, dict) else {}
 
 
 def _point(row: Mapping[str, Any], time: float) -> HistoryPoint | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
 
+from pfl_node.jsonable import json_object
 from pfl_node.ops.history import FIGURES, HistoryPoint
 from pfl_node.wire import peer_pb2 as pb
 
@@ -49,7 +49,7 @@ class PeerStatus:
 
 
 def peer_status(status: pb.Status) -> PeerStatus:
-    details = _object(status.json)
+    details = json_object(status.json)
     told = _mapping(details.get("told"))
     chosen = _mapping(told.get("neighbours")).get("ids")
     return PeerStatus(
@@ -88,13 +88,6 @@ def points_of(history: pb.History, after: int) -> list[HistoryPoint]:
             found.append(HistoryPoint(point.round, point.time, known))
             after = point.round
     return found
-
-
-def _object(text: str) -> Mapping[str, Any]:
-    try:
-        return _mapping(json.loads(text or "{}"))
-    except ValueError:
-        return {}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pfl_node import __version__
-from pfl_node.jsonable import plain
+from pfl_node.jsonable import json_object, plain
 from pfl_node.node.clock import now
 from pfl_node.types import PeerId
 from pfl_node.wire.peer_pb2 import Status
@@ -40,11 +40,7 @@ def facts_of(status: Status) -> dict[str, Any]:
     names = ("id", "name", "role", "run", "address", "state", "round", "policy", "task", "uptime")
     facts = {name: getattr(status, name) for name in names}
     facts["rounds"] = status.rounds if status.HasField("rounds") else None
-    try:
-        more = json.loads(status.json or "{}")
-    except ValueError:
-        more = {}
-    return {**facts, **{k: v for k, v in (more if isinstance(more, dict) else {}).items() if k not in facts}}
+    return {**facts, **json_object(status.json), **facts}
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,14 @@ def writing(path: Path, *, leftover: Path | None = None) -> Iterator[None]:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 
+def make_directory(path: Path) -> None:
+    """With its parents, unless it exists."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot create {path}: {error.strerror or error}") from error
+
+
 def remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)

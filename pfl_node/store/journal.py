@@ -10,7 +10,7 @@ from typing import Any
 
 from pfl_node.errors import StoreError
 from pfl_node.failpoints import failpoint
-from pfl_node.jsonable import plain
+from pfl_node.jsonable import json_object, plain
 from pfl_node.store.atomic import writing
 
 BLOCK = 1 << 16
@@ -78,22 +78,16 @@ def last_round(path: Path) -> int | None:
         file.seek(max(0, file.seek(0, 2) - BLOCK))
         lines = file.read(BLOCK).splitlines()
     for line in reversed(lines):
-        try:
-            row = json.loads(line)
-            if row["event"] == "round":
-                return int(row["round"])
-        except (ValueError, TypeError, KeyError):
-            continue  # incomplete line
+        row = json_object(line)  # empty for an incomplete line
+        if row.get("event") == "round" and isinstance(row.get("round"), int):
+            return int(row["round"])
     return None
 
 
 def _is_json(path: Path, begin: int) -> bool:
     with path.open("rb") as file:
         file.seek(begin)
-        try:
-            return isinstance(json.loads(file.read()), dict)
-        except ValueError:
-            return False
+        return bool(json_object(file.read()))
 
 
 def _whole_size(path: Path) -> int:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pfl_node.errors import StoreError
 from pfl_node.jsonable import plain
 from pfl_node.lab.experiment import Experiment
 from pfl_node.lab.report import bar_plots, line_plots, result_table, style
@@ -14,7 +13,7 @@ from pfl_node.lab.report.page import Drawn, page
 from pfl_node.lab.report.result import Result
 from pfl_node.lab.report.run_info import facts as facts_of
 from pfl_node.lab.report.style import Panel
-from pfl_node.store.atomic import write_atomic
+from pfl_node.store.atomic import write_atomic, writing
 
 RESULTS, TABLE, PAGE = "results.json", "table.md", "report.html"
 NO_PLOTS = "there are no plots because matplotlib is not installed: pip install 'pfl-node[lab]'"
@@ -66,9 +65,7 @@ def _write(place: Path, panel: Panel) -> Drawn:
 
 def _clear(place: Path) -> None:
     """Remove the plots of an earlier report, which may have had other names."""
-    try:
+    with writing(place):
         place.mkdir(exist_ok=True)
         for old in (*place.glob("*.svg"), *place.glob("*.png")):
             old.unlink()
-    except OSError as error:
-        raise StoreError(f"cannot write {place}: {error.strerror or error}") from error
