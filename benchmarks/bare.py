@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from pfl_node.errors import TaskError
-from pfl_node.learning.data import SPLITS, Samples
+from pfl_node.learning.data import SPLITS
 from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.learner import Learner
+from pfl_node.learning.samples import Samples
 from pfl_node.learning.task import Data, Task
 from pfl_node.learning.train_options import Options, resolve
 from pfl_node.learning.training_loop import Between

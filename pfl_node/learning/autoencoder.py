@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from pfl_node.errors import TaskError
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.auxiliary import Auxiliary
+from pfl_node.learning.samples import Samples
 from pfl_node.learning.seeding import seed_layers, seeded
 from pfl_node.learning.train_options import Options
 from pfl_node.learning.training_loop import Between, TrainingRun, batches
@@ -47,7 +48,7 @@ class Novelty:
     are requested."""
 
     def __init__(
-        self, task: str, own: Tensor, about: Auxiliary, factory: Factory | None, batch: int | None
+        self, task: str, own: Samples, about: Auxiliary, factory: Factory | None, batch: int | None
     ) -> None:
         self._task, self._own, self._about, self._factory = task, own, about, factory
         self._batch = batch or BATCH
@@ -66,12 +67,13 @@ class Novelty:
         return self._known[epochs]
 
     def _fit(self, space: Workspace, epochs: int, between: Between) -> None:
-        n, module = len(self._own), space.module
+        n, module = self._own.n, space.module
         options = Options("adam", LR, 0.0, WEIGHT_DECAY, self._batch, epochs, None)
         descent = TrainingRun(space, options, lone_samples=min(self._batch, n) == 1)
         seed_layers(self._seed, space.flat.device)
         chosen = batches(n, options, self._seed, single=not space.batch_norms)
-        descent.run(chosen, lambda index: self._error(module, self._own[index]).mean(), between)
+        read = self._own.batches(chosen, self._seed)
+        descent.run(read, lambda batch: self._error(module, batch.x).mean(), between)
 
     def _measure(self, module: nn.Module, between: Between) -> Tensor:
         rows = []

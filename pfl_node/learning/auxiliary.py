@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pfl_node import predictions
 from pfl_node.learning.data import channels_last
+from pfl_node.learning.samples import Samples, Tree, in_order
 from pfl_node.learning.training_loop import Between
 from pfl_node.model import Layout
 from pfl_node.types import Eval
@@ -75,17 +76,24 @@ class Auxiliary:
         return torch.cat(rows)
 
 
-def classes_of(output: Tensor, y: Tensor, *, own_loss: bool) -> int | None:
+def classes_of(output: Tree, y: Tree, *, own_loss: bool) -> int | None:
     """The number of classes that a model's output scores; None: it is something else."""
-    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
+    if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2 or not isinstance(y, Tensor):
         return None
     hard = y.ndim == 1 and not y.is_floating_point()
     soft = y.shape[1:] == output.shape[1:] and y.is_floating_point() and not own_loss
     return output.shape[1] if hard or soft else None
 
 
-def class_counts(y: Tensor, classes: int) -> Tensor:
+def class_counts(data: Samples, classes: int, batch: int) -> Tensor:
     """Samples per class; fractional if labels are probabilities."""
+    if data.labels is not None:
+        return _counts(data.labels, classes)
+    counts = [_counts(some.y, classes) for some in data.batches(in_order(data.n, batch))]
+    return torch.stack(counts).sum(0)
+
+
+def _counts(y: Tensor, classes: int) -> Tensor:
     if y.is_floating_point():
         return y.sum(0).cpu()
     return torch.bincount(y[y != IGNORED], minlength=classes).cpu()

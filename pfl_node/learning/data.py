@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pfl_node.errors import TaskError
+from pfl_node.learning.samples import StackedSamples
 from pfl_node.learning.seeding import generator
 from pfl_node.learning.task import Data, Task
 
 VAL_SHARE = 0.1
 VAL_FROM = 10  # samples; with fewer, validation uses the training data
 SPLITS = ("train", "val", "test")
-
-
-class Samples(NamedTuple):
-    """Data on its device. Images may be in channels-last memory format."""
-
-    x: Tensor
-    y: Tensor
-
-    @property
-    def n(self) -> int:
-        return self.x.shape[0]
 
 
 def complete(task: Task, seed: int) -> Task:
@@ -140,10 +130,10 @@ def _finite(tensor: Tensor) -> bool:
     return any(bool(torch.isfinite(total)) for total in sums)
 
 
-def settle(data: Data, device: torch.device, *, images: bool) -> Samples:
+def settle(data: Data, device: torch.device, *, images: bool) -> StackedSamples:
     """Move data to the device where it is used."""
     x, y = data.x.to(device), data.y.to(device)
-    return Samples(channels_last(x) if images else x, y)
+    return StackedSamples(channels_last(x) if images else x, y)
 
 
 def channels_last(x: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import structlog
@@ -17,12 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from pfl_node.errors import ConfigError, StoreError, TaskError
+from pfl_node.learning.samples import Samples, call, each_leaf
 from pfl_node.learning.seeding import noise_of
 from pfl_node.learning.train_options import Options
 from pfl_node.learning.training_loop import Between, TrainingRun
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Model, Vector
 from pfl_node.protocol.privacy.dp_account import DpAccount, DpStep
+from pfl_node.seeds import seed_from
 from pfl_node.settings.sections import PrivacySettings
 
 if TYPE_CHECKING:
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 1 << 26  # numbers of per-sample gradients in memory at a time
-Loss = Callable[[Tensor], Tensor]  # the mean loss of the samples of an index
+Loss = Callable[[Any, Any], Tensor]  # of (output, y), the mean over a batch
+LossAt = Callable[[Tensor], Iterator[Tensor]]  # the mean losses of pieces of an index
 
 
 def private_training(
@@ -91,18 +95,26 @@ class DpSgd:
         descent: TrainingRun,
         space: Workspace,
         options: Options,
-        samples: int,
+        data: Samples,
         seed: int,
         loss: Loss,
         between: Between,
     ) -> None:
         """The steps that `may` permitted."""
         chance = noise_of("dp", self._account.secret, seed)
-        step, times = self._plan(options, samples)
-        batches = (torch.from_numpy(np.flatnonzero(chance.random(samples) < step.rate)) for _ in range(times))
-        expected = step.rate * samples
+        step, times = self._plan(options, data.n)
+        batches = (torch.from_numpy(np.flatnonzero(chance.random(data.n) < step.rate)) for _ in range(times))
+        expected = step.rate * data.n
         with _gradients_of_samples(space.module) as params:
-            descent.follow(batches, lambda index: self._noisy(params, index, expected, loss, chance), between)
+            most = max(1, AT_ONCE // max(1, sum(p.numel() for p in params)))
+
+            def losses(index: Tensor) -> Iterator[Tensor]:
+                for batch in data.batches(torch.split(index, most), seed_from(seed, next(steps))):
+                    x = each_leaf(batch.x, _contiguous)
+                    yield loss(call(space.module, x), batch.target)
+
+            steps = count()
+            descent.follow(batches, lambda index: self._noisy(params, index, expected, losses, chance), between)
 
     def _plan(self, options: Options, samples: int) -> tuple[DpStep, int]:
         batch = min(options.batch, samples)
@@ -110,14 +122,18 @@ class DpSgd:
         return DpStep(self._settings.dp_noise, batch / samples), times
 
     def _noisy(
-        self, params: list[nn.Parameter], index: Tensor, expected: float, loss: Loss, chance: np.random.Generator
+        self,
+        params: list[nn.Parameter],
+        index: Tensor,
+        expected: float,
+        losses: LossAt,
+        chance: np.random.Generator,
     ) -> None:
         """The gradient of a batch: clipped, summed, with noise, divided by the expected batch size."""
         clip, noise = self._settings.dp_clip, self._settings.dp_noise
         sums = [torch.zeros_like(p) for p in params]
-        most = max(1, AT_ONCE // max(1, sum(p.numel() for p in params)))
-        for some in torch.split(index, most) if len(index) else ():
-            loss(some).backward()  # type: ignore[no-untyped-call]
+        for loss in losses(index) if len(index) else ():
+            loss.backward()  # type: ignore[no-untyped-call]
             if not self._compared:
                 self._compare(params)
             singles = [p.grad_sample.flatten(1) for p in params]  # type: ignore[attr-defined]
@@ -141,6 +157,11 @@ class DpSgd:
             if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-3 * float(theirs.abs().max()) + 1e-7):
                 raise TaskError("privacy.dp: Opacus and torch disagree about the gradients of this model")
         self._compared = True
+
+
+def _contiguous(x: Tensor) -> Tensor:
+    """Opacus is wrong for other memory formats."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def check_buffers(task: str, before: Model, after: Vector) -> None:

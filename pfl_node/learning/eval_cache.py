@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import xxhash
 from torch import Tensor
 
-from pfl_node.learning.data import Samples
+from pfl_node.learning.samples import Samples
 from pfl_node.model import Model
 from pfl_node.types import Eval
 
@@ -16,19 +17,17 @@ KEPT = 8  # entries; nodes evaluate one after the other, so the last of each clu
 
 
 class Measured(NamedTuple):
-    """An evaluation, and the predicted class of each sample (None: the outputs are not class scores)."""
+    """An evaluation, and each sample's true and predicted class (None: the outputs are not class scores)."""
 
     figures: Eval
-    said: Tensor | None
+    classes: tuple[Tensor, Tensor] | None
 
 
 class Key(NamedTuple):
-    """A model and data; nodes share the tensors of a test set, so their addresses identify them."""
+    """A model, data and a loss."""
 
     model: bytes
-    x: int
-    y: int
-    samples: int
+    data: tuple[Hashable, ...]
     loss: int
 
 
@@ -37,11 +36,11 @@ class EvalCache:
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
-        self._known: OrderedDict[Key, tuple[Measured, Tensor, Tensor, object]] = OrderedDict()
+        self._known: OrderedDict[Key, tuple[Measured, Samples, object]] = OrderedDict()
 
     def key(self, model: Model, data: Samples, loss: object) -> Key:
         digest = xxhash.xxh3_128_digest(model.vector.data)
-        return Key(digest, data.x.data_ptr(), data.y.data_ptr(), data.n, id(loss))
+        return Key(digest, data.identity, id(loss))
 
     def get(self, key: Key) -> Measured | None:
         found = self._known.get(key)
@@ -51,6 +50,6 @@ class EvalCache:
         return found[0]
 
     def put(self, key: Key, found: Measured, data: Samples, loss: object) -> None:
-        self._known[key] = (found, data.x, data.y, loss)
+        self._known[key] = (found, data, loss)
         if len(self._known) > self._kept:
             self._known.popitem(last=False)

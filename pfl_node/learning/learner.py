@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +13,12 @@ from pfl_node.errors import ConfigError, LayoutMismatch, TaskError
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.autoencoder import Novelty
 from pfl_node.learning.auxiliary import Auxiliary, class_counts
-from pfl_node.learning.data import SPLITS, Samples, complete, settle
+from pfl_node.learning.data import SPLITS, complete, settle
 from pfl_node.learning.distill import Recipe, distill
 from pfl_node.learning.dp_sgd import check_buffers, private_training
 from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.fit_check import probe
+from pfl_node.learning.samples import Samples, Tree, call
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
 from pfl_node.learning.seeding import generator, seed_layers, seeded
 from pfl_node.learning.task import Task, other_network
@@ -75,7 +75,9 @@ class Learner:
         self._pool = self._local_pool if student is None else self._pool_for(module, None)
         self._dtypes = {name: t.dtype for name, t, _ in layouts.tensors_of(module)}
         images = any(isinstance(m, nn.Conv2d) for m in module.modules())
-        self._splits = {s: settle(getattr(task, s), self._device, images=images) for s in SPLITS}
+        self._splits: dict[str, Samples] = {
+            s: settle(getattr(task, s), self._device, images=images) for s in SPLITS
+        }
         self._eval_batch = EVAL_BATCH_IMAGES if images and self._device.type == "cpu" else EVAL_BATCH
         self.layout = self._pool.layout
         self.samples = self._splits["train"].n
@@ -171,12 +173,14 @@ class Learner:
     def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None:
         """Samples by true class (rows) and predicted class (columns); None: labels are not classes."""
         data, classes = self._splits[split], self._classes
-        if classes is None or data.y.is_floating_point() or data.y.ndim != 1:
+        if classes is None:
             return None
         with self._pool_of(model).borrow() as space:
-            said = self._measure(space, model, data, None, nothing).said
-        assert said is not None
-        pairs = (data.y * classes + said)[data.y >= 0]
+            found = self._measure(space, model, data, None, nothing).classes
+        if found is None or found[0].is_floating_point() or found[0].ndim != 1:
+            return None
+        y, said = found
+        pairs = (y * classes + said)[y >= 0]
         return torch.bincount(pairs, minlength=classes * classes).view(classes, classes).tolist()
 
     @property
@@ -203,7 +207,7 @@ class Learner:
             seed_layers(seed, self._device)
             outputs = about.outputs(space.module, between)
         errors = strange.errors(novelty, between).numpy() if novelty else None
-        mine = class_counts(self._splits["train"].y, about.classes).numpy() if counts else None
+        mine = class_counts(self._splits["train"], about.classes, self._eval_batch).numpy() if counts else None
         return predictions.pack(about.layout, outputs.numpy(), errors, mine)
 
     def distill(
@@ -238,16 +242,15 @@ class Learner:
     ) -> None:
         lone = min(options.batch, self.samples) == 1
         descent = TrainingRun(space, options, only=only, lone_samples=lone, anchor=anchor)
-        module, loss, (x, y) = space.module, self._loss, self._splits["train"]
+        module, train = space.module, self._splits["train"]
         seed_layers(seed, self._device)
         if self._private:
             space.prepare(only)
-            rows = x.clone(memory_format=torch.contiguous_format)  # Opacus is wrong for other memory formats
-            run = partial(self._private.run, descent, space, options, self.samples, seed)
-            run(lambda index: loss(module(rows[index]), y[index]), between)
+            self._private.run(descent, space, options, train, seed, self._loss, between)
             return
         chosen = batches(self.samples, options, seed, single=not space.batch_norms)
-        descent.run(chosen, lambda index: loss(module(x[index]), y[index]), between)
+        read = train.batches(chosen, seed)
+        descent.run(read, lambda batch: self._loss(call(module, batch.x), batch.target), between)
 
     def _measure(
         self, space: Workspace, model: Model, data: Samples, draw: Tensor | None, between: Between
@@ -267,7 +270,7 @@ class Learner:
         batch, classes = self._eval_batch, self._classes is not None
         return measure(module, data, draw, self._given_loss, batch=batch, classes=classes, between=between)
 
-    def _loss(self, output: Tensor, y: Tensor) -> Tensor:
+    def _loss(self, output: Tree, y: Tree) -> Tensor:
         return mean_loss(self._given_loss, output, y)
 
     def _with_auxiliary(self, task: Task, images: bool) -> tuple[Auxiliary, Novelty] | None:
@@ -276,7 +279,7 @@ class Learner:
         kind: dict[str, Any] = {"images": images, "batch": self._eval_batch, "labels": task.auxiliary_labels}
         about = Auxiliary(task.auxiliary, self._classes, self._device, **kind)
         batch = next((level["batch"] for level in self._levels[:2] if "batch" in level), None)
-        return about, Novelty(task.name, self._splits["train"].x, about, task.autoencoder, batch)
+        return about, Novelty(task.name, self._splits["train"], about, task.autoencoder, batch)
 
     def _pool_for(self, module: nn.Module, head: str | Sequence[str] | None) -> WorkspacePool:
         return pool_for(module, layouts.layout_of(module, head), self._device)

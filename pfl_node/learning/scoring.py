@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isnan
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfl_node.learning.data import Samples
 from pfl_node.learning.eval_cache import Measured
+from pfl_node.learning.samples import Batch, Samples, Tree, call, in_order, take
 from pfl_node.learning.training_loop import Between
 from pfl_node.types import Eval
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 Figures = npt.NDArray[np.float64]
 
 
-def mean_loss(given: Loss | None, output: Tensor, y: Tensor) -> Tensor:
+def mean_loss(given: Loss | None, output: Tree, y: Tree) -> Tensor:
     """The mean loss of a batch; None: cross-entropy."""
     if given is None:
         return cross_entropy(output, y)
@@ -38,53 +39,53 @@ def measure(
     classes: bool,
     between: Between,
 ) -> Measured:
-    """Means over the drawn samples (None: all); with `classes` also the predicted classes."""
+    """Means over the drawn samples (None: all); with `classes` also the true and the predicted classes."""
     n = data.n if draw is None else len(draw)
-    total, right, said = 0.0, 0.0, []
-    for start in range(0, n, batch):
-        some = slice(start, start + batch)
-        index = some if draw is None else draw[some]
+    total, right, said, true = 0.0, 0.0, list[Tensor](), list[Tensor]()
+    for some in data.batches(in_order(data.n, batch, draw)):
         with torch.inference_mode():
-            y = data.y[index]
-            output = module(data.x[index])
-            total += mean_loss(loss, output, y).item() * len(y)
-            right += accuracy(output, y) * len(y)
-            said += [output.argmax(1)] if classes else []
+            output = call(module, some.x)
+            total += mean_loss(loss, output, some.target).item() * some.n
+            right += accuracy(output, some.y) * some.n
+            if classes:
+                said.append(output.argmax(1))
+                true.append(some.y)
         between()
-    return Measured(Eval(total / n, right / n, n), torch.cat(said) if said else None)
+    pairs = (torch.cat(true), torch.cat(said)) if classes else None
+    return Measured(Eval(total / n, right / n, n), pairs)
 
 
 def each(module: nn.Module, data: Samples, loss: Loss | None, *, batch: int) -> tuple[Figures, Figures]:
     """Loss and accuracy of every sample, computed independently as far as the module allows. Accuracies are NaN if
     labels are not classes."""
     losses, rights = [], []
-    for start in range(0, data.n, batch):
-        some = slice(start, start + batch)
+    for some in data.batches(in_order(data.n, batch)):
         with torch.inference_mode():
-            y = data.y[some]
-            output = module(data.x[some])
-            losses.append(_losses(loss, output, y))
-            rights.append(_rights(output, y))
+            output = call(module, some.x)
+            losses.append(_losses(loss, output, some))
+            rights.append(_rights(output, some))
     return torch.cat(losses).double().cpu().numpy(), torch.cat(rights).double().cpu().numpy()
 
 
-def _losses(loss: Loss | None, output: Tensor, y: Tensor) -> Tensor:
+def _losses(loss: Loss | None, output: Tree, batch: Batch) -> Tensor:
     if loss is None:
-        return cross_entropy(output, y, reduction="none").view(len(y), -1).mean(1)
-    pairs = zip(torch.split(output, 1), torch.split(y, 1), strict=True)
-    return torch.stack([mean_loss(loss, o, t) for o, t in pairs])
+        return cross_entropy(output, batch.y, reduction="none").view(batch.n, -1).mean(1)
+    rows = (slice(i, i + 1) for i in range(batch.n))
+    return torch.stack([mean_loss(loss, take(output, row), take(batch.target, row)) for row in rows])
 
 
-def _rights(output: Tensor, y: Tensor) -> Tensor:
-    if isnan(accuracy(output, y)):
-        return torch.full((len(y),), float("nan"))
-    return (output.argmax(1) == y).view(len(y), -1).double().mean(1)
+def _rights(output: Tree, batch: Batch) -> Tensor:
+    if isnan(accuracy(output, batch.y)):
+        return torch.full((batch.n,), float("nan"))
+    correct: Tensor = output.argmax(1) == batch.y
+    return correct.view(batch.n, -1).double().mean(1)
 
 
-def accuracy(output: Tensor, y: Tensor) -> float:
+def accuracy(output: Tree, y: Tree) -> float:
     """The share of correct predictions; NaN if labels are not classes."""
     if (
         not isinstance(output, Tensor)
+        or not isinstance(y, Tensor)
         or y.is_floating_point()
         or output.ndim != y.ndim + 1
         or output.shape[1] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from pfl_node.learning.workspace import Only, Workspace, stretches
 from pfl_node.model import Model
 
 Between = Callable[[], None]
+T = TypeVar("T")  # a batch, or the indices of one
 
 
 def nothing() -> None:
@@ -42,22 +44,22 @@ class TrainingRun:
             target = torch.tensor(anchor.vector, device=space.flat.device)
             self._pulls = [(space.grad[p], space.flat[p], target[p]) for p in pieces]
 
-    def run(self, batches: Iterable[Tensor], loss: Callable[[Tensor], Tensor], between: Between) -> None:
+    def run(self, batches: Iterable[T], loss: Callable[[T], Tensor], between: Between) -> None:
         """One step for the loss of each batch, in training mode."""
 
-        def differentiate(index: Tensor) -> None:
-            loss(index).backward()  # type: ignore[no-untyped-call]
+        def differentiate(batch: T) -> None:
+            loss(batch).backward()  # type: ignore[no-untyped-call]
 
         self.follow(batches, differentiate, between)
 
-    def follow(self, batches: Iterable[Tensor], differentiate: Callable[[Tensor], None], between: Between) -> None:
+    def follow(self, batches: Iterable[T], differentiate: Callable[[T], None], between: Between) -> None:
         """One step for each batch; `differentiate` writes the gradient into the workspace."""
         if not self._rules:
             return
         self._space.prepare(self._only, lone_samples=self._lone_samples)
-        for index in batches:
+        for batch in batches:
             self._space.grad.zero_()
-            differentiate(index)
+            differentiate(batch)
             for grad, flat, target in self._pulls:
                 grad.add_(flat - target, alpha=self._prox)
             for rule in self._rules:
