@@ -56,6 +56,7 @@ FILES = {
     "checkpoint": "a generation of the checkpoint",
     "model": "`model.safetensors`",
     "identity": "`identity.json`",
+    "settings": "`settings.toml`",
     "file": "any other file that is replaced atomically: results of the lab and of swarms",
 }
 STEPS = {

@@ -17,11 +17,40 @@ from typing import Any, NamedTuple
 
 from pfl_node.errors import ConfigError, PflError, TaskError, Unavailable, nearest
 
+PREFIX = "pfl_plugin_"  # of the modules made from files
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk is full
+
+
+_given: dict[str, Any] = {}  # objects that a Python program passed, by place
+
+
+def register(thing: Any) -> str:
+    """The place of a function or class that a Python program passed. `load` finds it there in this process, and
+    in others if `importable`."""
+    home, name = getattr(thing, "__module__", "__main__"), getattr(thing, "__qualname__", type(thing).__name__)
+    file = getattr(sys.modules.get(home), "__file__", None)
+    by_file = home == "__main__" or home.startswith(PREFIX)
+    place = f"{Path(file).resolve() if by_file and file else home}:{name}"
+    _given[place] = thing
+    return place
+
+
+def importable(place: str) -> bool:
+    """Whether another process can load it: it is at the top level of a module or file."""
+    where, _, name = place.rpartition(":")
+    return where != "__main__" and name.isidentifier()
+
+
+def absolute(place: str) -> str:
+    """The same place, valid in every working directory."""
+    where, colon, name = place.rpartition(":")
+    return f"{Path(where).resolve()}:{name}" if colon and where.endswith(".py") else place
 
 
 def load(what: str, place: str, error: type[PflError]) -> Any:
     """The object at `place`. `what` ("policy", "task") starts the message of an `error`."""
+    if place in _given:
+        return _given[place]
     where, _, name = place.rpartition(":")
     is_file = _is_file(what, place, error)
     try:
@@ -38,7 +67,7 @@ def load(what: str, place: str, error: type[PflError]) -> Any:
 def check_place(what: str, place: str, error: type[PflError]) -> None:
     """Check a plugin path without importing it: the file exists and parses."""
     where = Path(place.rpartition(":")[0])
-    if not _is_file(what, place, error):
+    if place in _given or not _is_file(what, place, error):
         return
     try:
         with warnings.catch_warnings(action="ignore"):  # the import will repeat them
@@ -61,7 +90,7 @@ def _is_file(what: str, place: str, error: type[PflError]) -> bool:
 
 def _from_file(path: Path) -> ModuleType:
     """Imported once per process."""
-    name = f"pfl_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from pfl_node import plugin
 from pfl_node.address import join_address
 from pfl_node.daemon.advertise import advertised_address
 from pfl_node.daemon.disk_store import DiskStore
@@ -30,6 +31,8 @@ from pfl_node.ops.observer import NodeObserver
 from pfl_node.ops.status import status_of
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
+from pfl_node.settings.load import dump
+from pfl_node.store.atomic import write_atomic
 from pfl_node.store.data_dir import DataDir
 from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
@@ -96,6 +99,7 @@ class DaemonNode(ObservedNode):
             role=role,
             observe=observe,
         )
+        self._index = place.index
         self._connect_host()
 
     def _connect_host(self) -> None:
@@ -133,8 +137,24 @@ class DaemonNode(ObservedNode):
         except StoreError as error:
             log.error("the incarnation was not written; training goes on", error=str(error))
 
+    def _keep_settings(self) -> None:
+        """From these settings `pfl_node.load` rebuilds the model. Secrets are left out."""
+        settings = self.settings
+        task = {"name": plugin.absolute(settings.task.name), "index": self._index}
+        policy = {"name": plugin.absolute(settings.policy.name)}
+        changed = {
+            "task": settings.task.model_copy(update=task),
+            "policy": settings.policy.model_copy(update=policy),
+            "data_dir": self.home.path.absolute(),
+        }
+        try:
+            write_atomic(self.home.settings, dump(settings.model_copy(update=changed)).encode(), what="settings")
+        except StoreError as error:
+            log.error("the settings were not written; the node starts all the same", error=str(error))
+
     async def start(self) -> None:
         """Open the port. Does not need torch."""
+        self._keep_settings()
         PeerService(self.host, self.settings.wire, status=lambda: status_of(self)).attach(self.endpoint)
         attach_events(self.endpoint, self.node_observer)
         await self.endpoint.bind(self.settings.listen, self.membership.bind)

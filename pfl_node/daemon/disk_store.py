@@ -11,10 +11,10 @@ from pfl_node.model import Layout, Model
 from pfl_node.node.ports import Kept, LearnerFacts
 from pfl_node.protocol.privacy.controls import PrivacyControls, privacy_of
 from pfl_node.settings import Settings
-from pfl_node.store.checkpoint import save_model
 from pfl_node.store.checkpoints import Checkpoints
 from pfl_node.store.data_dir import DataDir, NodeIdentity
 from pfl_node.store.journal import Journal, last_round
+from pfl_node.store.model_file import FORMAT, save_model
 from pfl_node.store.privacy_ledger import PrivacyLedger
 
 
@@ -59,7 +59,7 @@ class DiskStore:
 
     def save_model(self, model: Model, learner: LearnerFacts, facts: Mapping[str, str]) -> None:
         tensors: Any = learner
-        save_model(self._home.model, tensors.tensors(model), **facts)
+        save_model(self._home.model, tensors.tensors(model), format=FORMAT, **facts)
 
     def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:
         return privacy_of(settings, PrivacyLedger(self._home.path), certain=certain)

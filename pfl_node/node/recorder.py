@@ -54,6 +54,11 @@ def restore_checkpoint(
 class Recorder:
     """Records one run of one node."""
 
+    reports = 0
+    given_up = 0  # models that rounds stopped waiting for
+    unwritten: tuple[str, ...] = ()  # files that the last save could not write
+    _written: tuple[Model, dict[str, str]] | None = None  # the personal model on disk
+
     def __init__(
         self,
         settings: Settings,
@@ -84,9 +89,7 @@ class Recorder:
         self.tell = tell  # events for an operator
         self.measured: dict[str, Eval] = {}  # scores of the personal model, by split
         self.told: dict[str, Any] = {}  # data of the last Report, and of the last Record of each event
-        self.given_up = 0  # models that rounds stopped waiting for
         self.failures: Counter[tuple[str, str]] = Counter()  # failed outgoing calls: (call, reason)
-        self.unwritten: tuple[str, ...] = ()  # files that could not be written at the end
         store.open_journal()
         self._lines_lost = 0  # since the last line that was written
         self._checkpoint: int | None = None  # round of the last checkpoint of this process
@@ -94,7 +97,6 @@ class Recorder:
         self._last_measured: tuple[Model, int] | None = None
         self._snapshot: dict[str, Any] | None = None
         self._kept: dict[str, Any] | None = None  # the snapshot on disk
-        self.reports = 0
         self._unsaved = 0
         self._logged = 0.0  # time of the last round in the log
         self._misfits: set[tuple[str, str]] = set()  # (peer, reason) of failed calls; misfits warn only once
@@ -156,8 +158,8 @@ class Recorder:
         due = self._unsaved >= self.settings.store.checkpoint_every
         if due or self.stops:
             self._snapshot = self.policy.snapshot()
-        if due:
-            await self._save(self._save_checkpoint)
+        if due and self._snapshot is not None:
+            await self._save(self._snapshot["model"])
 
     def failed(self, call: str, error: PeerError) -> None:
         why = error.reason.value if isinstance(error, Refused) else "gone"
@@ -204,7 +206,7 @@ class Recorder:
             if self._last_measured is None or self._last_measured[0] is not model:
                 await self.measure(model, self.policy.round)
             row |= self._figures()
-        await self._save(lambda: self._save_all(model))
+        await self._save(model)
         self.write("finished", row)
         self.tell("finished", row)
 
@@ -221,10 +223,10 @@ class Recorder:
         failed = {"failed_checkpoints": self._failed_saves, "lost_lines": self._lines_lost}
         return {"checkpoint_round": self._checkpoint, **failed}
 
-    async def _save(self, work: Callable[[], dict[str, Any] | None]) -> None:
-        """Run `work` in a thread and report the outcome."""
-        began = now()
-        outcome = await asyncio.to_thread(work)
+    async def _save(self, model: Model) -> None:
+        """Write the checkpoint and the personal model in a thread, and report the outcome."""
+        began, facts = now(), self._facts()
+        outcome = await asyncio.to_thread(self._save_all, model, facts)
         if outcome is None:
             return
         outcome["seconds"] = round(now() - began, 4)
@@ -233,33 +235,41 @@ class Recorder:
         self._checkpoint = outcome.get("round", self._checkpoint)
         self.tell("checkpoint_failed" if failed else "checkpoint", outcome)
 
-    def _save_all(self, model: Model) -> dict[str, Any] | None:
-        outcome = self._save_checkpoint()
-        unwritten = ["the last checkpoint"] if outcome and "error" in outcome else []
-        try:
-            self.store.save_model(model, self.learner, self._facts())
-        except StoreError as error:
-            self.log.error("the personal model was not written", error=str(error))
-            unwritten.append("model.safetensors")
-        self.unwritten = tuple(unwritten)
+    def _save_all(self, model: Model, facts: dict[str, str]) -> dict[str, Any] | None:
+        """Returns the outcome of the checkpoint. If the disk is full, training continues."""
+        with self._saving:
+            outcome = self._save_checkpoint()
+            unwritten = ["the last checkpoint"] if outcome and "error" in outcome else []
+            if not self._save_model(model, facts):
+                unwritten.append("model.safetensors")
+            self.unwritten = tuple(unwritten)
         return outcome
 
     def _save_checkpoint(self) -> dict[str, Any] | None:
-        """Returns the outcome; None: nothing to save. If the disk is full, training continues."""
-        facts = checkpoint_facts(self.settings, self.policy)
-        with self._saving:
-            snapshot = self._snapshot
-            if snapshot is None or snapshot is self._kept:
-                return None
-            self._unsaved = 0  # even on failure: the next attempt is after as many rounds again
-            self._sync_journal()
-            try:
-                self.store.save_checkpoint(snapshot, self.learner.layout, facts)
-                self._kept = snapshot
-            except StoreError as error:
-                self.log.error("the checkpoint was not written; training goes on", error=str(error))
-                return {"error": str(error)}
+        """Returns the outcome; None: nothing to save."""
+        snapshot = self._snapshot
+        if snapshot is None or snapshot is self._kept:
+            return None
+        self._unsaved = 0  # even on failure: the next attempt is after as many rounds again
+        self._sync_journal()
+        try:
+            self.store.save_checkpoint(snapshot, self.learner.layout, checkpoint_facts(self.settings, self.policy))
+            self._kept = snapshot
+        except StoreError as error:
+            self.log.error("the checkpoint was not written; training goes on", error=str(error))
+            return {"error": str(error)}
         return {"round": self.policy.round}
+
+    def _save_model(self, model: Model, facts: dict[str, str]) -> bool:
+        if self._written is not None and self._written[0] is model and self._written[1] == facts:
+            return True
+        try:
+            self.store.save_model(model, self.learner, facts)
+            self._written = model, facts
+        except StoreError as error:
+            self.log.error("the personal model was not written", error=str(error))
+            return False
+        return True
 
     def _sync_journal(self) -> None:
         """Sync before a checkpoint, so that its rounds are in the journal even after a power failure."""
@@ -271,7 +281,6 @@ class Recorder:
     def _facts(self) -> dict[str, str]:
         """The metadata of model.safetensors."""
         facts = {
-            "format": "pfl-node model 1",
             "version": __version__,
             "node": self.policy.me,
             "run": self.settings.run,

@@ -1,4 +1,4 @@
-"""One checkpoint, and the personal model, as safetensors files. Does not import torch.
+"""One checkpoint as a safetensors file. Does not import torch.
 
 A checkpoint holds the policy's state as JSON and vectors, and a checksum over the whole file (computed with zeros
 in its own place) that detects any changed or missing byte.
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import xxhash
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -86,12 +84,6 @@ def read_checkpoint(path: Path, layout: Layout, **facts: str) -> Checkpoint | No
     except (SafetensorError, KeyError, ValueError, TypeError, LayoutMismatch) as error:
         raise Unusable(path, f"damaged: {error}", damaged=True) from error
     return Checkpoint(path, state, metadata)
-
-
-def save_model(path: Path, tensors: Mapping[str, npt.NDArray[Any]], **facts: str) -> None:
-    """Write named tensors that any safetensors reader opens."""
-    data = save({k: np.ascontiguousarray(v) for k, v in tensors.items()}, metadata=dict(facts))
-    write_atomic(path, data, what="model")
 
 
 def _verified(path: Path) -> bool:

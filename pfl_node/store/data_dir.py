@@ -20,6 +20,8 @@ from pfl_node.types import PeerId
 
 DEFAULT_ROOT = Path("pfl-data")
 JOURNAL = "journal.jsonl"
+MODEL = "model.safetensors"
+SETTINGS = "settings.toml"  # with which the node was last started
 USED_UP = 1 << 52  # an incarnation that no other member would believe
 
 
@@ -78,7 +80,11 @@ class DataDir:
 
     @property
     def model(self) -> Path:
-        return self.path / "model.safetensors"
+        return self.path / MODEL
+
+    @property
+    def settings(self) -> Path:
+        return self.path / SETTINGS
 
     def keep_incarnation(self, incarnation: int) -> None:
         """The node raised its incarnation at run time; the next start continues above it."""

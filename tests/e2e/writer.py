@@ -14,10 +14,10 @@ from safetensors import safe_open
 from pfl_node.failpoints import arm
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.store.atomic import write_atomic
-from pfl_node.store.checkpoint import save_model
 from pfl_node.store.checkpoints import Checkpoints
 from pfl_node.store.data_dir import DataDir
 from pfl_node.store.journal import Journal
+from pfl_node.store.model_file import save_model
 
 LAYOUT = Layout((Entry("core", (200, 100)),), (Entry("head", (10,)),))
 FACTS = {"run": "crash", "policy": "Writer"}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pfl_node import aggregate
+from pathlib import Path
+
+import pytest
+
+from pfl_node import aggregate, plugin
 from pfl_node.errors import ConfigError, PeerGone, PflError, TaskError
 from pfl_node.plugin import Explanation, explain, users_fault
 
@@ -23,7 +27,7 @@ def mine() -> None:
 def test_a_failure_in_the_users_own_code_is_one_line_with_its_place() -> None:
     fault = users_fault("task", "own.py:f", raised(mine), TaskError)
     assert isinstance(fault, TaskError)
-    assert str(fault) == "task own.py:f failed (test_plugin.py, line 20): ValueError: two lines"
+    assert str(fault) == "task own.py:f failed (test_plugin.py, line 24): ValueError: two lines"
 
 
 def test_a_failure_in_what_we_brought_along_is_ours() -> None:
@@ -68,3 +72,25 @@ def test_any_other_error_is_a_bug() -> None:
 def test_of_several_errors_the_first_counts() -> None:
     group = BaseExceptionGroup("nodes", [ConfigError("first"), KeyError("second")])
     assert explain(group) == Explanation("first", mistake=True)
+
+
+def at_the_top() -> None: ...
+
+
+def test_an_object_of_a_program_is_found_by_its_place() -> None:
+    def inside() -> None: ...
+
+    place = plugin.register(inside)
+    assert plugin.load("task", place, TaskError) is inside
+    plugin.check_place("task", place, TaskError)
+    assert not plugin.importable(place)
+    top = plugin.register(at_the_top)
+    assert top == f"{__name__}:at_the_top"
+    assert plugin.importable(top)
+
+
+def test_a_place_becomes_valid_in_every_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert plugin.absolute("a/mine.py:f") == f"{tmp_path}/a/mine.py:f"
+    assert plugin.absolute("package.module:f") == "package.module:f"
+    assert plugin.absolute("digits") == "digits"

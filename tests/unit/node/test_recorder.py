@@ -232,6 +232,31 @@ def test_a_run_that_failed_keeps_what_it_had(tmp_path: Path) -> None:
     assert scene.journal[-1]["how"] == "failed"
 
 
+def test_every_checkpoint_writes_the_personal_model_with_its_facts(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        await scene.rounds(1)
+        assert not scene.home.model.exists()
+        await scene.rounds(1)
+        tensors, facts = scene.model()
+        assert {float(value) for array in tensors.values() for value in array.ravel()} == {1.0}
+        assert (facts["format"], facts["round"], facts["node"]) == ("pfl-node model 1", "1", ME)
+        assert (facts["task"], facts["policy"], facts["run"]) == ("digits", "pens", "default")
+        assert (facts["layout"], facts["test_loss"]) == (LAYOUT.digest, "1")
+
+    play(tmp_path, act, store={"checkpoint_every": 2})
+
+
+def test_a_model_that_is_on_disk_already_is_not_written_again(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        await scene.rounds(1)
+        scene.policy.round -= 1  # as in the round whose checkpoint wrote it
+        before = scene.home.model.stat().st_ino
+        await scene.recorder.finish("stopped")
+        assert scene.home.model.stat().st_ino == before
+
+    play(tmp_path, act, store={"checkpoint_every": 1})
+
+
 # -- a bad disk --------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +280,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_training(
     with capture_logs() as logs:
         scene = play(tmp_path, act, store={"checkpoint_every": 1})
     complaints = [(entry["log_level"], entry["error"]) for entry in errors_in(logs)]
-    assert [level for level, _ in complaints] == ["error"] * 3
+    assert [level for level, _ in complaints] == ["error"] * 4  # checkpoint and model, twice
     assert all("No space left" in text for _, text in complaints)
     state = scene.checkpoint()
     assert state is not None

@@ -18,7 +18,8 @@ from safetensors import safe_open
 
 from pfl_node.errors import StoreError, Unusable
 from pfl_node.model import Entry, Layout, Model
-from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint, save_model
+from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint
+from pfl_node.store.model_file import save_model
 from pfl_node.store.policy_state import freeze, thaw
 from tests.arm_failpoints import failing
 

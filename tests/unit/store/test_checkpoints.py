@@ -15,8 +15,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from pfl_node.errors import StoreError, Unusable
-from pfl_node.store.checkpoint import save_model
 from pfl_node.store.checkpoints import Checkpoints
+from pfl_node.store.model_file import save_model
 from pfl_node.store.policy_state import freeze
 from tests.arm_failpoints import failing
 from tests.toy import LAYOUT, constant
