@@ -22,7 +22,7 @@ from pfl_node.learning.train_options import Options, resolve
 from pfl_node.learning.training_loop import Between
 from pfl_node.model import Model
 from pfl_node.settings import TrainSettings
-from pfl_node.types import Eval, Split
+from pfl_node.types import Eval
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class Counted(Learner):
         if self.tell:
             self.tell(job)
 
-    def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None:
+    def confusion(self, *given: Any, **options: Any) -> list[list[int]] | None:
         with self.work.timed():
-            return super().confusion(model, split)
+            return super().confusion(*given, **options)
 
     def predict(self, *_: Any, **__: Any) -> Model:
         raise TaskError("predictions are not compared with a bare loop")

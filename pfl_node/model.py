@@ -1,13 +1,15 @@
-"""A model: one flat float32 vector and a shared Layout. Core and head are slices of the vector. Does not import
-torch."""
+"""A model: one flat float32 vector and a shared Layout. Core and head are slices of the vector. A node also has a
+LocalState, which never travels. Does not import torch."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pfl_node.types import Part
 
 Vector = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +116,8 @@ class Model:
             raise LayoutMismatch(
                 f"the layout holds {layout.size} float32 numbers, the vector is {vector.dtype}{vector.shape}"
             )
-        view = vector.view()
-        view.flags.writeable = False
         object.__setattr__(self, "layout", layout)
-        object.__setattr__(self, "vector", view)
+        object.__setattr__(self, "vector", _read_only(vector))
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a model is immutable: cannot set {name}")
@@ -158,3 +159,39 @@ class Model:
 
     def __repr__(self) -> str:
         return f"Model({self.layout.part}, {self.layout.size} numbers, {self.layout.digest[:8]})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalState:
+    """What a node keeps beside the models of its policy: an immutable value that never travels. A job gets it, and
+    a training replaces it."""
+
+    private: Vector | None = None  # the tensors that never leave the node
+    layout: str = ""  # the digest of the layout of `private`
+    tensors: Mapping[str, Array] = field(default_factory=dict)  # such as the state of an optimizer
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON types
+
+    def __post_init__(self) -> None:
+        if self.private is not None:
+            object.__setattr__(self, "private", _read_only(self.private))
+        tensors = {name: _read_only(array) for name, array in self.tensors.items()}
+        object.__setattr__(self, "tensors", MappingProxyType(tensors))
+        object.__setattr__(self, "facts", MappingProxyType(dict(self.facts)))
+
+    @property
+    def for_evaluation(self) -> LocalState:
+        """Only the part that determines a model's outputs."""
+        return LocalState(self.private, self.layout) if self.tensors or self.facts else self
+
+
+@dataclass(slots=True)
+class StateCell:
+    """The local state during a job. A training replaces `state` with the state after it."""
+
+    state: LocalState
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view

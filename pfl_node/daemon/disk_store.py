@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pfl_node import __version__
-from pfl_node.model import Layout, Model
+from pfl_node.model import Layout, LocalState, Model
 from pfl_node.node.ports import Kept, LearnerFacts
 from pfl_node.protocol.privacy.controls import PrivacyControls, privacy_of
 from pfl_node.settings import Settings
@@ -57,9 +57,12 @@ class DiskStore:
         told = {"node": who.id, "incarnation": str(who.incarnation), "version": __version__}
         Checkpoints(self._home.checkpoint).save(state, layout, told=told, **facts)
 
-    def save_model(self, model: Model, learner: LearnerFacts, facts: Mapping[str, str]) -> None:
+    def save_model(
+        self, model: Model, learner: LearnerFacts, facts: Mapping[str, str], state: LocalState | None = None
+    ) -> None:
         tensors: Any = learner
-        save_model(self._home.model, tensors.tensors(model), format=FORMAT, **facts)
+        given = (model,) if state is None else (model, state)
+        save_model(self._home.model, tensors.tensors(*given), format=FORMAT, **facts)
 
     def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:
         return privacy_of(settings, PrivacyLedger(self._home.path), certain=certain)

@@ -26,7 +26,7 @@ from pfl_node.learning.train_options import BUILT_IN, Options, check_defaults, n
 from pfl_node.learning.training_loop import Between, TrainingRun, batches, nothing
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.learning.workspace_pool import WorkspacePool, pool_for
-from pfl_node.model import Layout, Model
+from pfl_node.model import Layout, LocalState, Model, StateCell
 from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import TrainSettings
 from pfl_node.settings.sections import PrivacySettings
@@ -46,6 +46,7 @@ class Learner:
     layout: Layout
     samples: int  # for training
     cluster: int | None
+    stateful = False  # whether nodes keep a LocalState
 
     def __init__(
         self,
@@ -104,6 +105,10 @@ class Learner:
         model = Model(layout, layouts.pack(self._build(seed, local=local), layout)).of(part)
         return model if part == "model" else Model(model.layout, model.vector.copy())
 
+    def start(self, seed: int) -> LocalState:  # noqa: ARG002
+        """The initial local state of a node."""
+        return LocalState()
+
     def train(
         self,
         model: Model,
@@ -115,6 +120,7 @@ class Learner:
         lr: float | None = None,
         prox: float = 0.0,
         anchor: Model | None = None,
+        state: StateCell | None = None,  # noqa: ARG002
         between: Between | None = None,
     ) -> Model:
         """Train on my data with a new optimizer. `prox` is the weight of a proximal term towards `anchor` (None:
@@ -145,6 +151,7 @@ class Learner:
         samples: int | None = None,
         own_sample_each: bool = False,
         seed: int = 0,
+        state: StateCell | None = None,  # noqa: ARG002
         between: Between | None = None,
     ) -> tuple[Eval, ...]:
         """Loss and accuracy on all samples of a split, or on a random sample that is the same for all models.
@@ -164,13 +171,25 @@ class Learner:
                 results.append(self._measure(space, model, data, draw, between or nothing).figures)
         return tuple(results)
 
-    def each(self, model: Model, split: Split = "train") -> tuple[Figures, Figures]:
+    def each(
+        self,
+        model: Model,
+        split: Split = "train",
+        *,
+        state: StateCell | None = None,  # noqa: ARG002
+    ) -> tuple[Figures, Figures]:
         """Loss and accuracy (NaN if labels are not classes) of every sample."""
         with self._pool_of(model).borrow() as space:
             space.load(model)
             return each(space.module, self._splits[split], self._given_loss, batch=self._eval_batch)
 
-    def confusion(self, model: Model, split: Split = "test") -> list[list[int]] | None:
+    def confusion(
+        self,
+        model: Model,
+        split: Split = "test",
+        *,
+        state: StateCell | None = None,  # noqa: ARG002
+    ) -> list[list[int]] | None:
         """Samples by true class (rows) and predicted class (columns); None: labels are not classes."""
         data, classes = self._splits[split], self._classes
         if classes is None:
@@ -195,6 +214,7 @@ class Learner:
         seed: int,
         novelty: int = 0,
         counts: bool = False,
+        state: StateCell | None = None,  # noqa: ARG002
         between: Between | None = None,
     ) -> Model:
         """Class probabilities for the auxiliary samples. `novelty` (epochs of the autoencoder) adds the novelty of
@@ -216,6 +236,7 @@ class Learner:
         *,
         seed: int,
         teacher: Model,
+        state: StateCell | None = None,  # noqa: ARG002
         between: Between | None = None,
         **recipe: Any,
     ) -> Model:

@@ -13,6 +13,7 @@ from pfl_node.node.clock import now
 from pfl_node.node.context import Hold, NodeContext, WorkCount
 from pfl_node.node.driver import Driver
 from pfl_node.node.host import Host
+from pfl_node.node.local_state import StatefulTrainer
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.peers import RunPeers
 from pfl_node.node.ports import (
@@ -74,7 +75,7 @@ class Node:
         self.store = store
         self.network = network
         self.members = members
-        self.trainer = trainer
+        self.trainer = StatefulTrainer(trainer)
         self.observer = observer
         self.log = log
         self.role = role
@@ -171,6 +172,7 @@ class Node:
             observe=self._observe,
             tell=self.observer.tell,
             stops=self._stops,
+            local=lambda: self.trainer.state,
         )
         self.mailbox.advance(policy.round)
         self.host.open(learner, self.trainer)
@@ -199,13 +201,16 @@ class Node:
         await self.driver.run()
 
     async def _make_policy(self, learner: LearnerFacts) -> Policy:
-        """Restored from the checkpoint if there is one, otherwise new."""
+        """Restored from the checkpoint if there is one, otherwise new; and so is the local state."""
         seed = fresh_seed(self.settings, self.id, 0)
         model = await self.trainer.soon(Job("fresh", options={"seed": seed}))
+        await self.trainer.start(learner, seed)
         policy = make_policy(self.plan, self.settings, self.id, learner, model)
-        return restore_checkpoint(
+        state = restore_checkpoint(
             policy, self.settings, self.store, learner.layout, warn=self.observer.warn, log=self.log
         )
+        self.trainer.restore(state)
+        return policy
 
     async def _join(self, policy: Policy) -> None:
         """Become a member, wait for peers, and ask for the swarm's round."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pfl_node.learning.build import Poison
-from pfl_node.model import Layout, Model
+from pfl_node.model import Layout, LocalState, Model, StateCell
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Average
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pfl_node.settings import AggregateSettings, Settings
 
 Tell = Callable[[str, Mapping[str, Any]], None]
-Kind = Literal["fresh", "train", "distill", "predict", "score", "each", "confusion"]
+Kind = Literal["fresh", "start", "train", "distill", "predict", "score", "each", "confusion"]
+TRAINING = ("train", "distill")  # jobs that replace the local state
 
 
 def nobody(kind: str, data: Mapping[str, Any]) -> None:
@@ -69,6 +70,18 @@ class LearnerFacts(Protocol):
     def cluster(self) -> int | None: ...
     @property
     def account(self) -> DpAccount: ...
+    @property
+    def stateful(self) -> bool:
+        """Whether the node keeps a local state, which the learner's `start` creates."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The result of a training job that was given a local state."""
+
+    model: Model
+    state: LocalState
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +91,16 @@ class Job:
     kind: Kind
     models: Model | Sequence[Model] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    state: LocalState | None = None  # None: the node keeps none
 
     def run(self, learner: Any, **more: Any) -> Any:
         given = () if self.models is None else (self.models,)
-        return getattr(learner, self.kind)(*given, **self.options, **more)
+        method = getattr(learner, self.kind)
+        if self.state is None:
+            return method(*given, **self.options, **more)
+        cell = StateCell(self.state)
+        answer = method(*given, **self.options, state=cell, **more)
+        return Trained(answer, cell.state) if self.kind in TRAINING else answer
 
 
 class Trainer(Protocol):
@@ -245,7 +264,12 @@ class Store(Protocol):
         ...
 
     def save_checkpoint(self, state: Mapping[str, Any], layout: Layout, facts: Mapping[str, str]) -> None: ...
-    def save_model(self, model: Model, learner: LearnerFacts, facts: Mapping[str, str]) -> None: ...
+    def save_model(
+        self, model: Model, learner: LearnerFacts, facts: Mapping[str, str], state: LocalState | None = None
+    ) -> None:
+        """Write the personal model, including its private part."""
+        ...
+
     def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:
         """The privacy controls, including the budget that earlier processes spent."""
         ...

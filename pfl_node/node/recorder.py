@@ -13,7 +13,7 @@ from typing import Any
 
 from pfl_node import __version__
 from pfl_node.errors import PeerError, Reason, Refused, StoreError
-from pfl_node.model import Layout, Model
+from pfl_node.model import Layout, LocalState, Model
 from pfl_node.node.clock import now
 from pfl_node.node.context import WorkCount
 from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, nobody
@@ -25,6 +25,8 @@ from pfl_node.types import Eval, PeerId
 # The peer has another model, run or policy, or its answer budget is spent: retrying does not help.
 MISFIT = frozenset(r.value for r in (Reason.LAYOUT, Reason.UNKNOWN_RUN, Reason.NOT_SERVED, Reason.BUDGET))
 
+LOCAL = "local"  # the local state in a checkpoint, beside the policy's snapshot
+
 Observer = Callable[[str, Mapping[str, Any]], None]
 
 
@@ -35,8 +37,8 @@ def checkpoint_facts(settings: Settings, policy: Policy) -> dict[str, str]:
 
 def restore_checkpoint(
     policy: Policy, settings: Settings, store: Store, layout: Layout, *, warn: Callable[[str], None], log: Log
-) -> Policy:
-    """Restore the policy from the last checkpoint, if there is one."""
+) -> LocalState | None:
+    """Restore the policy from the last checkpoint, if there is one; returns the local state in it."""
     if found := store.load_checkpoint(layout, checkpoint_facts(settings, policy)):
         policy.restore(found.state)
         log.info("going on from the checkpoint", round=policy.round, file=found.name)
@@ -45,10 +47,16 @@ def restore_checkpoint(
             warn(f"{whose}: is it in the right place?")
         if not policy.more:
             warn("all rounds are done already: give more --rounds, or another --data-dir")
-    elif (last := store.last_round()) is not None:
+        return found.state.get(LOCAL)
+    if (last := store.last_round()) is not None:
         hint = "if it should go on, stop it and restore checkpoint-* from a backup"
         warn(f"no checkpoint: beginning anew, though the journal has round {last}; {hint}")
-    return policy
+    return None
+
+
+def snapshot_of(policy: Policy, state: LocalState | None) -> dict[str, Any]:
+    """The content of a checkpoint."""
+    return policy.snapshot() if state is None else {**policy.snapshot(), LOCAL: state}
 
 
 class Recorder:
@@ -57,7 +65,7 @@ class Recorder:
     reports = 0
     given_up = 0  # models that rounds stopped waiting for
     unwritten: tuple[str, ...] = ()  # files that the last save could not write
-    _written: tuple[Model, dict[str, str]] | None = None  # the personal model on disk
+    _written: tuple[Model, LocalState | None, dict[str, str]] | None = None  # the personal model on disk
 
     def __init__(
         self,
@@ -74,6 +82,7 @@ class Recorder:
         observe: Observer | None = None,
         tell: Tell = nobody,
         stops: bool = True,
+        local: Callable[[], LocalState | None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -86,6 +95,7 @@ class Recorder:
         self.publish = publish
         self.ended = ended  # called after every round; returns the round to catch up with, if any
         self.observe = observe
+        self.local = local  # the node's local state
         self.tell = tell  # events for an operator
         self.measured: dict[str, Eval] = {}  # scores of the personal model, by split
         self.told: dict[str, Any] = {}  # data of the last Report, and of the last Record of each event
@@ -157,9 +167,9 @@ class Recorder:
         self._unsaved += 1
         due = self._unsaved >= self.settings.store.checkpoint_every
         if due or self.stops:
-            self._snapshot = self.policy.snapshot()
+            self._snapshot = snapshot_of(self.policy, self.local())
         if due and self._snapshot is not None:
-            await self._save(self._snapshot["model"])
+            await self._save(self._snapshot["model"], self._snapshot.get(LOCAL))
 
     def failed(self, call: str, error: PeerError) -> None:
         why = error.reason.value if isinstance(error, Refused) else "gone"
@@ -200,13 +210,14 @@ class Recorder:
     async def finish(self, how: str) -> None:
         """Write the last measurement, checkpoint and personal model."""
         row: dict[str, Any] = {"how": how, "round": self.policy.round}
-        model = self._snapshot["model"] if self._snapshot else self.policy.model
+        model, state = self.policy.model, self.local()
+        if how != "done" and self._snapshot:
+            model, state = self._snapshot["model"], self._snapshot.get(LOCAL)
         if how == "done":
-            model = self.policy.model
             if self._last_measured is None or self._last_measured[0] is not model:
                 await self.measure(model, self.policy.round)
             row |= self._figures()
-        await self._save(model)
+        await self._save(model, state)
         self.write("finished", row)
         self.tell("finished", row)
 
@@ -223,10 +234,10 @@ class Recorder:
         failed = {"failed_checkpoints": self._failed_saves, "lost_lines": self._lines_lost}
         return {"checkpoint_round": self._checkpoint, **failed}
 
-    async def _save(self, model: Model) -> None:
+    async def _save(self, model: Model, state: LocalState | None) -> None:
         """Write the checkpoint and the personal model in a thread, and report the outcome."""
         began, facts = now(), self._facts()
-        outcome = await asyncio.to_thread(self._save_all, model, facts)
+        outcome = await asyncio.to_thread(self._save_all, model, state, facts)
         if outcome is None:
             return
         outcome["seconds"] = round(now() - began, 4)
@@ -235,12 +246,12 @@ class Recorder:
         self._checkpoint = outcome.get("round", self._checkpoint)
         self.tell("checkpoint_failed" if failed else "checkpoint", outcome)
 
-    def _save_all(self, model: Model, facts: dict[str, str]) -> dict[str, Any] | None:
+    def _save_all(self, model: Model, state: LocalState | None, facts: dict[str, str]) -> dict[str, Any] | None:
         """Returns the outcome of the checkpoint. If the disk is full, training continues."""
         with self._saving:
             outcome = self._save_checkpoint()
             unwritten = ["the last checkpoint"] if outcome and "error" in outcome else []
-            if not self._save_model(model, facts):
+            if not self._save_model(model, state, facts):
                 unwritten.append("model.safetensors")
             self.unwritten = tuple(unwritten)
         return outcome
@@ -260,12 +271,13 @@ class Recorder:
             return {"error": str(error)}
         return {"round": self.policy.round}
 
-    def _save_model(self, model: Model, facts: dict[str, str]) -> bool:
-        if self._written is not None and self._written[0] is model and self._written[1] == facts:
+    def _save_model(self, model: Model, state: LocalState | None, facts: dict[str, str]) -> bool:
+        known = self._written
+        if known is not None and known[0] is model and known[1] is state and known[2] == facts:
             return True
         try:
-            self.store.save_model(model, self.learner, facts)
-            self._written = model, facts
+            self.store.save_model(model, self.learner, facts, state)
+            self._written = model, state, facts
         except StoreError as error:
             self.log.error("the personal model was not written", error=str(error))
             return False

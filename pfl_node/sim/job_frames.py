@@ -8,8 +8,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from pfl_node.model import Layout, Model
-from pfl_node.node.ports import Job, LearnerFacts
+from pfl_node.model import Layout, LocalState, Model
+from pfl_node.node.ports import Job, LearnerFacts, Trained
 from pfl_node.types import Eval
 
 Array = np.ndarray[Any, Any]
@@ -51,7 +51,13 @@ def pack(value: Any, arrays: list[Array]) -> Any:
         case Eval():
             return {"eval": [value.loss, value.accuracy, value.samples]}
         case Job():
-            return {"job": value.kind, "models": pack(value.models, arrays), "told": pack(value.options, arrays)}
+            told = {"models": pack(value.models, arrays), "told": pack(value.options, arrays)}
+            return {"job": value.kind, **told, "state": pack(value.state, arrays)}
+        case LocalState():
+            parts = (value.private, value.layout, dict(value.tensors), dict(value.facts))
+            return {"state": [pack(part, arrays) for part in parts]}
+        case Trained():
+            return {"trained": pack(value.model, arrays), "state": pack(value.state, arrays)}
         case tuple() | list():
             return {type(value).__name__: [pack(item, arrays) for item in value]}
         case dict():
@@ -70,8 +76,13 @@ def unpack(value: Any, arrays: list[Array], learner: LearnerFacts) -> Any:
             return arrays[place]
         case {"eval": [loss, accuracy, samples]}:
             return Eval(loss, accuracy, samples)
-        case {"job": kind, "models": models, "told": told}:
-            return Job(kind, unpack(models, arrays, learner), unpack(told, arrays, learner))
+        case {"job": kind, "models": models, "told": told, "state": state}:
+            given = (unpack(part, arrays, learner) for part in (models, told, state))
+            return Job(kind, *given)
+        case {"trained": model, "state": state}:
+            return Trained(unpack(model, arrays, learner), unpack(state, arrays, learner))
+        case {"state": parts}:
+            return LocalState(*(unpack(part, arrays, learner) for part in parts))
         case {"tuple": items}:
             return tuple(unpack(item, arrays, learner) for item in items)
         case {"list": items}:

@@ -50,7 +50,7 @@ class JobPool:
         self._workers = [Worker(told) for _ in range(workers)]
 
     def submit(self, node: PeerId, learner: LearnerPort, job: Job) -> Result:
-        if job.kind == "fresh":  # its result is needed at once
+        if job.kind in ("fresh", "start"):  # its result is needed at once
             return Inline().submit(node, learner, job)
         index = self._index[node]
         return self._workers[index % len(self._workers)].submit(index, node, learner, job)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.errors import ConfigError
-from pfl_node.model import Layout, Model
+from pfl_node.model import Layout, LocalState, Model
 from pfl_node.node.ports import Kept, LearnerFacts
 from pfl_node.types import PeerId
 
@@ -88,7 +88,9 @@ class MemoryStore:
         if not self._cut:
             self._disk.checkpoint = state
 
-    def save_model(self, model: Model, learner: LearnerFacts, facts: Mapping[str, str]) -> None: ...
+    def save_model(
+        self, model: Model, learner: LearnerFacts, facts: Mapping[str, str], state: LocalState | None = None
+    ) -> None: ...
 
     def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:  # noqa: ARG002
         return self._disk.privacy

@@ -11,6 +11,7 @@ from pfl_node.model import Model
 from pfl_node.node.host import Host
 from pfl_node.node.lifecycle import Node
 from pfl_node.node.ports import Job, JournalWriter, LearnerFacts, Members, Plan, Role
+from pfl_node.node.recorder import snapshot_of
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
@@ -263,7 +264,8 @@ class Process:
     def _take_snapshot(self) -> None:
         if self._snapshot is None:
             self.world.held += 1
-            self._snapshot = {**self.policy.snapshot(), "rest": attributes(self.policy)}
+            taken = snapshot_of(self.policy, self._node.trainer.state)
+            self._snapshot = {**taken, "rest": attributes(self.policy)}
             self._since = self.world.clock.now
 
     def keeps_for_later(self, offer: Offer, nbytes: int) -> bool:
@@ -329,7 +331,8 @@ class Process:
         )
 
     def _count_mistakes(self, model: Model) -> Result:
-        return self.world.jobs.submit(self.id, self.learner, Job("confusion", model))
+        job = self._node.trainer.with_state(Job("confusion", model))
+        return self.world.jobs.submit(self.id, self.learner, job)
 
     def _mistakes(self) -> list[list[int]] | None:
         """The confusion matrix on test data; if the node did not finish, of the last model it evaluated."""

@@ -26,6 +26,7 @@ class ToyLearner:
     layout = LAYOUT
     predictions = predictions.layout_for(len(AUXILIARY), 2, "toy")
     samples = 10
+    stateful = False
 
     def __init__(self, point: float = 0.0, cluster: int | None = None) -> None:
         self.point = point
