@@ -33,7 +33,8 @@ from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.learning.train_options import BUILT_IN, resolve
 from pfl_node.sim.event_journal import EventJournal
-from pfl_node.sim.segments import SegmentStore, simulate_in_segments
+from pfl_node.sim.segments import RunFiles
+from pfl_node.sim.simulate import simulate
 from pfl_node.sim.worker_process import ONE_THREAD
 from pfl_node.types import PeerId
 
@@ -119,12 +120,12 @@ def trace(cell: Cell, parts: Parts) -> None:
         (Counted, "confusion", LEARNING),
         (aggregate, "combine", "averaging"),
         (EventJournal, "write", "journal"),
-        (SegmentStore, "keep", "segments: written"),
-        (SegmentStore, "restore", "segments: read again"),
-        (SegmentStore, "finish", "segments: put together"),
+        (RunFiles, "keep", "segments: written"),
+        (RunFiles, "restore", "segments: read again"),
+        (RunFiles, "finish", "segments: put together"),
     )
     with tempfile.TemporaryDirectory(prefix="pfl-bench-") as out, parts.around(*places), parts.of("the rest"):
-        simulate_in_segments(cell.settings, nodes=cell.nodes, every=segment_of(cell), out=Path(out), load=learner)
+        simulate(cell.settings, nodes=cell.nodes, segment=segment_of(cell), out=Path(out), load=learner)
 
 
 def once(asked: argparse.Namespace, folder: str) -> dict[str, float]:

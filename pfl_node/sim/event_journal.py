@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import IO, Any, Literal
+from types import TracebackType
+from typing import IO, Any, Literal, Self
 
 from pfl_node.errors import StoreError
 from pfl_node.jsonable import plain
@@ -16,7 +17,8 @@ JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class EventJournal:
-    """Writes PATH.part and renames it to PATH at the end of the run. Without a path it writes nothing."""
+    """A context manager that writes PATH.part, and renames it to PATH unless the run fails. Without a path it
+    writes nothing."""
 
     def __init__(self, path: Path | None, level: Level = "messages") -> None:
         self.messages = level == "messages" and path is not None
@@ -36,16 +38,14 @@ class EventJournal:
         if self.messages:
             self.write(time, node, event, **data)
 
-    def publish(self) -> None:
-        """Rename the file when the run is over."""
-        if self._part and self._path:
-            self.close()
-            self._part.replace(self._path)
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         if self._file:
             self._file.close()
-            self._file = None
+        if kind is None and self._part and self._path:
+            self._part.replace(self._path)
 
     def _open(self, path: Path) -> IO[str]:
         """Called with the first event, so that a run that fails to start creates no file."""

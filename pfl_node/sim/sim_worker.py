@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pfl_node.settings import Settings
 from pfl_node.sim.faults import node_ids, parse_faults
-from pfl_node.sim.segments import simulate_in_segments
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Progress
 from pfl_node.sim.worker_process import JsonOrder, ParentPipe, serve
@@ -31,12 +30,15 @@ def run(order: RunOrder, parent: ParentPipe) -> None:
     def progress(now: Progress) -> None:
         parent.progress(lambda: {"done": now.rounds_done, "total": now.rounds_total})
 
-    settings, nodes, out = order.settings, order.nodes, order.out
-    if order.segment is not None and out is not None:
-        summary = simulate_in_segments(settings, nodes=nodes, every=order.segment, out=out, progress=progress)
-    else:
-        faults = parse_faults(order.faults, node_ids(nodes))
-        summary = simulate(settings, nodes=nodes, faults=faults, out=out, progress=progress)
+    faults = parse_faults(order.faults, node_ids(order.nodes))
+    summary = simulate(
+        order.settings,
+        nodes=order.nodes,
+        faults=faults,
+        out=order.out,
+        progress=progress,
+        segment=order.segment,
+    )
     found = summary.as_dict()
     del found["per_node"]
     parent.send("done", summary=found)

@@ -20,10 +20,10 @@ from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.event_loop import HASTE, VirtualLoop
 from pfl_node.sim.faults import Crash, Cut, Fault, Join, Partition, Restart, check_faults, node_ids
 from pfl_node.sim.job_pool import Jobs
-from pfl_node.sim.learner_port import Load
+from pfl_node.sim.learner_port import LearnerPort, Load
 from pfl_node.sim.node_process import Process
 from pfl_node.sim.outcome import NodeRecord
-from pfl_node.sim.snapshot import NodeSnapshot
+from pfl_node.sim.snapshot import NodeSnapshot, SegmentMark, goes_on_alone
 from pfl_node.sim.world import World
 from pfl_node.types import PeerId
 
@@ -41,7 +41,8 @@ class Progress:
 
 
 class Simulation:
-    """Call `run()` once; then read `records`, `refused` and `virtual_seconds`."""
+    """Call `run()` once; then read `records`, `refused` and `virtual_seconds`. A segment of a run begins at `mark`
+    and ends before the round `until`."""
 
     def __init__(
         self,
@@ -54,19 +55,20 @@ class Simulation:
         faults: Sequence[Fault] = (),
         costs: Costs | None = None,
         progress: Callable[[Progress], None] | None = None,
-        now: float = 0.0,
-        done: int = 0,
         jobs: Jobs | None = None,
+        mark: SegmentMark | None = None,
+        until: int | None = None,
     ) -> None:
-        ids = node_ids(nodes)
+        ids, mark = node_ids(nodes), mark or SegmentMark()
         check_faults(faults, ids)
         self.faults = sorted(faults, key=lambda f: f.at)
         self.progress = progress
+        self.policy = plan.policy
         self.virtual_seconds = 0.0
         settings = settings.model_copy(update={"start": StartSettings(peers=0)})  # `_found` sets the start
-        loop = VirtualLoop(now, haste=HASTE * nodes)
+        loop = VirtualLoop(mark.now, haste=HASTE * nodes)
         self.world = World(settings, costs or Costs(), loop, Conditions(faults), journal, reported=self._reported)
-        self.world.jobs = jobs or self.world.jobs
+        self.world.jobs, self.world.until = jobs or self.world.jobs, until
         loop.waiting = lambda: f", but {self._who_waits()}"
         pool = SharedModels() if settings.attack.collude else None
         for index, id in enumerate(ids):
@@ -75,8 +77,8 @@ class Simulation:
         self.held: dict[PeerId, NodeSnapshot] = {}  # at the end of a segment
         self._began = False
         self._to_come = 0  # joins and restarts that have not happened yet
-        self._rounds_done = done  # over all nodes
-        self._alive_at = now  # time of the last Report, join or restart
+        self._rounds_done = mark.round * nodes  # over all nodes
+        self._alive_at = mark.now  # time of the last Report, join or restart
         self._stalled_at: float | None = None
 
     # -- results -------------------------------------------------------------------------------------------
@@ -92,6 +94,17 @@ class Simulation:
 
     def models_lost(self) -> int:
         return sum(node.traffic.models_lost for node in self.world.nodes.values())
+
+    def learner(self, _: int, node: PeerId) -> LearnerPort:
+        """A `Load` that returns the learners of this simulation."""
+        return self.world.nodes[node].learner
+
+    def mark(self, wall: float, cpu: float) -> SegmentMark:
+        """Where the run continues, after so many seconds of real time and of CPU time."""
+        now, until = self.virtual_seconds, self.world.until
+        if goes_on_alone(self.policy):
+            now = min((held.at for held in self.held.values() if held.state == "up"), default=now)
+        return SegmentMark(until or self.world.settings.rounds or 0, now, wall, cpu)
 
     # -- running -------------------------------------------------------------------------------------------
 

@@ -26,6 +26,16 @@ OFFER, PREDICTIONS = "$offer", "$predictions"
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentMark:
+    """The position of a run between two segments."""
+
+    round: int = 0  # the next one
+    now: float = 0.0  # virtual seconds
+    wall: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     state: State
     at: float  # virtual time at which it was held

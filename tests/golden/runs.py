@@ -14,7 +14,6 @@ from pfl_node.settings.load import load_settings
 from pfl_node.sim.faults import node_ids, parse_faults
 from pfl_node.sim.learner_port import Load
 from pfl_node.sim.outcome import Summary
-from pfl_node.sim.segments import simulate_in_segments
 from pfl_node.sim.simulate import simulate
 from pfl_node.testing.contract.small_config import small
 from pfl_node.testing.contract.toy_learner import two_clusters
@@ -40,7 +39,7 @@ class Run:
         told = load_settings(overrides={"rounds": ROUNDS, "seed": 3, **self.settings})
         toys: Load | None = None if self.torch else two_clusters
         if self.segment:
-            return simulate_in_segments(told, nodes=self.nodes, every=self.segment, out=out, load=toys)
+            return simulate(told, nodes=self.nodes, segment=self.segment, out=out, load=toys)
         faults = parse_faults(self.faults, node_ids(self.nodes))
         return simulate(told, nodes=self.nodes, faults=faults, out=out, load=toys, level="messages")
 
@@ -57,7 +56,7 @@ class Cell:
     def __call__(self, out: Path) -> Summary:
         experiment = load(self.experiment, seeds=1, overrides=Overrides(sets=self.sets))
         cell = next(cell for cell in experiment.cells if cell.run == self.label)
-        return simulate_in_segments(cell.settings, nodes=cell.nodes, every=segment_of(cell), out=out)
+        return simulate(cell.settings, nodes=cell.nodes, segment=segment_of(cell), out=out)
 
 
 def of(policy: str, **more: Any) -> dict[str, Any]:

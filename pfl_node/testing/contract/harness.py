@@ -70,15 +70,11 @@ class PolicyUnderTest:
         plan = Plan(from_disk(self.policy), self.cfg)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "journal"
-            journal = EventJournal(path)
-            try:
+            with EventJournal(path) as journal:
                 swarm = Simulation(
                     settings, plan, two_clusters, nodes=nodes, journal=journal, faults=faults, costs=COSTS
                 )
                 swarm.run()
-            finally:
-                journal.close()
-            journal.publish()
             return Ran(swarm.world.nodes, swarm.refused(), path.read_bytes())
 
     def like(self, policy: type[Policy]) -> PolicyUnderTest:

@@ -20,7 +20,6 @@ from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Slow
 from pfl_node.sim.learner_port import LearnerPort, Load
 from pfl_node.sim.outcome import detection
-from pfl_node.sim.segments import simulate_in_segments
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Simulation
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Sleep, Train
@@ -47,14 +46,10 @@ def same(index: int, node: PeerId) -> LearnerPort:
 
 
 def alike(folder: Path, told: Settings, policy: type[Policy] = Together, nodes: int = 5, load: Load = same) -> Ran:
-    journal = EventJournal(folder / "journal.jsonl")
     plan = Plan(policy, configure(policy, told.policy.options))
-    swarm = Simulation(told, plan, load, nodes=nodes, journal=journal, costs=EVEN)
-    try:
+    with EventJournal(folder / "journal.jsonl") as journal:
+        swarm = Simulation(told, plan, load, nodes=nodes, journal=journal, costs=EVEN)
         swarm.run()
-    finally:
-        journal.close()
-    journal.publish()
     return Ran(swarm, (folder / "journal.jsonl").read_bytes())
 
 
@@ -230,7 +225,7 @@ def test_a_run_in_segments_that_was_broken_off_ends_with_the_same_guard(tmp_path
     told = settings("replay", {"outliers": 6.0, "gate": 1.0}, policy={"name": "el"}, attack={"lag": 3})
 
     def go(out: Path) -> str:
-        summary = simulate_in_segments(told, nodes=5, every=2, out=out, load=same)
+        summary = simulate(told, nodes=5, segment=2, out=out, load=same)
         row = summary.as_dict()
         return json.dumps({k: v for k, v in row.items() if k not in ("wall_seconds", "cpu_seconds")})
 

@@ -14,7 +14,6 @@ from pfl_node.lab.spec import Overrides, load
 from pfl_node.policies import POLICIES
 from pfl_node.settings import Settings
 from pfl_node.sim.outcome import Summary
-from pfl_node.sim.segments import simulate_in_segments
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Progress
 from pfl_node.sim.snapshot import goes_on_alone
@@ -42,8 +41,8 @@ def run(policy: str, out: Path, *, cut_after: int | None = None, rounds: int = R
         if cut_after is not None and now.rounds_done > cut_after:
             raise Cut
 
-    return simulate_in_segments(
-        Settings.model_validate(told), nodes=NODES, every=EVERY, out=out, progress=progress, load=toy
+    return simulate(
+        Settings.model_validate(told), nodes=NODES, segment=EVERY, out=out, progress=progress, load=toy
     )
 
 
@@ -104,7 +103,7 @@ def test_time_goes_on_over_the_segments(tmp_path: Path) -> None:
 
 def test_refusals_are_counted_by_reason_over_the_segments(tmp_path: Path) -> None:
     told = {"policy": {"name": "gossip", "n_peers": 4, "delta": 0.002, "quiet": 2.0}, "rounds": ROUNDS}
-    summary = simulate_in_segments(Settings.model_validate(told), nodes=NODES, every=EVERY, out=tmp_path, load=toy)
+    summary = simulate(Settings.model_validate(told), nodes=NODES, segment=EVERY, out=tmp_path, load=toy)
     rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
     counted = Counter(row["reason"] for row in rows if row["event"] == "refused")
     assert counted["flood"] > 0
@@ -124,7 +123,7 @@ def test_no_message_is_refused_because_of_a_segment(tmp_path: Path, label: str) 
     """40 rounds in segments of 5: more than the 16 rounds that a peer may be ahead."""
     experiment = load("digits-clusters", seeds=1, overrides=Overrides(sets=("rounds=40", "eval.every=40")))
     cell = next(cell for cell in experiment.cells if cell.run == label)
-    summary = simulate_in_segments(
-        cell.settings, nodes=cell.nodes, every=segment_of(cell), out=tmp_path, load=toy, level="rounds"
+    summary = simulate(
+        cell.settings, nodes=cell.nodes, segment=segment_of(cell), out=tmp_path, load=toy, level="rounds"
     )
     assert summary.refused == {}

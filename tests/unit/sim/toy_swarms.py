@@ -82,12 +82,8 @@ def ran(
 ) -> Ran:
     told = (settings or Settings()).model_copy(update={"rounds": rounds, "seed": seed})
     path = folder / "journal.jsonl"
-    journal = EventJournal(path)
     plan = Plan(policy, configure(policy, dict(options)))
-    try:
+    with EventJournal(path) as journal:
         swarm = Simulation(told, plan, toy, nodes=nodes, journal=journal, faults=faults, costs=costs)
         swarm.run()
-    finally:
-        journal.close()
-    journal.publish()
     return Ran(swarm, path.read_bytes())
