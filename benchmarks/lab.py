@@ -9,6 +9,7 @@ segments, and the report with its plots. One additional run of `pfl-node lab run
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import subprocess
@@ -28,7 +29,7 @@ from pfl_node import aggregate
 from pfl_node.errors import PflError
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.runner import segment_of
-from pfl_node.lab.spec import Overrides, load
+from pfl_node.lab.spec import load
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.learning.train_options import BUILT_IN, resolve
@@ -47,11 +48,11 @@ BARE, LEARNING, DATA = "bare", "learning", "data: read, turned, shared out"
 def main() -> None:
     asked = arguments()
     torch.set_num_threads(1)
-    given = {"task.root": str(asked.data_root.resolve())} if asked.data_root else {}
-    sets = [f"rounds={asked.rounds}"] if asked.rounds else []
+    sets = [f"task.root={json.dumps(str(asked.data_root.resolve()))}"] if asked.data_root else []
+    sets += [f"rounds={asked.rounds}"] if asked.rounds else []
     warm_up()
     try:
-        experiment = load(asked.name, "quick", seeds=asked.seeds, overrides=Overrides(given, sets))
+        experiment = load(asked.name, "quick", seeds=asked.seeds, sets=sets)
         repeats = [in_parts(experiment) for _ in range(asked.repeats)]
     except PflError as error:
         raise SystemExit(str(error)) from None

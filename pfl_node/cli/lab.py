@@ -1,5 +1,8 @@
-"""`pfl-node lab`: reproduces the experiments of the papers."""
+"""`pfl-node lab`: reproduces the experiments of the papers, and shows progress, results and comparisons."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -8,11 +11,14 @@ import typer
 
 from pfl_node.cli.exit_codes import Verbs
 from pfl_node.cli.options import Format, Nodes, Sets
-from pfl_node.cli.output import as_facts, as_json, as_table, say
+from pfl_node.cli.output import as_facts, as_json, as_table, as_tables, say
 from pfl_node.errors import ConfigError, PflError
 
 if TYPE_CHECKING:
-    from pfl_node.lab.experiment import Experiment
+    from pfl_node.lab.audit.audit import AuditFinding
+    from pfl_node.lab.experiment import Cell, Experiment
+    from pfl_node.lab.report import result as reports
+    from pfl_node.lab.runner import OnCell
 
 app = typer.Typer(name="lab", cls=Verbs, help="Reproduce the experiments of the papers.", no_args_is_help=True)
 
@@ -36,6 +42,7 @@ Download = Annotated[bool, typer.Option("--download", help="Download missing dat
 Result = Annotated[Path, typer.Argument(metavar="DIR", help="A results directory of `pfl-node lab run`.")]
 Side = Annotated[Path, typer.Argument(metavar="DIR[/RUN]", help="A results directory, or one run in it.")]
 Tensorboard = Annotated[Path | None, typer.Option(metavar="LOGDIR", help="Also write the curves for TensorBoard.")]
+AUDIT = ("attack on", "control", "AUC ± chance", "TPR at 1 % FPR", "epsilon", "AUC at most", "answers", "accuracy")
 
 
 @app.command("list")
@@ -103,18 +110,15 @@ def run(
     format: Format = "table",
 ) -> int:
     """Run an experiment, or resume it; then write its table, plots and report."""
-    from pfl_node.cli.lab_view import progress_bars, stop_on_mistake
-    from pfl_node.cli.lab_view import show as show_result
     from pfl_node.lab import results, runner
     from pfl_node.lab.report.result import Result
     from pfl_node.lab.report.write import write
     from pfl_node.lab.results_dir import ResultsDir
-    from pfl_node.lab.spec import Overrides, load
+    from pfl_node.lab.spec import load
 
     data = _data(data_root, download)
     try:
-        overrides = Overrides(sets=[*(sets or ()), *data])
-        experiment = load(name, scale, seeds=seeds, overrides=overrides, plugins=True).on(backend)
+        experiment = load(name, scale, seeds=seeds, sets=[*(sets or ()), *data], plugins=True).on(backend)
     except ConfigError as error:
         if data and ("no option 'root'" in str(error) or "no option 'download'" in str(error)):
             raise ConfigError(f"{name} uses no data set: omit --data-root and --download") from error
@@ -127,17 +131,24 @@ def run(
     if not found.found and failures:
         raise PflError(f"no run succeeded: {failures[0].why}")
     for failure in failures:
-        typer.echo(f"{failure.cell.folder} failed: {failure.why}", err=True)
+        _note(f"{failure.cell.folder} failed: {failure.why}")
     record = Result(folder, found)
     _note(write(record))
     show_result(record, json=format == "json")
     return 1 if failures else 0
 
 
+def _data(root: Path | None, download: bool) -> list[str]:
+    """The data options as settings. They come last, because setting a task drops the options of another one."""
+    from json import dumps
+
+    where = [f"task.root={dumps(str(root.resolve()))}"] if root else []
+    return where + (["task.download=true"] if download else [])
+
+
 @app.command()
 def report(result: Result, tensorboard: Tensorboard = None, format: Format = "table") -> None:
     """Write the table, the plots and the page of a result again, from its directory alone."""
-    from pfl_node.cli.lab_view import show as show_result
     from pfl_node.lab.report.result import reopen
     from pfl_node.lab.report.write import write
 
@@ -155,11 +166,18 @@ def report(result: Result, tensorboard: Tensorboard = None, format: Format = "ta
 @app.command()
 def compare(a: Side, b: Side, format: Format = "table") -> None:
     """Compare two results, or two runs: the difference of their figures, and what else differs."""
-    from pfl_node.cli.lab_view import show_comparison
-    from pfl_node.lab.result_comparison import compare as compared
-    from pfl_node.lab.result_comparison import side
+    from pfl_node.lab import result_comparison as comparison
 
-    show_comparison(compared(side(a), side(b)), json=format == "json")
+    found = comparison.compare(comparison.side(a), comparison.side(b))
+    if format == "json":
+        as_json(comparison.as_dict(found))
+        return
+    say(f"A  {found.a.name}\nB  {found.b.name}\n")
+    as_table(comparison.columns(found), comparison.texts(found))
+    print("\nmeans over the seeds that both have; B - A per seed, with half of its 95 % interval")
+    if found.unlike:
+        print()
+        as_table(("what differs", "A", "B"), found.unlike)
 
 
 @app.command()
@@ -175,7 +193,6 @@ def audit(
     format: Format = "table",
 ) -> None:
     """Run membership-inference attacks on nodes, with and without the privacy controls."""
-    from pfl_node.cli.lab_view import show_audit
     from pfl_node.daemon.preflight import check
     from pfl_node.lab.audit.audit import audit as run_audit
     from pfl_node.lab.audit.audit import with_privacy
@@ -184,15 +201,135 @@ def audit(
     given = {"policy.name": policy, "rounds": rounds, "seed": seed}
     settings = load_settings(overrides=given, sets=sets or ())
     check(with_privacy(settings, oracle=True))
-    show_audit(run_audit(settings, nodes, trials), json=format == "json")
+    findings = []
+    for found in run_audit(settings, nodes, trials):
+        _note(f"{found.attack}, {found.control}: AUC {found.found.auc:.3f}")  # at once, because they take a while
+        findings.append(found)
+    if all(found.control != "privacy.dp" for found in findings):
+        _note("privacy.dp was not tried because it needs Opacus: pip install 'pfl-node[dp]'")
+    if format == "json":
+        as_json({"findings": [asdict(found) for found in findings]})
+    else:
+        as_table(AUDIT, map(_audit_cells, findings))
 
 
-def _data(root: Path | None, download: bool) -> list[str]:
-    """The data options as settings. They come last, because setting a task drops the options of another one."""
-    from json import dumps
+# -- output ---------------------------------------------------------------------------------------------------
 
-    where = [f"task.root={dumps(str(root.resolve()))}"] if root else []
-    return where + (["task.download=true"] if download else [])
+
+@contextmanager
+def progress_bars(experiment: "Experiment", *, lines: bool = False) -> "Iterator[OnCell]":
+    """On a terminal, a bar for all runs and one for each running one. Elsewhere nothing, or with `lines` a line
+    for each run that ends."""
+    if not sys.stderr.isatty():
+        yield _lines(len(experiment.cells)) if lines else lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from pfl_node.lab.report.phrases import cell_title
+    from pfl_node.lab.runner import rounds_of
+
+    texts = TextColumn("{task.description}"), TextColumn("{task.fields[at]}")
+    columns = (texts[0], BarColumn(), texts[1], TimeElapsedColumn(), TimeRemainingColumn())
+    running: dict[str, TaskID] = {}
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        rounds = sum(rounds_of(cell) for cell in experiment.cells)
+        total = bars.add_task(f"{experiment.name}, {len(experiment.cells)} runs", total=rounds, at="")
+        done: dict[str, int] = {}
+
+        def on_cell(cell: "Cell", message: dict[str, Any]) -> None:
+            if message["event"] == "progress":
+                if cell.folder not in running:
+                    running[cell.folder] = bars.add_task(cell_title(cell), total=message["total"], at="")
+                bars.update(running[cell.folder], completed=message["done"], at=_stage(cell, message))
+                done[cell.folder] = min(message["done"], rounds_of(cell))
+            else:
+                done[cell.folder] = rounds_of(cell)
+                if cell.folder in running:
+                    bars.remove_task(running.pop(cell.folder))
+            bars.update(total, completed=sum(done.values()))
+
+        yield on_cell
+
+
+def _stage(cell: "Cell", message: dict[str, Any]) -> str:
+    """The mean round of a simulation's nodes, or the round of a swarm's slowest node."""
+    if message.get("started") is not None:
+        return f"{message['started']} of {cell.nodes} nodes started"
+    return f"round {message.get('slowest', message['done'] // cell.nodes)} of {cell.settings.rounds}"
+
+
+def _lines(runs: int) -> "OnCell":
+    from pfl_node.lab.report.phrases import cell_title
+
+    ended = 0
+
+    def on_cell(cell: "Cell", message: dict[str, Any]) -> None:
+        nonlocal ended
+        if message["event"] != "progress":
+            ended += 1
+            state = {"kept": "already done"}.get(message["event"], message["event"])
+            _note(f"{ended}/{runs} {cell_title(cell)}: {state}")
+
+    return on_cell
+
+
+def stop_on_mistake(on_cell: "OnCell") -> "OnCell":
+    """Raises ConfigError for a user's mistake that shows before any round is done: all cells have it."""
+    from pfl_node.lab.report.phrases import cell_title
+
+    trained = False
+
+    def check(cell: "Cell", message: dict[str, Any]) -> None:
+        nonlocal trained
+        trained = trained or message["event"] == "done" or message.get("done", 0) > 0
+        if message.get("mistake") and not trained:
+            raise ConfigError(f"{cell_title(cell)}: {_with_lab_flags(message['why'])}")
+        on_cell(cell, message)
+
+    return check
+
+
+def _with_lab_flags(why: str) -> str:
+    return why.replace("--set task.root=DIR", "--data-root DIR").replace("--set task.download=true", "--download")
+
+
+def show_result(record: "reports.Result", *, json: bool) -> None:
+    from pfl_node.lab.report import phrases, result_table
+    from pfl_node.lab.report.write import PAGE
+
+    found, metrics = record.results, record.experiment.metrics
+    for line in phrases.warnings(found):
+        _note(f"warning: {line}")
+    if json:
+        as_json(result_table.as_dict(found))
+        return
+    columns = result_table.columns(record.experiment)
+    rows = [result_table.texts(line) for line in result_table.lines(found, metrics)]
+    as_tables(columns, rows, keep=len(columns) - len(metrics))
+    say(f"\n{phrases.legend(found)}")
+    if absent := result_table.missing(found):
+        say(f"not finished: {'; '.join(map(phrases.cell_title, absent))}")
+    for verdict in found.verdicts():
+        judgement = phrases.judgement(verdict)
+        say(f"{judgement if verdict.holds else judgement.upper()}: {phrases.verdict(verdict)}")
+    print(f"\n{record.folder.path / PAGE}")
+
+
+def _audit_cells(row: "AuditFinding") -> tuple[str, ...]:
+    def number(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    return (
+        row.attack,
+        row.control,
+        f"{row.found.auc:.3f} ± {row.found.chance:.3f}",
+        f"{row.found.tpr:.1%}",
+        number(row.epsilon, ".3g"),
+        number(row.at_most.auc if row.at_most else None, ".3f"),
+        number(row.answers, ".3g"),
+        number(row.accuracy, ".1%"),
+    )
 
 
 def _note(line: str | None) -> None:

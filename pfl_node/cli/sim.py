@@ -1,18 +1,20 @@
 """`pfl-node sim`: many nodes in one process, in virtual time."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pfl_node.cli.compare_view import ComparisonSize, run_comparison
+from pfl_node.cli.lab import progress_bars
 from pfl_node.cli.options import ABOUT_ONE_NODE, Format, GivenSettings, Nodes, takes_settings, unchecked
-from pfl_node.cli.output import as_facts, as_json, progress_bar
+from pfl_node.cli.output import as_facts, as_json, as_table, progress_bar, say
+from pfl_node.errors import ConfigError, PflError
 
 if TYPE_CHECKING:
+    from pfl_node.lab.policy_comparison import PolicyComparison
     from pfl_node.settings import Settings
     from pfl_node.sim.outcome import Summary
     from pfl_node.sim.simulation import Progress
@@ -71,8 +73,8 @@ def sim(
     settings = settings.model_copy(update={"rounds": settings.rounds or ROUNDS})
     names = policies_in(settings.policy.name)
     if len(names) != 1 or seeds > 1:
-        size = ComparisonSize(nodes, seeds, workers, fit)
-        return run_comparison(settings, names, own, size, faults=fault or (), out=out, json=format == "json")
+        planned = plan_comparison(settings, names, own, nodes=nodes, seeds=seeds, fitted=fit)
+        return run_comparison(planned, faults=fault or (), out=out, workers=workers, json=format == "json")
 
     from pfl_node.sim import simulate
 
@@ -174,3 +176,62 @@ def _percent(share: float | None) -> str:
 
 def _counted(counts: dict[Any, int]) -> str:
     return ", ".join(f"{what}: {count}" for what, count in counts.items())
+
+
+# -- comparisons -----------------------------------------------------------------------------------------------
+
+
+def plan_comparison(
+    settings: "Settings",
+    names: Sequence[str],
+    own: Mapping[str, Mapping[str, Any]],
+    *,
+    nodes: int,
+    seeds: int,
+    fitted: bool,
+) -> "PolicyComparison":
+    """Checks all settings but those of the policies, which `enter` checks."""
+    from pfl_node.daemon.preflight import check
+    from pfl_node.lab.policy_comparison import PolicyComparison, enter
+    from pfl_node.settings import PolicySettings
+
+    if not names:
+        raise ConfigError("--policy is empty: name a policy, several separated by commas, or all")
+    check(settings.model_copy(update={"policy": PolicySettings(name="local")}))
+    knobs, rounds = settings.policy.options, settings.rounds or ROUNDS
+    entrants = enter(names, knobs, own, nodes=nodes, rounds=rounds, fitted=fitted)
+    return PolicyComparison.plan(settings, entrants, nodes=nodes, seeds=seeds)
+
+
+def run_comparison(
+    planned: "PolicyComparison", *, faults: Sequence[str], out: Path | None, workers: int | None, json: bool
+) -> int:
+    """Returns 1 only if no policy ran."""
+    from pfl_node.lab import comparison_table
+    from pfl_node.lab.report import phrases
+    from pfl_node.store.atomic import make_directory
+
+    if out:
+        make_directory(out)  # fail before the runs, not after them
+    with progress_bars(planned.experiment) as on_cell:
+        found = planned.run(faults=faults, out=out, workers=workers, on_cell=on_cell)
+    if not found.ran and len(set(found.failures.values())) == 1:
+        raise PflError(f"no policy ran: {next(iter(found.failures.values()))}")
+    if out:
+        comparison_table.write(found, out)
+    if json:
+        as_json(comparison_table.as_dict(found))
+    else:
+        show_comparison(found)
+    for line in () if faults else phrases.warnings(found.results):
+        print(f"warning: {line}", file=sys.stderr)
+    return 0 if found.ran else 1
+
+
+def show_comparison(found: "PolicyComparison") -> None:
+    from pfl_node.lab import comparison_table as table
+
+    say(table.title(found))
+    as_table(table.columns(found), [table.cells(found, entrant) for entrant in found.ran])
+    for line in (*table.failures(found), table.legend(found), *table.knobs(found)):
+        say(line)

@@ -70,18 +70,15 @@ class PolicyComparison:
         faults: Sequence[str] = (),
         out: Path | None = None,
         workers: int | None = None,
-        on_cell: OnCell | None = None,
+        on_cell: OnCell = lambda *_: None,
     ) -> PolicyComparison:
         """The number of workers changes no figure but the CPU seconds."""
         orders = [
             RunOrder(c.settings, c.nodes, tuple(faults), out / c.folder if out else None) for c in self.cells
         ]
-
-        def on_message(number: int, message: Message) -> None:
-            if on_cell:
-                on_cell(self.cells[number], message)
-
-        last = run_all(orders, workers or cores(), on_message) if orders else []
+        last: list[Message] = []
+        if orders:
+            last = run_all(orders, workers or cores(), lambda i, message: on_cell(self.cells[i], message))
         return replace(self, last=dict(zip(self.cells, last, strict=True)))
 
     @property

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,10 @@ from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, as_list
 from pfl_node.lab.spec_schema import parse as parse
 from pfl_node.settings import Settings
 from pfl_node.settings.load import flag, load_settings
-from pfl_node.settings.schema import NAMED, sections
+from pfl_node.settings.schema import NAMED, dotted
 
 SHIPPED = files("pfl_node.lab") / "specs"
 OURS = ("nodes",)  # keys of a spec that are not settings
-
-
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """Settings of all runs that override the spec: by dotted key, and KEY=VALUE as on the command line."""
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    sets: Sequence[str] = ()
 
 
 def shipped() -> list[str]:
@@ -48,22 +40,18 @@ def read(name: str) -> tuple[str, str]:
 
 
 def load(
-    name: str,
-    scale: Scale = "quick",
-    *,
-    seeds: int | None = None,
-    overrides: Overrides | None = None,
-    plugins: bool = False,
+    name: str, scale: Scale = "quick", *, seeds: int | None = None, sets: Sequence[str] = (), plugins: bool = False
 ) -> Experiment:
-    """An experiment at a scale; with `plugins` the user's own policies are imported, to check their knobs."""
+    """An experiment at a scale. `sets` are settings of all runs, as KEY=VALUE, that override the spec. With
+    `plugins` the user's own policies are imported, to check their knobs."""
     base = Path(name).parent
     name, text = read(name)
     spec = parse(name, text)
-    size, overrides = spec.size(scale), overrides or Overrides()
+    size = spec.size(scale)
     numbers = tuple(range(seeds or size.seeds))
     try:
-        _check_overrides(spec, overrides)
-        cells = tuple(_cells(spec, scale, numbers, overrides, base, plugins))
+        _check_sets(spec, sets)
+        cells = tuple(_cells(spec, scale, numbers, sets, base, plugins))
     except PflError as error:
         raise ConfigError(f"experiment {name}: {error}") from None
     return Experiment(
@@ -97,48 +85,34 @@ def _points(spec: Spec, scale: Scale) -> list[SweepPoint]:
 
 
 def _cells(
-    spec: Spec, scale: Scale, seeds: Sequence[int], overrides: Overrides, base: Path, plugins: bool
+    spec: Spec, scale: Scale, seeds: Sequence[int], sets: Sequence[str], base: Path, plugins: bool
 ) -> Iterator[Cell]:
-    for row in _rows(spec, scale):
-        for point in _points(spec, scale):
-            flat = _merged(spec, scale, row, point)
-            flat |= {key: resolved(flat[key], base) for key in NAMES if isinstance(flat.get(key), str)}
-            flat |= overrides.settings
-            nodes = flat.pop("nodes")
-            for seed in seeds:
-                settings = _settings(row.label, {**flat, "seed": seed}, overrides.sets, plugins)
-                place = "/".join(filter(None, (slug(row.label), slug(point.label), f"seed-{seed}")))
-                yield Cell(row.label, point.label, seed, nodes, settings, place)
+    for row, point, flat in _grid(spec, scale):
+        flat |= {key: resolved(flat[key], base) for key in NAMES if isinstance(flat.get(key), str)}
+        nodes = flat.pop("nodes")
+        for seed in seeds:
+            settings = _settings(row.label, {**flat, "seed": seed}, sets, plugins)
+            place = "/".join(filter(None, (slug(row.label), slug(point.label), f"seed-{seed}")))
+            yield Cell(row.label, point.label, seed, nodes, settings, place)
 
 
 def _named(spec: Spec, scale: Scale, base: Path) -> Iterator[tuple[str, str]]:
     """The policies and tasks: as written, and resolved."""
-    for row in _rows(spec, scale):
-        for point in _points(spec, scale):
-            flat = _merged(spec, scale, row, point)
-            yield from ((flat[key], resolved(flat[key], base)) for key in NAMES if key in flat)
+    for _, _, flat in _grid(spec, scale):
+        yield from ((flat[key], resolved(flat[key], base)) for key in NAMES if key in flat)
 
 
-def _merged(spec: Spec, scale: Scale, row: SpecRow, point: SweepPoint) -> dict[str, Any]:
-    """By dotted key. Specific settings override general ones, and those of one scale override those of both."""
+def _grid(spec: Spec, scale: Scale) -> Iterator[tuple[SpecRow, SweepPoint, dict[str, Any]]]:
+    """Each run at each point, with its settings by dotted key. Specific settings override general ones, and those
+    of one scale override those of both."""
     size = spec.size(scale)
-    flat: dict[str, Any] = {"nodes": size.nodes, "rounds": size.rounds}
-    for tree in (spec.settings, size.settings, row.settings, point.settings, row.at(scale), point.at(scale)):
-        flat |= _flat(tree)
-    if isinstance(flat["nodes"], bool) or not isinstance(flat["nodes"], int) or flat["nodes"] < 1:
-        raise ConfigError(f"{row.label}: nodes = {flat['nodes']!r} is not a positive integer")
-    return flat
-
-
-def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys. A value in a section may be a table of the task or policy."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if key in sections() and isinstance(value, Mapping):
-            flat |= {f"{key}.{leaf}": v for leaf, v in value.items()}
-        else:
-            flat[f"{key}.name" if key in NAMED else key] = value
-    return flat
+    for row, point in product(_rows(spec, scale), _points(spec, scale)):
+        flat: dict[str, Any] = {"nodes": size.nodes, "rounds": size.rounds}
+        for tree in (spec.settings, size.settings, row.settings, point.settings, row.at(scale), point.at(scale)):
+            flat |= dotted(tree)
+        if isinstance(flat["nodes"], bool) or not isinstance(flat["nodes"], int) or flat["nodes"] < 1:
+            raise ConfigError(f"{row.label}: nodes = {flat['nodes']!r} is not a positive integer")
+        yield row, point, flat
 
 
 def _settings(run: str, flat: Mapping[str, Any], sets: Sequence[str], plugins: bool) -> Settings:
@@ -175,10 +149,10 @@ def _claims(spec: Spec, scale: Scale) -> Iterator[Claim]:
 # -- checks --------------------------------------------------------------------------------------------------
 
 
-def _check_overrides(spec: Spec, overrides: Overrides) -> None:
+def _check_sets(spec: Spec, sets: Sequence[str]) -> None:
     """An override must not remove the difference between runs."""
-    varied = {key for point in spec.points() for key in _flat(point.settings) if key not in OURS}
-    for text in overrides.sets:
+    varied = {key for point in spec.points() for key in dotted(point.settings) if key not in OURS}
+    for text in sets:
         key = text.partition("=")[0].strip()
         key = f"{key}.name" if key in NAMED else key
         if key == "seed":

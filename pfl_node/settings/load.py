@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from pathlib import Path
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.settings import Settings
 from pfl_node.settings.redact import HIDDEN, is_secret, shown
-from pfl_node.settings.schema import FLAG, LIST, NAMED, TEXT, allowed, is_known, keys, sections
+from pfl_node.settings.schema import FLAG, LIST, NAMED, TEXT, allowed, dotted, is_known, keys, sections
 from pfl_node.settings.toml import toml, toml_key
 
 PREFIX = "PFL_"
@@ -70,19 +70,7 @@ def _file(path: Path | None) -> Layer:
         raise ConfigError(f"cannot read {path}: {e.strerror or e}") from e
     except ValueError as e:  # TOMLDecodeError and UnicodeDecodeError
         raise ConfigError(f"{path} is not valid TOML: {e}") from e
-    return {key: Given(value, f"in {path}") for key, value in _flat(table, f"in {path}")}
-
-
-def _flat(table: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if key not in sections():
-            yield _known(key, where), value
-        elif isinstance(value, Mapping):
-            yield from ((_known(f"{key}.{leaf}", where), v) for leaf, v in value.items())
-        elif key in NAMED:
-            yield f"{key}.name", value
-        else:
-            raise ConfigError(f"{key!r} {where} is a section: write {key}.KEY = VALUE")
+    return {_known(key, f"in {path}"): Given(value, f"in {path}") for key, value in dotted(table).items()}
 
 
 def _environment(environ: Mapping[str, str]) -> Layer:

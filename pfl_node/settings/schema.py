@@ -31,6 +31,17 @@ def keys() -> dict[str, tuple[type[BaseModel], str]]:
     return plain | nested
 
 
+def dotted(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by dotted key. A value in a section may be a table of the task or policy."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key in sections() and isinstance(value, Mapping):
+            flat |= {f"{key}.{leaf}": v for leaf, v in value.items()}
+        else:
+            flat[f"{key}.name" if key in NAMED else key] = value
+    return flat
+
+
 def is_known(key: str) -> bool:
     """Whether it is a key, or a knob of the policy or the task."""
     section, _, knob = key.partition(".")

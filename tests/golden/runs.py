@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl_node.lab.runner import segment_of
-from pfl_node.lab.spec import Overrides, load
+from pfl_node.lab.spec import load
 from pfl_node.policies import POLICIES
 from pfl_node.settings.load import load_settings
 from pfl_node.sim.faults import node_ids, parse_faults
@@ -54,7 +54,7 @@ class Cell:
     torch: bool = field(default=True, init=False)
 
     def __call__(self, out: Path) -> Summary:
-        experiment = load(self.experiment, seeds=1, overrides=Overrides(sets=self.sets))
+        experiment = load(self.experiment, seeds=1, sets=self.sets)
         cell = next(cell for cell in experiment.cells if cell.run == self.label)
         return simulate(cell.settings, nodes=cell.nodes, segment=segment_of(cell), out=out)
 

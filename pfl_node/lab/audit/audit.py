@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from math import exp, sqrt
 from statistics import fmean
@@ -48,9 +48,6 @@ class AuditFinding:
     epsilon: float | None = None
     accuracy: float | None = None  # of the models on test data
     answers: float | None = None  # per attempt
-
-    def row(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def with_privacy(settings: Settings, **changed: Any) -> Settings:

@@ -30,6 +30,7 @@ from pfl_node.lab.results_dir import (
     settings_of,
 )
 from pfl_node.settings import Settings
+from pfl_node.settings.schema import dotted
 
 Flat = dict[str, Any]  # dotted keys
 
@@ -64,7 +65,7 @@ class Result:
         common: Flat | None = None
         planned = {cell.folder: cell for cell in _planned(self.folder.path, self.experiment).cells}
         for cell in self.experiment.cells:
-            plan, actual = _flat(settings_of(planned[cell.folder])["settings"]), self.settings(cell)
+            plan, actual = dotted(settings_of(planned[cell.folder])["settings"]), self.settings(cell)
             ours = {key for key in actual if key in plan or key.startswith(("task.", "policy."))}
             own = {key: actual[key] for key in actual if key in ours and plan.get(key) != actual[key]}
             common = own if common is None else {k: v for k, v in common.items() if own.get(k) == v}
@@ -72,7 +73,7 @@ class Result:
 
     def settings(self, cell: Cell) -> Flat:
         path = self.folder.place(cell) / SETTINGS
-        return _flat(_json(path)["settings"]) if path.exists() else flat(cell.settings)
+        return dotted(_json(path)["settings"]) if path.exists() else flat(cell.settings)
 
     def made_with(self, cell: Cell) -> list[Mapping[str, Any]]:
         """Versions, commit and machine of a cell; several if it was resumed elsewhere."""
@@ -143,15 +144,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def flat(settings: Settings) -> Flat:
-    return _flat(settings.model_dump(mode="json"))
-
-
-def _flat(tree: Mapping[str, Any]) -> Flat:
-    """One level deep: a value may be a table of the task."""
-    found: Flat = {}
-    for key, value in tree.items():
-        found |= {f"{key}.{leaf}": v for leaf, v in value.items()} if isinstance(value, Mapping) else {key: value}
-    return found
+    return dotted(settings.model_dump(mode="json"))
 
 
 def not_default(settings: Flat) -> Flat:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pfl_node.cli import main
-from pfl_node.cli.lab_view import stop_on_mistake
+from pfl_node.cli.lab import stop_on_mistake
 from pfl_node.errors import ConfigError
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Cell
@@ -40,7 +40,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> s
 
 
 def first_cell(tmp_path: Path, *sets: str) -> Cell:
-    return spec.load(str(written(tmp_path)), overrides=spec.Overrides({}, sets)).cells[0]
+    return spec.load(str(written(tmp_path)), sets=sets).cells[0]
 
 
 # -- what shows when a run begins ------------------------------------------------------------------------------

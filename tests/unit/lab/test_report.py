@@ -261,8 +261,8 @@ def test_a_folder_opened_again_tells_what_the_run_told(tmp_path: Path) -> None:
 
 def test_the_command_repeats_what_was_wished(tmp_path: Path) -> None:
     path = written(tmp_path)
-    wishes = spec.Overrides({"run": "some where"}, ["task.samples=40", "train.batch=4"])
-    folder = made(tmp_path / "result", spec.load(str(path), seeds=1, overrides=wishes))
+    wishes = ["run=some where", "task.samples=40", "train.batch=4"]
+    folder = made(tmp_path / "result", spec.load(str(path), seeds=1, sets=wishes))
     command = reopen(folder.path).command
     assert command.startswith(f"pfl-node lab run {folder.path / 'spec.toml'} --scale quick --seeds 1 --set ")
     for wish in ("--set 'run=some where'", "--set task.samples=40", "--set train.batch=4"):

@@ -55,8 +55,8 @@ def test_results_that_are_the_same_differ_in_nothing(whole: Path) -> None:
 
 
 def test_what_differs_is_told_settings_versions_and_commit(whole: Path, tmp_path: Path) -> None:
-    wishes = spec.Overrides({"train.batch": 4})
-    other = made(tmp_path / "result", spec.load(str(written(tmp_path, rounds=10, seeds=3)), overrides=wishes)).path
+    planned = spec.load(str(written(tmp_path, rounds=10, seeds=3)), sets=["train.batch=4"])
+    other = made(tmp_path / "result", planned).path
     for path in other.glob("**/made_with.json"):
         (facts,) = json.loads(path.read_text())["environments"]
         facts |= {"commit": "abc", "packages": {**facts["packages"], "numpy": "1.0"}}

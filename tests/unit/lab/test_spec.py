@@ -12,7 +12,7 @@ import pytest
 from pfl_node.errors import ConfigError
 from pfl_node.lab.experiment import Experiment, PaperFigure, Scale
 from pfl_node.lab.report.plots import PLOTS
-from pfl_node.lab.spec import Overrides, load, read, shipped
+from pfl_node.lab.spec import load, read, shipped
 
 BASE = """
 title = "Two rows"
@@ -174,9 +174,9 @@ def test_a_scale_may_have_a_target_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_rounds_of_the_command_line_win_over_everything(tmp_path: Path) -> None:
-    wishes = Overrides({"task.auxiliary": 0.5}, ("rounds=7", "train.lr=0.4"))
+    wishes = ("task.auxiliary=0.5", "rounds=7", "train.lr=0.4")
     for scale in ("quick", "paper"):
-        cells = made(tmp_path, BASE + ROWS, scale, overrides=wishes).cells
+        cells = made(tmp_path, BASE + ROWS, scale, sets=wishes).cells
         assert {(c.settings.rounds, c.settings.train.lr) for c in cells} == {(7, 0.4)}
         assert {c.settings.task.options["auxiliary"] for c in cells} == {0.5}
 
@@ -264,7 +264,7 @@ def test_a_mistake_in_a_sweep_is_one_line(change: tuple[str, str], said: str, tm
 )
 def test_a_wish_for_all_runs_must_be_one_that_all_can_have(wish: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
-        made(tmp_path, BASE + SWEEP + SWEPT, overrides=Overrides(sets=(wish,)))
+        made(tmp_path, BASE + SWEEP + SWEPT, sets=(wish,))
 
 
 def test_an_experiment_that_is_not_there_names_the_nearest_one() -> None:

@@ -13,7 +13,7 @@ import torch
 from pfl_node.lab.experiment import Experiment, Scale
 from pfl_node.lab.measures import MEASURES
 from pfl_node.lab.runner import segment_of
-from pfl_node.lab.spec import SHIPPED, Overrides, load, shipped
+from pfl_node.lab.spec import SHIPPED, load, shipped
 from pfl_node.learning import images
 from pfl_node.learning.datasets import Dataset, Images
 from pfl_node.learning.partition import Indices
@@ -197,8 +197,7 @@ def test_each_algorithm_has_the_rate_of_the_thesis() -> None:
 
 
 def test_400_rounds_of_the_30_2_experiment_are_one_command() -> None:
-    wishes = Overrides({"task.root": "/data"}, ("rounds=400",))
-    found = load("facade-cifar10-30-2", "paper", seeds=1, overrides=wishes)
+    found = load("facade-cifar10-30-2", "paper", seeds=1, sets=("rounds=400", 'task.root="/data"'))
     assert (found.runs, found.seeds) == (("EL", "DAC", "DePRL", "FACADE"), (0,))
     for cell in found.cells:
         assert (cell.nodes, cell.settings.rounds, segment_of(cell)) == (32, 400, 20)

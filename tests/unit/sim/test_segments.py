@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pfl_node.lab.runner import segment_of
-from pfl_node.lab.spec import Overrides, load
+from pfl_node.lab.spec import load
 from pfl_node.policies import POLICIES
 from pfl_node.settings import Settings
 from pfl_node.sim.outcome import Summary
@@ -121,7 +121,7 @@ def test_in_lockstep_a_run_in_segments_is_the_same_as_one_without(tmp_path: Path
 @pytest.mark.parametrize("label", ["EL", "FACADE", "PENS"])
 def test_no_message_is_refused_because_of_a_segment(tmp_path: Path, label: str) -> None:
     """40 rounds in segments of 5: more than the 16 rounds that a peer may be ahead."""
-    experiment = load("digits-clusters", seeds=1, overrides=Overrides(sets=("rounds=40", "eval.every=40")))
+    experiment = load("digits-clusters", seeds=1, sets=("rounds=40", "eval.every=40"))
     cell = next(cell for cell in experiment.cells if cell.run == label)
     summary = simulate(
         cell.settings, nodes=cell.nodes, segment=segment_of(cell), out=tmp_path, load=toy, level="rounds"

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pfl_node.cli.compare_view import show
-from pfl_node.cli.lab_view import progress_bars
-from pfl_node.cli.sim import split_sets
+from pfl_node.cli.lab import progress_bars
+from pfl_node.cli.sim import show_comparison, split_sets
 from pfl_node.errors import ConfigError
 from pfl_node.lab.policy_comparison import Entrant, PolicyComparison
 from pfl_node.lab.scale_knobs import Fit
@@ -136,7 +135,7 @@ def test_variables_find_the_spelling_of_knobs_of_several_policies() -> None:
 def test_the_table_for_people_ends_with_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
     entrants = [Entrant("pens", "pens", fit=Fit({"T": 20})), Entrant("el", "el", refusal="no time")]
     planned = PolicyComparison.plan(Settings(rounds=40, seed=3), entrants, nodes=20)
-    show(replace(planned, last={planned.cells[0]: {"event": "done", "summary": RUN}}))
+    show_comparison(replace(planned, last={planned.cells[0]: {"event": "done", "summary": RUN}}))
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
         "digits, 20 nodes, 40 rounds, seed 3",
         "policy accuracy models MB CPU s",
