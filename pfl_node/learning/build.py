@@ -26,4 +26,6 @@ def learner_at(
     if poison is not None:
         task = poison(task, settings, place)
     student = settings.policy.options.get("student_model")
-    return Learner(task, settings.train, settings.device, settings.privacy, account, student)
+    return Learner(
+        task, settings.train, settings.device, settings.privacy, account, student, rounds=settings.rounds
+    )

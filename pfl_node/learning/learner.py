@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pfl_node import predictions
 from pfl_node.errors import ConfigError, LayoutMismatch, TaskError
+from pfl_node.learning import kept_values
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.autoencoder import Novelty
 from pfl_node.learning.auxiliary import Auxiliary, class_counts
@@ -18,12 +19,15 @@ from pfl_node.learning.distill import Recipe, distill
 from pfl_node.learning.dp_sgd import check_buffers, private_training
 from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.fit_check import probe
+from pfl_node.learning.precision import autocast
 from pfl_node.learning.samples import Samples, Tree, call
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
 from pfl_node.learning.seeding import generator, seed_layers, seeded
 from pfl_node.learning.task import Task, other_network
-from pfl_node.learning.train_options import BUILT_IN, Options, check_defaults, number_of_batches, resolve
-from pfl_node.learning.training_loop import Between, TrainingRun, batches, nothing
+from pfl_node.learning.torch_compile import compile_errors, compiled
+from pfl_node.learning.torch_optim import checked
+from pfl_node.learning.train_options import Options, levels_of, number_of_batches, resolve
+from pfl_node.learning.training_loop import Between, TrainingRun, batches, lr_factors, nothing
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.learning.workspace_pool import WorkspacePool, pool_for
 from pfl_node.model import Layout, LocalState, Model, StateCell
@@ -56,14 +60,14 @@ class Learner:
         privacy: PrivacySettings | None = None,
         account: DpAccount | None = None,
         student: str | None = None,
+        rounds: int | None = None,  # of the run, for schedules
     ) -> None:
         self._device = pick(device)
         self.account = account or DpAccount()  # cost of privacy.dp
-        self._levels = (
-            settings.model_dump(exclude_none=True, exclude={"init"}),
-            check_defaults(task.name, task.train_defaults),
-            BUILT_IN,
-        )
+        self._levels = levels_of(task, settings)
+        self._rounds = rounds
+        options = checked(resolve(self._levels, rounds=rounds), privacy)
+        self._precision, self.stateful = options.precision, options.keep
         task = complete(task, seed=0)
         self._name, self._given_loss, self.cluster = task.name, task.loss, task.cluster
         self._local = task.model
@@ -120,19 +124,21 @@ class Learner:
         lr: float | None = None,
         prox: float = 0.0,
         anchor: Model | None = None,
-        state: StateCell | None = None,  # noqa: ARG002
+        round: int = 0,
+        state: StateCell | None = None,
         between: Between | None = None,
     ) -> Model:
-        """Train on my data with a new optimizer. `prox` is the weight of a proximal term towards `anchor` (None:
-        the initial model). The result may not be finite. `between` is called after every batch."""
+        """Train on my data. `prox` is the weight of a proximal term towards `anchor` (None: the initial model).
+        `round` sets the learning rate of a schedule. The result may not be finite. `between` is called after every
+        batch."""
         pool = self._pool_of(model)
         self._pool_of(anchor or model)
-        options = resolve(({"epochs": epochs, "steps": steps, "lr": lr}, *self._levels), prox)
+        options = resolve(({"epochs": epochs, "steps": steps, "lr": lr}, *self._levels), prox, self._rounds)
         if self._private and not self._private.may(options, self.samples):
             return model
         with pool.borrow() as space:
             space.load(model)
-            self._fit(space, options, only, seed, anchor or model, between or nothing)
+            self._fit(space, options, only, seed, anchor or model, round, state, between or nothing)
             vector = space.export()
         if self._private:
             check_buffers(self._name, model, vector)
@@ -181,7 +187,8 @@ class Learner:
         """Loss and accuracy (NaN if labels are not classes) of every sample."""
         with self._pool_of(model).borrow() as space:
             space.load(model)
-            return each(space.module, self._splits[split], self._given_loss, batch=self._eval_batch)
+            with autocast(self._precision, self._device):
+                return each(space.module, self._splits[split], self._given_loss, batch=self._eval_batch)
 
     def confusion(
         self,
@@ -259,19 +266,35 @@ class Learner:
         return layouts.repack(tensors, self.layout.of(part))
 
     def _fit(
-        self, space: Workspace, options: Options, only: Only, seed: int, anchor: Model, between: Between
+        self,
+        space: Workspace,
+        options: Options,
+        only: Only,
+        seed: int,
+        anchor: Model,
+        round: int,
+        state: StateCell | None,
+        between: Between,
     ) -> None:
         lone = min(options.batch, self.samples) == 1
-        descent = TrainingRun(space, options, only=only, lone_samples=lone, anchor=anchor)
-        module, train = space.module, self._splits["train"]
+        rate = lr_factors(options, round, self.samples)
+        descent = TrainingRun(space, options, only=only, lone_samples=lone, anchor=anchor, lr_factor=rate)
+        kept = f"optimizer/{only or 'all'}/"
+        if options.keep and state:
+            descent.load(kept_values.read(state.state, kept))
+        module = compiled(space) if options.compile else space.module
+        train = self._splits["train"]
         seed_layers(seed, self._device)
         if self._private:
             space.prepare(only)
             self._private.run(descent, space, options, train, seed, self._loss, between)
-            return
-        chosen = batches(self.samples, options, seed, single=not space.batch_norms)
-        read = train.batches(chosen, seed)
-        descent.run(read, lambda batch: self._loss(call(module, batch.x), batch.target), between)
+        else:
+            chosen = batches(self.samples, options, seed, single=not space.batch_norms)
+            read = train.batches(chosen, seed)
+            with compile_errors(options.compile):
+                descent.run(read, lambda batch: self._loss(call(module, batch.x), batch.target), between)
+        if options.keep and state:
+            state.state = kept_values.write(state.state, kept, descent.state())
 
     def _measure(
         self, space: Workspace, model: Model, data: Samples, draw: Tensor | None, between: Between
@@ -289,7 +312,8 @@ class Learner:
 
     def _evaluate(self, module: nn.Module, data: Samples, draw: Tensor | None, between: Between) -> Measured:
         batch, classes = self._eval_batch, self._classes is not None
-        return measure(module, data, draw, self._given_loss, batch=batch, classes=classes, between=between)
+        with autocast(self._precision, self._device):
+            return measure(module, data, draw, self._given_loss, batch=batch, classes=classes, between=between)
 
     def _loss(self, output: Tree, y: Tree) -> Tensor:
         return mean_loss(self._given_loss, output, y)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pfl_node.learning.optim import optimizer
+from pfl_node.learning.optim import Again, Optimizer, optimizer
+from pfl_node.learning.precision import LossScaler, autocast
 from pfl_node.learning.seeding import generator
+from pfl_node.learning.torch_optim import TorchRule
 from pfl_node.learning.train_options import Options, number_of_batches
 from pfl_node.learning.workspace import Only, Workspace, stretches
 from pfl_node.model import Model
@@ -34,11 +37,17 @@ class TrainingRun:
         only: Only = None,
         lone_samples: bool = False,
         anchor: Model | None = None,
+        lr_factor: Callable[[int], float] | None = None,  # of a batch, counted from 0
     ) -> None:
-        self._space, self._prox = space, options.prox
+        self._space, self._options = space, options
         self._only, self._lone_samples = only, lone_samples
+        self._lr_factor = lr_factor
         pieces = stretches(space.layout, only)
-        self._rules = [optimizer(options, space.flat[p], space.grad[p]) for p in pieces]
+        if options.arguments is not None or options.precision == "fp16":
+            space.prepare(only, lone_samples=lone_samples)  # selects the parameters to train
+        self._rules = rules_for(space, options, pieces)
+        self._grads = [space.grad[p] for p in pieces]
+        self._scaler = LossScaler(space.flat.device, trained(space)) if options.precision == "fp16" else None
         self._pulls: list[tuple[Tensor, Tensor, Tensor]] = []
         if anchor is not None and options.prox:
             target = torch.tensor(anchor.vector, device=space.flat.device)
@@ -46,25 +55,111 @@ class TrainingRun:
 
     def run(self, batches: Iterable[T], loss: Callable[[T], Tensor], between: Between) -> None:
         """One step for the loss of each batch, in training mode."""
+        scaler, device, precision = self._scaler, self._space.flat.device, self._options.precision
 
-        def differentiate(batch: T) -> None:
-            loss(batch).backward()  # type: ignore[no-untyped-call]
+        def differentiate(batch: T) -> Tensor:
+            with autocast(precision, device):
+                found = loss(batch)
+            (scaler.scale(found) if scaler else found).backward()  # type: ignore[no-untyped-call]
+            return found
 
         self.follow(batches, differentiate, between)
 
-    def follow(self, batches: Iterable[T], differentiate: Callable[[T], None], between: Between) -> None:
-        """One step for each batch; `differentiate` writes the gradient into the workspace."""
+    def follow(self, batches: Iterable[T], differentiate: Callable[[T], Any], between: Between) -> None:
+        """One step for every `accumulate` batches; `differentiate` adds the gradient of a batch to the workspace's
+        and returns the loss."""
         if not self._rules:
             return
         self._space.prepare(self._only, lone_samples=self._lone_samples)
-        for batch in batches:
-            self._space.grad.zero_()
+        every, waiting = self._options.accumulate, 0
+        for number, batch in enumerate(batches):
+            if not waiting:
+                self._space.grad.zero_()
             differentiate(batch)
-            for grad, flat, target in self._pulls:
-                grad.add_(flat - target, alpha=self._prox)
-            for rule in self._rules:
-                rule.step()
+            waiting += 1
+            if waiting == every:
+                self._update(number, waiting, partial(self._again, batch, differentiate))
+                waiting = 0
             between()
+        if waiting:
+            self._update(number, waiting, None)
+
+    def _update(self, number: int, batches: int, again: Again | None) -> None:
+        """Step with the mean gradient of some batches."""
+        if self._scaler:
+            self._scaler.unscale()
+        if batches > 1:
+            self._space.grad.div_(batches)
+        for grad, flat, target in self._pulls:
+            grad.add_(flat - target, alpha=self._options.prox)
+        if self._options.clip is not None:
+            shorten(self._grads, self._options.clip)
+        if self._lr_factor:
+            factor = self._lr_factor(number)
+            for rule in self._rules:
+                rule.scale_lr(factor)
+        if self._scaler:
+            self._scaler.apply(self._step)
+        else:
+            self._step(again)
+
+    def _step(self, again: Again | None = None) -> None:
+        for rule in self._rules:
+            rule.step(again)
+
+    def _again(self, batch: T, differentiate: Callable[[T], Any]) -> Tensor:
+        """The gradient of the same batch at another point, for optimizers that search along a line."""
+        self._space.grad.zero_()
+        loss: Tensor = differentiate(batch)
+        for grad, flat, target in self._pulls:
+            grad.add_(flat - target, alpha=self._options.prox)
+            loss = loss + self._options.prox / 2 * (flat - target).square().sum()
+        return loss
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and numbers from which another run continues."""
+        kept = {f"{n}/{key}": value for n, rule in enumerate(self._rules) for key, value in rule.state().items()}
+        return kept | ({f"scaler/{k}": v for k, v in self._scaler.state().items()} if self._scaler else {})
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        for n, rule in enumerate(self._rules):
+            if found := _below(f"{n}/", state):
+                rule.load(found)
+        if self._scaler and (found := _below("scaler/", state)):
+            self._scaler.load(found)
+
+
+def rules_for(space: Workspace, options: Options, pieces: Sequence[slice]) -> list[Optimizer]:
+    if not pieces:
+        return []
+    if options.arguments is None:
+        return [optimizer(options, space.flat[p], space.grad[p]) for p in pieces]
+    return [TorchRule(options, trained(space))]
+
+
+def trained(space: Workspace) -> list[nn.Parameter]:
+    """The parameters that the prepared training changes."""
+    return [p for p in space.module.parameters() if p.requires_grad]
+
+
+def shorten(grads: Sequence[Tensor], most: float) -> None:
+    """Scale gradients down to a joint L2 norm of `most`, without waiting for the device."""
+    norm = torch.stack([torch.linalg.vector_norm(grad) for grad in grads]).norm()
+    factor = (most / (norm + 1e-6)).clamp(max=1.0)
+    for grad in grads:
+        grad.mul_(factor)
+
+
+def lr_factors(options: Options, round: int, samples: int) -> Callable[[int], float] | None:
+    """The factor on the learning rate for each batch of a training in this round; None: always 1."""
+    schedule, n = options.schedule, number_of_batches(samples, options)
+    if schedule is None:
+        return None
+    return lambda batch: schedule.at(round + batch / n, round + (batch + 1) / n)
+
+
+def _below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
 def batches(samples: int, options: Options, seed: int, *, single: bool = True) -> Iterator[Tensor]:

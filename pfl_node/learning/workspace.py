@@ -47,6 +47,7 @@ class Workspace:
         self._slots: list[Slot] = []
         self._adopt()
         self._stays = self._buffers_that_stay()
+        self.compiled: nn.Module | None = None  # the module after torch.compile
         self.batch_norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
 
     def _adopt(self) -> None:

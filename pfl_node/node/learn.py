@@ -35,7 +35,7 @@ class LearningSteps:
             case Fresh():
                 return await self._fresh(step)
             case Train():
-                return await self._train(step, "train", "trained")
+                return await self._train(step, "train", "trained", round=self.policy.round)
             case Distill():
                 return await self._train(step, "distill", "distilled")
             case Predict():
@@ -52,9 +52,9 @@ class LearningSteps:
         model: Model = await self.context.trainer.soon(Job("fresh", options=options))
         return model
 
-    async def _train(self, step: Train | Distill, kind: Kind, what: str) -> Model:
+    async def _train(self, step: Train | Distill, kind: Kind, what: str, **more: Any) -> Model:
         """If training diverges, return the model from before it."""
-        job = Job(kind, step.model, {"seed": self._seed("train"), **step.options})
+        job = Job(kind, step.model, {"seed": self._seed("train"), **step.options, **more})
         if await afailpoint("train"):
             return step.model
         with self.context.work.of(what):

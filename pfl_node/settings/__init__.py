@@ -1,13 +1,13 @@
 """The tree of settings: definitions, sources and display.
 
-`sections` has every key with its type, limits and default; `schema` describes the tree as dotted keys.
-`load` merges TOML file, environment, flags and --set, each overriding the one before, and reports a mistake
-in one line with its source. `toml` prints settings, and `redact` masks their secrets.
+`sections` and `learning_sections` have every key with its type, limits and default; `schema` describes the tree
+as dotted keys. `load` merges TOML file, environment, flags and --set, each overriding the one before, and reports
+a mistake in one line with its source. `toml` prints settings, and `redact` masks their secrets.
 """
 
+from pfl_node.settings.learning_sections import EvalSettings, TaskSettings, TrainSettings
 from pfl_node.settings.sections import (
     AggregateSettings,
-    EvalSettings,
     HttpSettings,
     LogSettings,
     MembershipSettings,
@@ -18,9 +18,7 @@ from pfl_node.settings.sections import (
     SimSettings,
     StartSettings,
     StoreSettings,
-    TaskSettings,
     TlsSettings,
-    TrainSettings,
     WireSettings,
 )
 

@@ -8,14 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from pfl_node.settings.learning_sections import EvalSettings, TaskSettings, TrainSettings
+from pfl_node.settings.section import Section
+
 Kind = Literal["sign_flip", "scaled", "noise", "alie", "nan", "free_rider", "replay", "label_flip", "lying_scores"]
 A_DAY = 86_400  # seconds; gRPC cannot represent arbitrarily long deadlines
-
-
-class Section(BaseModel):
-    """A frozen part of the tree; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class PolicySettings(BaseModel):
@@ -29,45 +26,6 @@ class PolicySettings(BaseModel):
     @property
     def options(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
-
-
-class TaskSettings(BaseModel):
-    """What to learn; every other key of the section is an argument of the task's function."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
-
-    name: str = "digits"
-    """A name of `pfl-node tasks`, `file.py:function` or `package.module:function`."""
-    index: NonNegativeInt | Literal["slot"] | None = None
-    """The node's place among `nodes`; slot: N-1 if the data directory's name ends in -N; None: the task decides by
-    the node's id."""
-    nodes: PositiveInt | None = None
-    """The number of places; None: unknown."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-
-class TrainSettings(Section):
-    """How a node trains. None: as the task says, else 1 epoch of SGD with learning rate 0.05 and batch size 8."""
-
-    optimizer: Literal["sgd", "adam"] | None = None
-    """The optimizer."""
-    lr: PositiveFloat | None = None
-    """Learning rate."""
-    momentum: NonNegativeFloat | None = None
-    """Momentum of SGD."""
-    weight_decay: NonNegativeFloat | None = None
-    """L2 penalty."""
-    batch: PositiveInt | None = None
-    """Samples per step."""
-    epochs: PositiveFloat | None = None
-    """Passes over the data per round; may be a fraction."""
-    steps: PositiveInt | None = None
-    """Batches per round; overrides epochs."""
-    init: Literal["common", "independent"] = "independent"
-    """Whether all nodes of a run start from the same random model."""
 
 
 class AggregateSettings(Section):
@@ -144,15 +102,6 @@ class PrivacySettings(Section):
     """Delta for which the epsilon is reported; well below 1 / samples."""
     dp_epsilon: PositiveFloat | None = None
     """Stop training before the total epsilon would exceed this; None: no limit."""
-
-
-class EvalSettings(Section):
-    """How often the personal model is evaluated on the validation and test data."""
-
-    every: PositiveInt = 1
-    """Rounds."""
-    on: tuple[Literal["val", "test"], ...] = ("val", "test")
-    """Which data; leave out data that is not needed, because evaluation takes time."""
 
 
 class RoundSettings(Section):

@@ -36,6 +36,7 @@ class LearnerPort(LearnerFacts, Protocol):
         lr: float | None = None,
         prox: float = 0.0,
         anchor: Model | None = None,
+        round: int = 0,
     ) -> Model: ...
 
     def score(

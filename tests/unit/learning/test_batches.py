@@ -95,7 +95,7 @@ def test_epochs_and_steps_are_decided_together(
         ({"optimiser": "sgd"}, "did you mean 'optimizer'?"),
         ({"init": "common"}, "no option 'init'"),
         ({"lr": -1}, "lr = -1"),
-        ({"optimizer": "lion"}, "optimizer = 'lion'"),
+        ({"optimizer": "my lion"}, "optimizer = 'my lion'"),
     ],
 )
 def test_a_mistake_in_a_tasks_training_values_is_named(defaults: dict[str, Any], text: str) -> None:

@@ -1,0 +1,82 @@
+"""The settings of learning: the task, training and evaluation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from pfl_node.settings.section import Section
+
+
+class TaskSettings(BaseModel):
+    """What to learn; every other key of the section is an argument of the task's function."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+
+    name: str = "digits"
+    """A name of `pfl-node tasks`, `file.py:function` or `package.module:function`."""
+    index: NonNegativeInt | Literal["slot"] | None = None
+    """The node's place among `nodes`; slot: N-1 if the data directory's name ends in -N; None: the task decides by
+    the node's id."""
+    nodes: PositiveInt | None = None
+    """The number of places; None: unknown."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class TrainSettings(Section):
+    """How a node trains. None: as the task says, else 1 epoch of SGD with learning rate 0.05 and batch size 8."""
+
+    optimizer: str | None = Field(default=None, pattern=r"^[A-Za-z]\w*$")
+    """sgd, adam, or the name of any optimizer of torch.optim, such as AdamW."""
+    optimizer_options: dict[str, Any] | None = None
+    """Further arguments of the optimizer, such as `{betas = [0.9, 0.98]}`; torch's defaults apply otherwise."""
+    lr: PositiveFloat | None = None
+    """Learning rate; None: 0.05 for sgd and adam, torch's default for other optimizers."""
+    momentum: NonNegativeFloat | None = None
+    """Momentum of SGD."""
+    weight_decay: NonNegativeFloat | None = None
+    """L2 penalty; AdamW: decoupled weight decay."""
+    keep_optimizer: bool | None = None
+    """Keep the optimizer's state (momentum, moments) from round to round and in checkpoints; None: a new optimizer
+    in every round."""
+    schedule: Literal["constant", "cosine", "step"] | None = None
+    """The learning rate over the rounds of the run: cosine falls to `schedule_factor` at the end of the run, step
+    multiplies by `schedule_factor` every `schedule_every` rounds."""
+    schedule_rounds: PositiveInt | None = None
+    """cosine: its length in rounds; None: `rounds`."""
+    schedule_every: PositiveInt | None = None
+    """step: rounds between two reductions; None: 10."""
+    schedule_factor: Annotated[float, Field(ge=0, le=1)] | None = None
+    """None: 0 for cosine, 0.1 for step."""
+    warmup: NonNegativeFloat | None = None
+    """Rounds in which the learning rate rises linearly from 0; may be a fraction."""
+    clip: PositiveFloat | None = None
+    """Largest L2 norm of a gradient; a longer one is scaled down. None: no limit."""
+    accumulate: PositiveInt | None = None
+    """Batches whose gradients are averaged for one step of the optimizer."""
+    precision: Literal["fp32", "bf16", "fp16"] | None = None
+    """bf16, fp16: mixed precision (torch.autocast) for training and evaluation, with loss scaling for fp16. The
+    weights stay float32."""
+    compile: bool | None = None
+    """Compile the model for training with torch.compile, which needs a C++ compiler on a CPU."""
+    batch: PositiveInt | None = None
+    """Samples per batch."""
+    epochs: PositiveFloat | None = None
+    """Passes over the data per round; may be a fraction."""
+    steps: PositiveInt | None = None
+    """Batches per round; overrides epochs."""
+    init: Literal["common", "independent"] = "independent"
+    """Whether all nodes of a run start from the same random model."""
+
+
+class EvalSettings(Section):
+    """How often the personal model is evaluated on the validation and test data."""
+
+    every: PositiveInt = 1
+    """Rounds."""
+    on: tuple[Literal["val", "test"], ...] = ("val", "test")
+    """Which data; leave out data that is not needed, because evaluation takes time."""
