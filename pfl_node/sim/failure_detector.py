@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pfl_node.sim.costs import Costs, between
+from pfl_node.sim.costs import between
 from pfl_node.types import PeerId
 
 if TYPE_CHECKING:
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from pfl_node.sim.world import World
 
 V = TypeVar("V", covariant=True)
-Reach = Callable[[PeerId, PeerId], bool]
-Notice = Callable[[PeerId, Collection[PeerId]], None]
-After = Callable[[PeerId, float, Callable[[], None]], None]
-
-
-class Clock(Protocol):
-    @property
-    def now(self) -> float: ...
-    def after(self, seconds: float, callback: Callable[..., object], *args: Any) -> None: ...
 
 
 class FailureDetector:
@@ -36,25 +27,11 @@ class FailureDetector:
     join, a restart or a leave after `costs.news`. Detection checks reachability at the time of detection.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        costs: Costs,
-        chance: Callable[..., float],
-        reach: Reach,
-        notice: Notice,
-        after: After | None = None,
-        *,
-        detours: bool = False,
-    ) -> None:
-        self._clock = clock
-        self._costs = costs
-        self._chance = chance  # a draw from [0, 1) for a key
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._clock, self._costs = world.clock, world.costs
         self._draws = 0
-        self._reach = reach  # does the second node answer the first?
-        self._notice = notice  # called with a node and the peers it has just declared dead
-        self._after = after or (lambda _, seconds, action: clock.after(seconds, action))  # on the node's own clock
-        self._detours = detours  # two nodes may be connected only through a third, which can crash or leave
+        self._detours = bool(world.conditions.cuts)  # a third node, which can crash or leave, may connect two
         self._members: list[PeerId] = []
         self._known: set[PeerId] = set()  # the same, as a set
         self._present: tuple[PeerId, ...] | None = None  # the same, as a tuple for `alive`; None: rebuild
@@ -92,7 +69,7 @@ class FailureDetector:
         return tuple(m for m in members if m not in dead) if dead else members
 
     def believes(self, observer: PeerId, subject: PeerId) -> bool:
-        return subject != observer and subject not in self._dead[observer] and self._is_member(subject)
+        return subject != observer and subject not in self._dead[observer] and subject in self._known
 
     def round_of(self, subject: PeerId) -> int:
         """The node's last announced round that the others have received."""
@@ -149,7 +126,7 @@ class FailureDetector:
 
     def arrived(self, node: PeerId) -> None:
         """A node joined or restarted: it checks its peers now, and they learn of it after `costs.news`."""
-        self._dead[node] = {m for m in self._members if m != node and not self._reach(node, m)}
+        self._dead[node] = set(self._unreachable(node))
         self._clock.after(self._costs.news, partial(self._welcome, node))
 
     def left(self, node: PeerId) -> None:
@@ -161,9 +138,7 @@ class FailureDetector:
             self.divided()
 
     def divided(self) -> None:
-        self._judge_all(
-            self._costs.detection, lambda o: tuple(m for m in self._members if m != o and not self._reach(o, m))
-        )
+        self._judge_all(self._costs.detection, self._unreachable)
 
     def healed(self) -> None:
         self._judge_all(self._costs.healing, lambda o: tuple(sorted(self._dead[o])))
@@ -176,23 +151,26 @@ class FailureDetector:
         for observer in self._observers():
             if found := subjects(observer):
                 heard = first + self._costs.news * self._draw()
-                self._after(observer, heard, partial(self._judge, observer, found))
+                self._world.after(observer, heard, partial(self._judge, observer, found))
+
+    def _unreachable(self, observer: PeerId) -> Sequence[PeerId]:
+        return [m for m in self._members if m != observer and not self._world.in_touch(observer, m)]
 
     def _draw(self) -> float:
         self._draws += 1
-        return self._chance("detection", self._draws)
+        return self._world.chance("detection", self._draws)
 
     def _judge(self, observer: PeerId, subjects: Sequence[PeerId]) -> None:
         dead = self._dead[observer]
-        gone = [s for s in subjects if self._is_member(s) and not self._reach(observer, s)]
+        gone = [s for s in subjects if s in self._known and not self._world.in_touch(observer, s)]
         news = [s for s in gone if s not in dead]
         dead.difference_update(subjects)
         dead.update(gone)
         if news:
-            self._notice(observer, news)
+            self._world.notice(observer, news)
 
     def _welcome(self, node: PeerId) -> None:
-        if not self._is_member(node):
+        if node not in self._known:
             insort(self._members, node)
             self._known.add(node)
             self._counts[self.round_of(node)] += 1
@@ -207,10 +185,10 @@ class FailureDetector:
     def _look_again(self, node: PeerId) -> None:
         """Catch up on changes since the node arrived: until it was listed it was not an observer."""
         dead = self._dead[node]
-        news = tuple(m for m in self._members if m != node and (m in dead) is self._reach(node, m))
+        news = tuple(m for m in self._members if m != node and (m in dead) is self._world.in_touch(node, m))
         if news:
             span = between(*self._costs.detection, self._draw())
-            self._after(node, span, partial(self._judge, node, news))
+            self._world.after(node, span, partial(self._judge, node, news))
 
     def _forget(self, node: PeerId) -> None:
         """Send no notice: calls to the node fail at once, and a peer that waits for its model polls the member
@@ -224,9 +202,6 @@ class FailureDetector:
             dead.discard(node)
         if self._detours:
             self.divided()
-
-    def _is_member(self, node: PeerId) -> bool:
-        return node in self._known
 
     def _observers(self) -> list[PeerId]:
         return [m for m in self._members if m in self._dead]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from pathlib import Path
@@ -49,36 +49,9 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class NeighbourPrecision:
-    """Do nodes choose neighbours of their own cluster? Means over the nodes."""
-
-    precision: float | None  # share of the chosen neighbours that are in the node's cluster
-    recall: float | None  # share of the cluster that the node chose
-
-
-@dataclass(frozen=True, slots=True)
-class Detection:
-    """Do honest nodes quarantine malicious ones? Over all (honest, malicious) pairs."""
-
-    precision: float | None  # share of the quarantined that are malicious
-    recall: float | None  # share of the malicious that were quarantined
-
-
-def mean_accuracy(nodes: Iterable[NodeRecord]) -> float | None:
-    """Over the honest nodes, like every measure of quality."""
-    known = [n.accuracy for n in nodes if n.honest and n.accuracy is not None and isfinite(n.accuracy)]
-    return fmean(known) if known else None
-
-
-def mean_loss(nodes: Iterable[NodeRecord]) -> float | None:
-    known = [n.loss for n in nodes if n.honest and n.loss is not None and isfinite(n.loss)]
-    return fmean(known) if known else None
-
-
-def accuracy_by_cluster(nodes: Sequence[NodeRecord]) -> dict[Cluster, float]:
-    """Clusters without a known accuracy are left out."""
-    means = {c: mean_accuracy(n for n in nodes if n.cluster == c) for c in clusters_of(nodes)}
-    return {c: mean for c, mean in means.items() if mean is not None}
+class PrecisionRecall:
+    precision: float | None
+    recall: float | None
 
 
 def fair_accuracy(by_cluster: Mapping[Cluster, float], alpha: float = 2 / 3) -> float | None:
@@ -89,54 +62,10 @@ def fair_accuracy(by_cluster: Mapping[Cluster, float], alpha: float = 2 / 3) -> 
     return alpha * fmean(values) + (1 - alpha) * (1 - (max(values) - min(values)))
 
 
-def neighbour_precision(nodes: Sequence[NodeRecord]) -> NeighbourPrecision | None:
-    """None if no node chose neighbours or there are fewer than two clusters. A node that chose none counts for
-    recall only."""
-    if len(clusters_of(nodes)) < 2:
-        return None
-    chose = [n for n in nodes if n.honest and n.neighbours is not None and n.cluster is not None]
-    if not chose:
-        return None
-    members = {c: {n.id for n in nodes if n.cluster == c} for c in clusters_of(nodes)}
-    precisions, recalls = [], []
-    for n in chose:
-        assert n.cluster is not None
-        mine, picked = members[n.cluster] - {n.id}, set(n.neighbours or ()) - {n.id}
-        if picked:
-            precisions.append(len(picked & mine) / len(picked))
-        if mine:
-            recalls.append(len(picked & mine) / len(mine))
-    return NeighbourPrecision(fmean(precisions) if precisions else None, fmean(recalls) if recalls else None)
-
-
-def detection(nodes: Sequence[NodeRecord]) -> Detection | None:
-    """None if no node is malicious."""
-    bad = {n.id for n in nodes if not n.honest}
-    if not bad:
-        return None
-    pairs = [(n.id, peer) for n in nodes if n.honest for peer in n.quarantined]
-    hits = sum(peer in bad for _, peer in pairs)
-    possible = len(bad) * (len(nodes) - len(bad))
-    return Detection(hits / len(pairs) if pairs else None, hits / possible if possible else None)
-
-
-def heads_by_cluster(nodes: Sequence[NodeRecord]) -> Heads | None:
-    """None if no node chose a head or no cluster is known."""
-    counts = {
-        c: Counter(n.head for n in nodes if n.cluster == c and n.head is not None) for c in clusters_of(nodes)
-    }
-    heads = {c: dict(sorted(count.items())) for c, count in counts.items() if count}
-    return heads or None
-
-
-def settled(heads: Heads) -> bool:
-    """All nodes of a cluster chose the same head, and no two clusters share one."""
-    chosen = {head for count in heads.values() for head in count}
-    return all(len(count) == 1 for count in heads.values()) and len(chosen) == len(heads)
-
-
-def clusters_of(nodes: Collection[NodeRecord]) -> list[Cluster]:
-    return sorted({n.cluster for n in nodes if n.cluster is not None})
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Of the known and finite values."""
+    known = [value for value in values if value is not None and isfinite(value)]
+    return fmean(known) if known else None
 
 
 def refusals(*counts: Mapping[str, int]) -> str:
@@ -158,36 +87,77 @@ class Outcome:
     refused: Mapping[str, int]  # messages, by reason
 
     @property
+    def _honest(self) -> list[NodeRecord]:
+        """The nodes that measures of quality consider."""
+        return [n for n in self.nodes if n.honest]
+
+    @property
+    def _clusters(self) -> dict[Cluster, list[NodeRecord]]:
+        known = sorted({n.cluster for n in self.nodes if n.cluster is not None})
+        return {c: [n for n in self.nodes if n.cluster == c] for c in known}
+
+    @property
     def accuracy(self) -> float | None:
-        return mean_accuracy(self.nodes)
+        return _mean(n.accuracy for n in self._honest)
 
     @property
     def loss(self) -> float | None:
-        return mean_loss(self.nodes)
+        return _mean(n.loss for n in self._honest)
 
     @property
-    def by_cluster(self) -> dict[int, float]:
-        return accuracy_by_cluster(self.nodes)
+    def by_cluster(self) -> dict[Cluster, float]:
+        """The accuracy of each cluster for which one is known."""
+        means = {c: _mean(n.accuracy for n in nodes if n.honest) for c, nodes in self._clusters.items()}
+        return {c: mean for c, mean in means.items() if mean is not None}
 
     @property
     def fair_accuracy(self) -> float | None:
         return fair_accuracy(self.by_cluster)
 
     @property
-    def neighbour_precision(self) -> NeighbourPrecision | None:
-        return neighbour_precision(self.nodes)
+    def neighbour_precision(self) -> PrecisionRecall | None:
+        """Of the chosen neighbours, the share in the node's own cluster; of the cluster, the share that the node
+        chose: means over the nodes. None if no node chose neighbours or there are fewer than two clusters. A node
+        that chose none counts for recall only."""
+        members = {c: {n.id for n in nodes} for c, nodes in self._clusters.items()}
+        chose = [n for n in self._honest if n.neighbours is not None and n.cluster is not None]
+        if len(members) < 2 or not chose:
+            return None
+        precisions, recalls = [], []
+        for n in chose:
+            assert n.cluster is not None
+            mine, picked = members[n.cluster] - {n.id}, set(n.neighbours or ()) - {n.id}
+            precisions += [len(picked & mine) / len(picked)] if picked else []
+            recalls += [len(picked & mine) / len(mine)] if mine else []
+        return PrecisionRecall(_mean(precisions), _mean(recalls))
 
     @property
-    def detection(self) -> Detection | None:
-        return detection(self.nodes)
+    def detection(self) -> PrecisionRecall | None:
+        """Of the quarantined nodes, the share that is malicious; of the malicious, the share that was quarantined:
+        over all (honest, malicious) pairs. None if no node is malicious."""
+        bad = {n.id for n in self.nodes if not n.honest}
+        if not bad:
+            return None
+        quarantined = [peer for n in self._honest for peer in n.quarantined]
+        hits = sum(peer in bad for peer in quarantined)
+        possible = len(bad) * len(self._honest)
+        return PrecisionRecall(
+            hits / len(quarantined) if quarantined else None, hits / possible if possible else None
+        )
 
     @property
     def heads(self) -> Heads | None:
-        return heads_by_cluster(self.nodes)
+        """None if no node chose a head or no cluster is known."""
+        counts = {c: Counter(n.head for n in nodes if n.head is not None) for c, nodes in self._clusters.items()}
+        return {c: dict(sorted(count.items())) for c, count in counts.items() if count} or None
 
     @property
     def settled(self) -> bool | None:
-        return None if self.heads is None else settled(self.heads)
+        """All nodes of a cluster chose the same head, and no two clusters share one."""
+        if (heads := self.heads) is None:
+            return None
+        chosen = {head for count in heads.values() for head in count}
+        return all(len(count) == 1 for count in heads.values()) and len(chosen) == len(heads)
 
     @property
     def models_sent(self) -> int:

@@ -42,11 +42,8 @@ class World:
     fabric: Fabric = field(init=False)
 
     def __post_init__(self) -> None:
-        cuts = bool(self.conditions.cuts)
         self.fabric = Fabric(self)
-        self.detector = FailureDetector(
-            self.clock, self.costs, self.chance, self.in_touch, self._notice, self._after, detours=cuts
-        )
+        self.detector = FailureDetector(self)
 
     def chance(self, *key: object) -> float:
         """A uniform draw from [0, 1), determined by the seed and the key alone."""
@@ -74,9 +71,11 @@ class World:
     def _answers(self, a: PeerId, b: PeerId) -> bool:
         return self.reaches(a, b) and not self.conditions.blocked(b, a, self.clock.now)
 
-    def _after(self, observer: PeerId, seconds: float, action: Callable[[], None]) -> None:
+    def after(self, observer: PeerId, seconds: float, action: Callable[[], None]) -> None:
+        """Call back after so many seconds on the observer's own clock."""
         clock = self.nodes[observer].clock
         self.clock.at(clock.when(clock.now + seconds), action)
 
-    def _notice(self, observer: PeerId, gone: Collection[PeerId]) -> None:
+    def notice(self, observer: PeerId, gone: Collection[PeerId]) -> None:
+        """The observer has declared these peers dead."""
         self.nodes[observer].peers_lost(gone)

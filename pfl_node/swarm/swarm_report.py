@@ -11,7 +11,6 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from pfl_node.sim import outcome
 from pfl_node.sim.outcome import NodeRecord
 from pfl_node.store.atomic import write_atomic
 from pfl_node.swarm.baseline import LocalRun
@@ -157,7 +156,7 @@ class SwarmReport:
             if len(heads) > 1:
                 yield (
                     "Each kind of data has settled on a head of its own."
-                    if outcome.settled(heads)
+                    if self.outcome.settled
                     else "The kinds of data have not settled on separate heads."
                 )
 

@@ -19,7 +19,7 @@ from pfl_node.settings import Settings
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Slow
 from pfl_node.sim.learner_port import LearnerPort, Load
-from pfl_node.sim.outcome import detection
+from pfl_node.sim.outcome import Outcome
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Simulation
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Sleep, Train
@@ -173,7 +173,7 @@ def test_of_two_clusters_only_those_who_attack_are_quarantined(
     tmp_path: Path, kind: str, strength: float, few: int
 ) -> None:
     run = clusters(tmp_path, few, kind, strength=strength)
-    found = detection(run.swarm.records())
+    found = Outcome("el", "toy", 0, 1, run.swarm.records(), {}).detection
     assert found
     assert found.precision == 1.0
     assert found.recall is not None

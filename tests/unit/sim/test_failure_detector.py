@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from random import Random
+from typing import cast
 
+from pfl_node.sim.conditions import Conditions
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_loop import VirtualLoop
 from pfl_node.sim.failure_detector import FailureDetector
+from pfl_node.sim.world import World
 from pfl_node.types import PeerId
 from tests.unit.sim.toy_swarms import A, B, C, D
 
 
 class Town:
-    """The actual state of the nodes, and the views of a failure detector on it."""
+    """A world as a failure detector sees it: the actual state of the nodes, and what they notice."""
 
     def __init__(self, *members: PeerId, seed: int = 0) -> None:
         self.seed = seed
@@ -22,17 +25,21 @@ class Town:
         self.down: set[PeerId] = set()
         self.walls: set[frozenset[PeerId]] = set()
         self.noticed: list[tuple[float, PeerId, tuple[PeerId, ...]]] = []
-        self.views = FailureDetector(self.clock, self.costs, self.chance, self.reach, self.notice)
+        self.conditions = Conditions(())
+        self.views = FailureDetector(cast(World, self))
         self.views.found(members)
 
     def chance(self, *key: object) -> float:
         return Random(f"{self.seed}/{key}").random()
 
-    def reach(self, a: PeerId, b: PeerId) -> bool:
+    def in_touch(self, a: PeerId, b: PeerId) -> bool:
         return b not in self.down and frozenset((a, b)) not in self.walls
 
     def notice(self, observer: PeerId, gone: Collection[PeerId]) -> None:
         self.noticed.append((self.clock.now, observer, tuple(gone)))
+
+    def after(self, _: PeerId, seconds: float, action: Callable[[], None]) -> None:
+        self.clock.after(seconds, action)
 
     def until(self, time: float) -> None:
         self.clock.at(time, lambda: None)

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from pfl_node.sim.outcome import (
-    Detection,
-    NodeRecord,
-    accuracy_by_cluster,
-    detection,
-    fair_accuracy,
-    heads_by_cluster,
-    mean_accuracy,
-    mean_loss,
-    neighbour_precision,
-    settled,
-)
+from pfl_node.sim.outcome import NodeRecord, Outcome, PrecisionRecall, fair_accuracy
+
+
+def of(*nodes: NodeRecord) -> Outcome:
+    return Outcome("pens", "digits", 0, 1, nodes, {})
 
 
 def test_the_mean_is_over_the_nodes_that_were_measured() -> None:
     nodes = [NodeRecord("a", accuracy=0.5), NodeRecord("b", accuracy=0.7), NodeRecord("c"), NodeRecord("d")]
-    assert mean_accuracy(nodes) == pytest.approx(0.6)
-    assert mean_accuracy([NodeRecord("c"), NodeRecord("d", accuracy=float("nan"))]) is None
+    assert of(*nodes).accuracy == pytest.approx(0.6)
+    assert of(NodeRecord("c"), NodeRecord("d", accuracy=float("nan"))).accuracy is None
 
 
 def test_the_mean_loss_is_over_the_finite_ones() -> None:
-    assert mean_loss([NodeRecord("a", loss=1.0), NodeRecord("b", loss=3.0), NodeRecord("c")]) == pytest.approx(2.0)
-    assert mean_loss([NodeRecord("a", loss=float("inf")), NodeRecord("b")]) is None
+    assert of(NodeRecord("a", loss=1.0), NodeRecord("b", loss=3.0), NodeRecord("c")).loss == pytest.approx(2.0)
+    assert of(NodeRecord("a", loss=float("inf")), NodeRecord("b")).loss is None
 
 
 def test_accuracy_by_cluster_leaves_out_what_is_unknown() -> None:
@@ -37,7 +30,7 @@ def test_accuracy_by_cluster_leaves_out_what_is_unknown() -> None:
         NodeRecord("d", cluster=2),
         NodeRecord("e", accuracy=0.1),
     ]
-    assert accuracy_by_cluster(nodes) == {0: 0.9, 1: pytest.approx(0.5)}
+    assert of(*nodes).by_cluster == {0: 0.9, 1: pytest.approx(0.5)}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +54,7 @@ def test_precision_and_recall_are_means_over_the_nodes() -> None:
         NodeRecord("c", cluster=0, neighbours=()),  # nobody chosen: no precision, recall 0
         NodeRecord("x", cluster=1, neighbours=("a",)),  # 0 of 1, alone in its cluster
     ]
-    found = neighbour_precision(nodes)
+    found = of(*nodes).neighbour_precision
     assert found is not None
     assert found.precision == pytest.approx((0.5 + 1.0 + 0.0) / 3)
     assert found.recall == pytest.approx((0.5 + 1.0 + 0.0) / 3)
@@ -69,11 +62,11 @@ def test_precision_and_recall_are_means_over_the_nodes() -> None:
 
 def test_with_one_cluster_there_is_nobody_to_be_told_apart_from() -> None:
     nodes = [NodeRecord("a", cluster=0, neighbours=("b",)), NodeRecord("b", cluster=0, neighbours=())]
-    assert neighbour_precision(nodes) is None
+    assert of(*nodes).neighbour_precision is None
 
 
 def test_a_policy_without_neighbours_has_no_precision() -> None:
-    assert neighbour_precision([NodeRecord("a", cluster=0)]) is None
+    assert of(NodeRecord("a", cluster=0)).neighbour_precision is None
 
 
 def test_heads_are_counted_for_each_cluster() -> None:
@@ -82,14 +75,18 @@ def test_heads_are_counted_for_each_cluster() -> None:
         NodeRecord("b", cluster=0, head=1),
         NodeRecord("c", cluster=1, head=0),
     ]
-    assert heads_by_cluster(nodes) == {0: {1: 2}, 1: {0: 1}}
-    assert heads_by_cluster([NodeRecord("a", cluster=0)]) is None
+    assert of(*nodes).heads == {0: {1: 2}, 1: {0: 1}}
+    assert of(NodeRecord("a", cluster=0)).heads is None
 
 
 def test_settled_means_one_head_for_each_cluster_and_no_two_clusters_on_one() -> None:
-    assert settled({0: {1: 14}, 1: {0: 6}})
-    assert not settled({0: {1: 13, 0: 1}, 1: {0: 6}})
-    assert not settled({0: {0: 14}, 1: {0: 6}})
+    assert of(*chose(0, head=1, n=14), *chose(1, head=0, n=6)).settled
+    assert not of(*chose(0, head=1, n=13), *chose(0, head=0, n=1), *chose(1, head=0, n=6)).settled
+    assert not of(*chose(0, head=0, n=14), *chose(1, head=0, n=6)).settled
+
+
+def chose(cluster: int, *, head: int, n: int) -> list[NodeRecord]:
+    return [NodeRecord(f"{cluster}/{head}/{i}", cluster=cluster, head=head) for i in range(n)]
 
 
 def test_the_figures_are_those_of_the_honest_and_a_quarantine_is_right_or_wrong() -> None:
@@ -97,9 +94,9 @@ def test_the_figures_are_those_of_the_honest_and_a_quarantine_is_right_or_wrong(
     other = NodeRecord("b", accuracy=0.7, loss=2.0, quarantined=("x",))
     bad = [NodeRecord(name, accuracy=0.1, loss=9.0, honest=False, quarantined=("a",)) for name in ("x", "y")]
     nodes = [good, other, *bad]
-    assert mean_accuracy(nodes) == pytest.approx(0.8)
-    assert mean_loss(nodes) == pytest.approx(1.5)
-    assert detection(nodes) == Detection(precision=2 / 3, recall=2 / 4)
-    assert detection([good, other]) is None
-    assert detection([other, *bad, NodeRecord("c")]) == Detection(1.0, 1 / 4)
-    assert detection([NodeRecord("c"), *bad]) == Detection(None, 0.0)
+    assert of(*nodes).accuracy == pytest.approx(0.8)
+    assert of(*nodes).loss == pytest.approx(1.5)
+    assert of(*nodes).detection == PrecisionRecall(precision=2 / 3, recall=2 / 4)
+    assert of(good, other).detection is None
+    assert of(other, *bad, NodeRecord("c")).detection == PrecisionRecall(1.0, 1 / 4)
+    assert of(NodeRecord("c"), *bad).detection == PrecisionRecall(None, 0.0)
