@@ -24,7 +24,7 @@ from pfl_node.settings.load import load_settings
 from pfl_node.sim import job_frames
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Fault, node_ids, parse_faults
-from pfl_node.sim.segments import simulate_in_segments
+from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Simulation
 from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint
 from pfl_node.types import PeerId
@@ -75,10 +75,10 @@ def keeping(index: int, node: PeerId) -> Any:
 
 def simulated(folder: Path, faults: tuple[Fault, ...] = (), rounds: int = 4) -> Simulation:
     settings = load_settings(overrides={"rounds": rounds, "store.checkpoint_every": 1})
-    journal = EventJournal(folder / "journal.jsonl")
-    swarm = Simulation(settings, Plan(El, configure(El, {})), keeping, nodes=3, journal=journal, faults=faults)
-    swarm.run()
-    journal.close()
+    plan = Plan(El, configure(El, {}))
+    with EventJournal(folder / "journal.jsonl") as journal:
+        swarm = Simulation(settings, plan, keeping, nodes=3, journal=journal, faults=faults)
+        swarm.run()
     return swarm
 
 
@@ -98,7 +98,7 @@ def test_a_restarted_node_continues_with_the_state_of_its_checkpoint(tmp_path: P
     faults = parse_faults(("crash:n001@0.9", "restart:n001@1.1"), node_ids(3))
     swarm = simulated(tmp_path, tuple(faults), rounds=20)
     node = swarm.world.nodes[PeerId("n001")]
-    journal = (tmp_path / "journal.jsonl.part").read_text().splitlines()
+    journal = (tmp_path / "journal.jsonl").read_text().splitlines()
     (restarted,) = (row for row in map(json.loads, journal) if row["event"] == "restarted")
     assert restarted["round"] > 2
     assert state_of(swarm, "n001").facts["trainings"] == node.disk.reports
@@ -107,7 +107,7 @@ def test_a_restarted_node_continues_with_the_state_of_its_checkpoint(tmp_path: P
 def test_a_simulation_in_segments_has_the_journal_of_one_without(tmp_path: Path) -> None:
     settings = load_settings(overrides={"rounds": 4, "policy.name": "el"})
     for every in (2, 4):
-        simulate_in_segments(settings, nodes=3, every=every, out=tmp_path / str(every), load=keeping)
+        simulate(settings, nodes=3, segment=every, out=tmp_path / str(every), load=keeping)
     assert (tmp_path / "2" / "journal.jsonl").read_bytes() == (tmp_path / "4" / "journal.jsonl").read_bytes()
 
 
