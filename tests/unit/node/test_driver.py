@@ -243,6 +243,7 @@ def test_learning_steps_are_answered_by_the_learner() -> None:
         "lr": None,
         "prox": 0.1,
         "anchor": None,
+        "round": 0,
     }
     assert [s.loss for s in scores] == [0.0, 1.0]
     assert mean == constant(1.5)
