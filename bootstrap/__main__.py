@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 
-from bootstrap.logs import as_line, configure_logs, for_people
+from bootstrap.logs import configure_logs
 from bootstrap.options import Options, parse
 from pfl_node.errors import PflError, Unavailable
 from pfl_node.membership.member import Member
+from pfl_node.ops.log_lines import as_line, for_people
 from pfl_node.ops.loop import run_loop
 from pfl_node.security.handshake_log import HandshakeLog
 

@@ -6,23 +6,11 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import TextIO
 
-from pfl_node.ops.log_limit import LogLimit
+from pfl_node.ops.log_lines import LogLimit, for_people
 from pfl_node.printable import printable
 
 PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-
-
-def for_people(format: str, *streams: TextIO) -> bool:
-    """Text instead of JSON: chosen by the flag or, with "auto", if one of the streams is a terminal."""
-    return format == "console" or (format == "auto" and any(stream.isatty() for stream in streams))
-
-
-def as_line(event: str, **facts: object) -> str:
-    """A JSON log line that does not depend on the log level."""
-    moment = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    return json.dumps({"timestamp": moment, "level": "info", "event": event, **facts}, ensure_ascii=False)
 
 
 def configure_logs(level: str, format: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from pfl_node import __version__
-from pfl_node.address import is_wildcard, parse_address
+from pfl_node.daemon.advertise import check_addresses
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.printable import check_word
 from pfl_node.security.requirements import check_files, reason_for_tls
@@ -72,21 +72,13 @@ def parse(arguments: list[str]) -> Options:
 
 def check(options: Options) -> None:
     check_word("name", options.name or "")
-    host, _ = parse_address(options.listen, what="listen", any_port=True)
-    advertised = host
-    if options.advertise:
-        advertised, _ = parse_address(options.advertise, what="advertise", any_port=True)
-    for seed in options.peer_seed:
-        parse_address(seed, what="peer_seed")
     if why := options.why_tls:
         try:
             files = options.tls_files
         except ConfigError as error:
             raise type(error)(f"{why}: {error}") from error
         check_files(files, why)
-    if is_wildcard(advertised) and (options.advertise or not options.peer_seed):
-        what = f"advertise {options.advertise!r}" if options.advertise else f"listen {options.listen!r}"
-        raise ConfigError(f"{what} is not an address that others can dial: give one with --advertise HOST:PORT")
+    check_addresses(options.listen, options.advertise, options.peer_seed)
 
 
 def _parser() -> Parser:

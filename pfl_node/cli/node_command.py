@@ -34,12 +34,12 @@ def _daemon(settings: "Settings") -> int:
 
     handshakes = HandshakeLog() if why_tls(settings) else None  # before gRPC is loaded
     from pfl_node.daemon.process import run_daemon
-    from pfl_node.ops.logs import for_people
+    from pfl_node.ops.log_lines import for_people
 
     try:
         return run_daemon(settings, handshakes)
     except Exception as error:
-        if for_people(settings.log, sys.stderr) or debugging():
+        if for_people(settings.log.format, sys.stderr) or debugging():
             raise
         return _log_failure(error)
 

@@ -1,4 +1,4 @@
-"""The address that others connect to: the configured one, the bound one, or that of the route to a seed."""
+"""The address that others dial: the configured one, the bound one, or that of the route to a seed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ from pfl_node.errors import ConfigError
 
 PATIENCE = 30.0  # seconds to resolve a seed's name: in a new container network it may appear late
 PAUSE = 0.5
+
+
+def check_addresses(listen: str, advertise: str | None, seeds: Sequence[str]) -> None:
+    """Raises ConfigError for an address that is malformed, or that other nodes could not dial."""
+    dialled, _ = parse_address(listen, what="listen", any_port=True)
+    if advertise:
+        dialled, _ = parse_address(advertise, what="advertise", any_port=True)
+    for seed in seeds:
+        parse_address(seed, what="peer_seed")
+    if is_wildcard(dialled) and (advertise or not seeds):
+        what = f"advertise {advertise!r}" if advertise else f"listen {listen!r}"
+        raise ConfigError(f"{what} cannot be reached by other nodes: set --advertise HOST:PORT")
 
 
 async def advertised_address(

@@ -3,7 +3,8 @@ torch nor grpc."""
 
 from __future__ import annotations
 
-from pfl_node.address import is_loopback, is_wildcard, parse_address
+from pfl_node.address import is_loopback, parse_address
+from pfl_node.daemon.advertise import check_addresses
 from pfl_node.daemon.tls_setup import check_tls
 from pfl_node.errors import ConfigError
 from pfl_node.learning.task import Place
@@ -18,7 +19,8 @@ TOKEN_LENGTH = 16  # characters
 def check(settings: Settings) -> None:
     check_word("name", settings.name or "")
     check_word("run", settings.run)
-    check_addresses(settings)
+    check_addresses(settings.listen, settings.advertise, settings.peer_seed)
+    check_tls(settings)
     check_page(settings)
     check_oracle(settings)
     check_names(settings)
@@ -32,18 +34,6 @@ def check_names(settings: Settings) -> None:
     if ":" not in task.name:
         index = 0 if task.index == "slot" else task.index
         arguments(find(task.name), task, Place(index, task.nodes, settings.seed, node_id=""))
-
-
-def check_addresses(settings: Settings) -> None:
-    listen, advertise = settings.listen, settings.advertise
-    host, _ = parse_address(listen, what="listen", any_port=True)
-    dialled, _ = parse_address(advertise, what="advertise", any_port=True) if advertise else (host, 0)
-    for seed in settings.peer_seed:
-        parse_address(seed, what="peer_seed")
-    if is_wildcard(dialled) and (advertise or not settings.peer_seed):
-        what = f"advertise {advertise!r}" if advertise else f"listen {listen!r}"
-        raise ConfigError(f"{what} cannot be reached by other nodes: set --advertise HOST:PORT")
-    check_tls(settings)
 
 
 def check_page(settings: Settings) -> None:

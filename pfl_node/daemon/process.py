@@ -18,7 +18,8 @@ from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.failpoints import arm
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.startup import check_lab
-from pfl_node.ops.logs import as_line, configure_logs, for_people
+from pfl_node.ops.log_lines import as_line, for_people
+from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.policies import load_policy
 from pfl_node.security.handshake_log import HandshakeLog
@@ -34,7 +35,7 @@ def run_daemon(settings: Settings, handshakes: HandshakeLog | None = None) -> in
     """Returns the exit code. Errors of the user are raised as PflError."""
     os.umask(0o077)  # checkpoints contain a model that was trained on private data
     configure_logs(settings.log)
-    if not for_people(settings.log, sys.stderr):
+    if not for_people(settings.log.format, sys.stderr):
         logging.captureWarnings(True)
         if handshakes:
             handshakes.forward = lambda line: log.warning(line, source="a library")
@@ -114,7 +115,7 @@ def _ended(how: str, node: DaemonNode) -> int:
 def _announce(settings: Settings, node: DaemonNode) -> None:
     """Print the address and how to join, on stdout, in the format of the logs."""
     join, page = join_line(settings, node.address), node.node_observer.page
-    if not for_people(settings.log, sys.stdout, sys.stderr):
+    if not for_people(settings.log.format, sys.stdout, sys.stderr):
         facts = {"name": node.name, "id": node.id, "address": node.address, "data_dir": str(node.home.path)}
         _say(as_line("listening", **facts, join=join, page=page and page.url))
         return

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
-from pfl_node.ops.log_limit import LogLimit
+from pfl_node.ops.log_lines import LogLimit, for_people
 from pfl_node.printable import printable
 
 if TYPE_CHECKING:
@@ -20,13 +18,7 @@ if TYPE_CHECKING:
 
     from pfl_node.settings import LogSettings
 
-NOISY = (
-    "asyncio",
-    "grpc",
-    "grpc._cython.cygrpc",
-    "uvicorn",
-    "uvicorn.error",
-)  # logged from warnings on
+NOISY = ("asyncio", "grpc", "grpc._cython.cygrpc", "uvicorn", "uvicorn.error")  # logged from warnings on
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound: Any) -> None:
@@ -36,7 +28,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound:
     """
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[settings.level.upper()]
-    people = for_people(settings, stream)
+    people = for_people(settings.format, stream)
     shared = [*_shared(people, bound), _escaped]
     structlog.configure(
         processors=[*shared, ProcessorFormatter.wrap_for_formatter],
@@ -51,17 +43,6 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound:
     logging.basicConfig(handlers=[handler], level=level, force=True)
     for name in NOISY:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
-
-
-def for_people(settings: LogSettings, *streams: TextIO) -> bool:
-    """Text for people rather than JSON: as configured, else if one of the streams is a terminal."""
-    return settings.format == "console" or (settings.format == "auto" and any(s.isatty() for s in streams))
-
-
-def as_line(event: str, **facts: Any) -> str:
-    """A line in the format of the log, for output that does not depend on the level."""
-    moment = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    return json.dumps({"timestamp": moment, "level": "info", "event": event, **facts}, ensure_ascii=False)
 
 
 def _shared(people: bool, bound: Mapping[str, Any]) -> list[Processor]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from pfl_node.membership.member import State
-from pfl_node.ops.log_limit import LINES, LogLimit
+from pfl_node.ops.log_lines import LINES, LogLimit
 from pfl_node.ops.logs import configure_logs
 from pfl_node.settings import LogSettings
 from tests.attacks.conftest import Figure

@@ -100,7 +100,7 @@ def test_for_programs_even_its_last_words_are_json() -> None:
             "listen '0.0.0.0:7000' is not loopback, so connections need TLS: give --data-dir DIR",
         ),
         (("--advertise", "10.0.0.1:7000"), "'10.0.0.1:7000' is not loopback"),
-        (("--listen", "0.0.0.0:7000", "--insecure"), "give one with --advertise HOST:PORT"),
+        (("--listen", "0.0.0.0:7000", "--insecure"), "set --advertise HOST:PORT"),
         (("--listen", "nonsense"), "listen 'nonsense' must be HOST:PORT"),
         (("--listen", "127.0.0.1:99999"), "the port must be a number from 0 to 65535"),
         (("--peer-seed", "nonsense"), "peer_seed 'nonsense' must be HOST:PORT"),

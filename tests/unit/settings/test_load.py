@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl_node.daemon.preflight import check, check_addresses
+from pfl_node.daemon.preflight import check
 from pfl_node.errors import ConfigError
 from pfl_node.policies import knobs_of
 from pfl_node.settings import PolicySettings, Settings, TaskSettings, TlsSettings, TrainSettings
@@ -245,7 +245,7 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     ],
 )
 def test_good_addresses_pass(settings: Settings) -> None:
-    check_addresses(settings)
+    check(settings)
 
 
 HOST_PORT = "must be HOST:PORT, for example 127.0.0.1:7000 or [::1]:7000"
@@ -293,7 +293,7 @@ CANNOT_DIAL = "cannot be reached by other nodes: set --advertise HOST:PORT"
 )
 def test_bad_addresses_are_one_line(settings: Settings, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_addresses(settings)
+        check(settings)
     assert str(caught.value) == line
 
 

@@ -1,15 +1,29 @@
-"""Limits the lines of a log per minute: peers can cause any number of them."""
+"""The format of log lines, and a limit per minute: peers can cause any number of them. Without structlog."""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
 from time import monotonic
+from typing import Any, TextIO
 
 log = logging.getLogger(__name__)
 
 LINES = 600  # per minute; the same again for errors
 MINUTE = 60.0
+
+
+def for_people(format: str, *streams: TextIO) -> bool:
+    """Text for people rather than JSON: as configured or, with "auto", if one of the streams is a terminal."""
+    return format == "console" or (format == "auto" and any(stream.isatty() for stream in streams))
+
+
+def as_line(event: str, **facts: Any) -> str:
+    """A line in the format of the log, for output that does not depend on the level."""
+    moment = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return json.dumps({"timestamp": moment, "level": "info", "event": event, **facts}, ensure_ascii=False)
 
 
 class LogLimit(logging.Filter):
