@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pfl_node import errors
 from pfl_node.errors import PflError
-from pfl_node.node.ports import Job
+from pfl_node.node.ports import TRAINING, Job, Trained
 from pfl_node.settings import Settings
 from pfl_node.sim import job_frames
+from pfl_node.sim.job_frames import Frame
 from pfl_node.sim.worker_process import ONE_THREAD
 from pfl_node.types import PeerId
 
@@ -74,25 +75,27 @@ class Worker:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._down, self._up = self._process.stdin, self._process.stdout
-        self._submitted = 0
-        self._answers: dict[int, tuple[dict[str, Any], list[job_frames.Array]]] = {}  # not yet collected
+        self._submitted = self._received = 0
+        self._answers: dict[int, Frame] = {}  # received and not yet collected
         job_frames.write(self._down, told)
 
     def submit(self, index: int, node: PeerId, learner: LearnerPort, job: Job) -> Result:
-        number, arrays = self._submitted, list[job_frames.Array]()
+        number = self._submitted
         self._submitted += 1
-        facts = {"number": number, "node": index, "id": node, "job": job_frames.pack(job, arrays)}
         with suppress(OSError):  # the worker is dead: `_result` reports it
-            job_frames.write(self._down, facts, arrays)
-        return lambda: self._result(number, learner)
+            fields = (job.kind, job.models, dict(job.options), job.state)
+            job_frames.write(self._down, {"node": index, "id": node}, fields)
+        return lambda: self._result(number, learner, job)
 
-    def _result(self, number: int, learner: LearnerPort) -> Any:
+    def _result(self, number: int, learner: LearnerPort, job: Job) -> Any:
         while number not in self._answers:
             frame = job_frames.read(self._up)
             if frame is None:
                 raise PflError("a worker process of the simulation ended before its job was done")
-            self._answers[frame[0]["number"]] = frame
-        facts, arrays = self._answers.pop(number)
+            self._answers[self._received] = frame
+            self._received += 1
+        answer = self._answers.pop(number)
+        facts = answer.facts
         if "error" in facts:
             name, text = facts["error"]
             raise getattr(errors, name, RuntimeError)(text)
@@ -101,7 +104,8 @@ class Worker:
         for row in facts["spent"]["rows"]:
             account.load(row)
         account.epsilon, account.exhausted = facts["spent"]["epsilon"], facts["spent"]["exhausted"]
-        return job_frames.unpack(facts["answer"], arrays, learner)
+        found = answer.value(learner)
+        return Trained(*found) if job.state is not None and job.kind in TRAINING else found
 
     def close(self) -> None:
         with suppress(ProcessLookupError):

@@ -13,44 +13,43 @@ from threading import Thread
 from typing import IO, Any
 
 from pfl_node.errors import PflError
+from pfl_node.node.ports import Job, Trained
 from pfl_node.plugin import in_a_line, line_of
 from pfl_node.settings import Settings
 from pfl_node.sim import job_frames
+from pfl_node.sim.job_frames import Frame
 from pfl_node.sim.learner_port import LearnerPort, learners_of
 from pfl_node.types import PeerId
 
-Frame = tuple[dict[str, Any], list[job_frames.Array]]
+Result = tuple[dict[str, Any], Any]
 
 
 def main() -> None:
     up = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a user's task may print, which must not mix with the results
     orders: SimpleQueue[Frame] = SimpleQueue()
-    results: SimpleQueue[Frame] = SimpleQueue()
+    results: SimpleQueue[Result] = SimpleQueue()
     Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
     Thread(target=_speak, args=(up, results), daemon=True).start()
-    facts, _ = orders.get()
-    load, learners = (
-        learners_of(Settings.model_validate(facts["settings"]), facts["nodes"]),
-        dict[int, LearnerPort](),
-    )
+    facts = orders.get().facts
+    load = learners_of(Settings.model_validate(facts["settings"]), facts["nodes"])
+    learners: dict[int, LearnerPort] = {}
     while True:
-        asked, arrays = orders.get()
-        index = asked["node"]
+        order = orders.get()
+        index = order.facts["node"]
         try:
             if index not in learners:
-                learners[index] = load(index, PeerId(asked["id"]))
-            results.put(_run(asked, arrays, learners[index]))
+                learners[index] = load(index, PeerId(order.facts["id"]))
+            results.put(_run(order, learners[index]))
         except Exception as error:
-            results.put(({"number": asked["number"], "error": _told(error)}, []))
+            results.put(({"error": _told(error)}, None))
 
 
-def _run(asked: dict[str, Any], arrays: list[job_frames.Array], learner: LearnerPort) -> Frame:
-    found: list[job_frames.Array] = []
-    answer = job_frames.pack(job_frames.unpack(asked["job"], arrays, learner).run(learner), found)
+def _run(order: Frame, learner: LearnerPort) -> Result:
+    answer = Job(*order.value(learner)).run(learner)
     account = learner.account
     spent = {"rows": account.rows(), "epsilon": account.epsilon, "exhausted": account.exhausted}
-    return {"number": asked["number"], "answer": answer, "spent": spent}, found
+    return {"spent": spent}, (answer.model, answer.state) if isinstance(answer, Trained) else answer
 
 
 def _told(error: Exception) -> list[str]:
@@ -69,7 +68,7 @@ def _listen(pipe: IO[bytes], orders: SimpleQueue[Frame]) -> None:
     os._exit(0)  # the parent is gone: abandon the current job
 
 
-def _speak(pipe: IO[bytes], results: SimpleQueue[Frame]) -> None:
+def _speak(pipe: IO[bytes], results: SimpleQueue[Result]) -> None:
     while True:
         job_frames.write(pipe, *results.get())
 

@@ -37,6 +37,11 @@ class Disk:
     figures: dict[str, float] = field(default_factory=dict)  # the latest metrics
     lives: int = 0
 
+    def dump(self) -> dict[str, Any]:
+        """What the next segment of a run needs besides the checkpoint. There, nodes start for the first time."""
+        kept = {"reports": self.reports, "told": self.told, "figures": self.figures}
+        return {**kept, "privacy": self.privacy.dump()}
+
 
 class MemoryStore:
     """One node's store port; every restart of the node gets a new one."""

@@ -25,7 +25,7 @@ from pfl_node.sim.learner_port import LearnerPort
 from pfl_node.sim.memory_store import Disk, MemoryStore
 from pfl_node.sim.network import SimNetwork, Traffic
 from pfl_node.sim.outcome import NodeRecord
-from pfl_node.sim.snapshot import NodeSnapshot, State, attributes, goes_on_alone, plain_traffic, written
+from pfl_node.sim.snapshot import NodeSnapshot, State, attributes, goes_on_alone
 from pfl_node.sim.swim_network import SimMembership
 from pfl_node.steps import Report
 from pfl_node.types import Offer, PeerId
@@ -282,9 +282,9 @@ class Process:
             at=self._since,
             policy=self._snapshot,
             node=self._node.dump() if self._snapshot else None,
-            disk=written(self.disk),
-            traffic=plain_traffic(self.traffic),
-            calls=dict(self.calls),
+            disk=self.disk.dump(),
+            traffic=vars(self.traffic),
+            calls=self.calls,
             jobs=self.jobs,
             rounds=self.world.detector.announced(self.id),
             mail=self._mail,
@@ -296,11 +296,10 @@ class Process:
         now, jitter = self.world.clock.now, self.world.costs.start * self.world.chance(self.id, "start")
         self.resumes_at = held.at if goes_on_alone(self._plan.policy) else now + jitter
         paused = self.resumes_at - held.at
-        self.state, self.traffic, self.jobs = held.state, held.traffic_so_far, held.jobs
-        self.calls = {PeerId(peer): number for peer, number in held.calls.items()}
-        self.disk.reports, self.disk.told = held.disk["reports"], held.disk["told"]
-        self.disk.figures, self.disk.checkpoint = held.disk["figures"], held.policy
-        self.disk.privacy = simulated(self.world.settings, self.id, self.learner.account, held.disk["privacy"])
+        self.state, self.traffic, self.jobs = held.state, Traffic(**held.traffic), held.jobs
+        self.calls = dict(held.calls)
+        privacy = simulated(self.world.settings, self.id, self.learner.account, held.disk["privacy"])
+        self.disk = Disk(**{**held.disk, "privacy": privacy}, checkpoint=held.policy)
         self.world.detector.restore(self.id, held.rounds)
         self._mail = [(at + paused, offer, nbytes) for at, offer, nbytes in held.mail]
         if held.node:

@@ -59,13 +59,17 @@ def save_checkpoint(
     write_atomic(path, SEAL.sub(seal, head, count=1), body, what="checkpoint")
 
 
-def load_checkpoint(path: Path, layout: Layout, **facts: str) -> dict[str, Any] | None:
+def load_checkpoint(
+    path: Path, layout: Layout, predictions: Layout | None = None, **facts: str
+) -> dict[str, Any] | None:
     """The snapshot; None if there is no file. Raises Unusable for another model, run or policy."""
-    found = read_checkpoint(path, layout, **facts)
+    found = read_checkpoint(path, layout, predictions, **facts)
     return found.state if found else None
 
 
-def read_checkpoint(path: Path, layout: Layout, **facts: str) -> Checkpoint | None:
+def read_checkpoint(
+    path: Path, layout: Layout, predictions: Layout | None = None, **facts: str
+) -> Checkpoint | None:
     """None if there is no file. Raises Unusable, or StoreError if the file could not be examined."""
     try:
         failpoint("checkpoint.read")
@@ -74,7 +78,7 @@ def read_checkpoint(path: Path, layout: Layout, **facts: str) -> Checkpoint | No
             metadata = file.metadata() or {}
             _compare(path, metadata, {"layout": layout.digest, **facts}, sealed=sealed)
             vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        state: dict[str, Any] = thaw(json.loads(metadata["state"]), vectors, layout)
+        state: dict[str, Any] = thaw(json.loads(metadata["state"]), vectors, layout, predictions)
     except FileNotFoundError:
         return None
     except OSError as error:

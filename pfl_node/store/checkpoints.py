@@ -63,7 +63,7 @@ class Checkpoints:
         refused: list[Unusable] = []
         for path in self.files().values():
             try:
-                found = read_checkpoint(path, layout, **facts)
+                found = read_checkpoint(path, layout, predictions=None, **facts)
             except Unusable as error:
                 refused.append(error)
                 continue

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from pfl_node.errors import StoreError
 from pfl_node.model import Array, Layout, LocalState, Model
+from pfl_node.types import Eval, Offer
+
+VALUES: dict[str, type[LocalState | Offer | Eval]] = {"local": LocalState, "offer": Offer, "eval": Eval}
 
 
 def freeze(value: Any) -> tuple[Any, dict[str, Array]]:
@@ -31,12 +36,12 @@ def freeze(value: Any) -> tuple[Any, dict[str, Array]]:
                 return {"$": "model", "part": item.layout.part, "vector": name_of(item.vector)}
             case np.ndarray():
                 return {"$": "array", "vector": name_of(item)}
-            case LocalState():
-                parts = (item.private, item.layout, dict(item.tensors), dict(item.facts))
-                return {"$": "local", "items": [walk(part) for part in parts]}
+            case LocalState() | Offer() | Eval():
+                kind = next(kind for kind, cls in VALUES.items() if isinstance(item, cls))
+                return {"$": kind, "items": [walk(getattr(item, field.name)) for field in fields(item)]}
             case Counter():
                 return {"$": "counter", "items": [[walk(k), walk(v)] for k, v in item.items()]}
-            case dict():
+            case dict() | MappingProxyType():
                 return {"$": "dict", "items": [[walk(k), walk(v)] for k, v in item.items()]}
             case tuple():
                 return {"$": "tuple", "items": [walk(v) for v in item]}
@@ -49,26 +54,27 @@ def freeze(value: Any) -> tuple[Any, dict[str, Array]]:
     return walk(value), vectors
 
 
-def thaw(frozen: Any, vectors: Mapping[str, Array], layout: Layout) -> Any:
-    """The inverse of freeze, for models of this layout."""
+def thaw(frozen: Any, vectors: Mapping[str, Array], layout: Layout, predictions: Layout | None = None) -> Any:
+    """The inverse of freeze, for models and predictions of these layouts."""
     if isinstance(frozen, list):
-        return [thaw(v, vectors, layout) for v in frozen]
+        return [thaw(v, vectors, layout, predictions) for v in frozen]
     if not isinstance(frozen, dict):
         return frozen
     kind = frozen["$"]
     if kind == "model":
-        return Model(layout.of(frozen["part"]), vectors[frozen["vector"]])
+        part = frozen["part"]
+        own = predictions if part == "predictions" and predictions else layout.of(part)
+        return Model(own, vectors[frozen["vector"]])
     if kind == "array":
         return vectors[frozen["vector"]]
-    items = [thaw(v, vectors, layout) for v in frozen["items"]]
-    return _MAKE[kind](items)
+    items = [thaw(v, vectors, layout, predictions) for v in frozen["items"]]
+    return VALUES[kind](*items) if kind in VALUES else _MAKE[kind](items)
 
 
 _MAKE: dict[str, Callable[[list[Any]], Any]] = {
     "dict": dict,
     "counter": lambda rows: Counter(dict(rows)),
     "tuple": tuple,
-    "local": lambda parts: LocalState(*parts),
     "set": set,
     "frozenset": frozenset,
 }

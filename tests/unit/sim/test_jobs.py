@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pfl_node.errors import TaskError
-from pfl_node.node.ports import Job
+from pfl_node.model import LocalState
 from pfl_node.settings.load import load_settings
 from pfl_node.sim import job_frames
 from pfl_node.sim.faults import node_ids, parse_faults
@@ -64,16 +64,20 @@ def test_what_a_task_does_wrong_in_a_process_is_told_in_one_line(tmp_path: Path)
 
 
 def test_jobs_and_results_survive_the_pipe() -> None:
-    learner, arrays = ToyLearner(), list[Any]()
-    job = Job("distill", constant(2.0), {"teacher": learner.predict(constant(1.0), seed=0), "seed": 7, "lr": 0.1})
+    learner, model = ToyLearner(), constant(2.0)
+    options = {"teacher": learner.predict(constant(1.0), seed=0), "seed": 7, "lr": 0.1}
+    state = LocalState(np.ones(2, np.float32), "digest", {"momentum": np.arange(3)}, {"step": 1})
     results = (Eval(0.5, float("nan"), 3), np.arange(6.0).reshape(2, 3), None, [[1, 2]], constant(3.0).of("head"))
     pipe = io.BytesIO()
-    job_frames.write(pipe, {"value": job_frames.pack((job, results), arrays)}, arrays)
+    job_frames.write(pipe, {"node": 1}, (model, options, state, results))
     pipe.seek(0)
-    facts, found = job_frames.read(pipe) or pytest.fail("nothing came")
-    again, (score, array, nothing, counts, head) = job_frames.unpack(facts["value"], found, learner)
-    assert (again.kind, again.models, again.options["teacher"]) == ("distill", job.models, job.options["teacher"])
-    assert (again.options["seed"], again.options["lr"]) == (7, 0.1)
+    frame = job_frames.read(pipe) or pytest.fail("nothing came")
+    assert frame.facts == {"node": 1}
+    again, told, kept, (score, array, nothing, counts, head) = frame.value(learner)
+    assert (again, told) == (model, options)
+    assert (kept.private == state.private).all()
+    assert (kept.tensors["momentum"] == np.arange(3)).all()
+    assert (kept.layout, kept.facts) == ("digest", {"step": 1})
     assert (score.loss, score.samples, np.isnan(score.accuracy)) == (0.5, 3, True)
     assert (array == results[1]).all()
     assert (nothing, counts, head) == (None, [[1, 2]], results[4])

@@ -10,7 +10,7 @@ import numpy as np
 
 from pfl_node.model import Model
 from pfl_node.steps import Fetch, Peers, Receive, Record, Report, Send, Sleep, Train
-from pfl_node.types import Eval, Offer
+from pfl_node.types import Offer
 from tests.unit.testing.good_policy import Good
 
 
@@ -93,7 +93,7 @@ class Forgets(Good):
 
 class KeepsTooMuch(Good):
     async def mix(self, t: int) -> tuple[Offer, ...]:
-        self.seen = [Eval(0.0, 0.0, 0)]  # type: ignore[list-item]
+        self.seen = [self.rng]  # type: ignore[list-item]
         return await super().mix(t)
 
 

@@ -60,7 +60,7 @@ BAD: list[tuple[type[Policy], str, type[Exception], str]] = [
         Broken,
         "restored after round 0 it behaves differently",
     ),
-    (bad_policies.KeepsTooMuch, "the state survives a checkpoint", StoreError, "a policy keeps a Eval"),
+    (bad_policies.KeepsTooMuch, "the state survives a checkpoint", StoreError, "a policy keeps a Random"),
     (
         bad_policies.KeepsStrangeThings,
         "the state survives a checkpoint",
