@@ -1,4 +1,4 @@
-"""Wall time of one simulation with its training in one process and in several: `sim --jobs N`. Needs idle cores."""
+"""Wall time of one simulation with training in one process and in several: `sim --jobs N`. Needs idle cores."""
 
 from __future__ import annotations
 

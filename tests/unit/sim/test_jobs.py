@@ -33,6 +33,7 @@ def ran(out: Path, jobs: int, faults: tuple[str, ...] = (), **told: Any) -> tupl
     "told",
     [
         {"policy.name": "el"},
+        {"policy.name": "local", "train.keep_optimizer": True},
         {"policy.name": "greedy", "privacy.oracle": True},
         {"policy.name": "feded", "rounds": 1, "task.auxiliary": 0.2, "policy.epochs": 1},
     ],
