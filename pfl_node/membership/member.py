@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -11,6 +11,7 @@ Role = Literal["node", "bootstrap"]
 INCARNATION_LIMIT = 1 << 53
 ORDINARY = 1 << 20  # more restarts and refutations than a member has in its lifetime
 JUMP = 1024  # by which one rumour may exceed ORDINARY or the known incarnation
+RENEWED = 60  # seconds by which a signature must be newer than another one of the same facts to replace it
 
 
 class State(StrEnum):
@@ -30,6 +31,15 @@ RANK = {State.ALIVE: 0, State.SUSPECT: 1, State.DEAD: 2, State.LEFT: 3}
 
 
 @dataclass(frozen=True, slots=True)
+class Seal:
+    """A member's signature of its own record. Opinions of others (SUSPECT, DEAD) are not part of the record."""
+
+    at: int  # seconds since 1970
+    credential: bytes  # a short hash of the key or certificate with which to verify the signature
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     id: str
     name: str
@@ -39,6 +49,11 @@ class Member:
     round: int = 0
     incarnation: int = 0
     state: State = State.ALIVE
+    seal: Seal | None = field(default=None, compare=False)  # None: not signed
+
+    @property
+    def left(self) -> bool:
+        return self.state is State.LEFT
 
 
 def plausible(incarnation: int, known: int = 0) -> bool:
@@ -54,7 +69,12 @@ def supersedes(new: Member, old: Member) -> bool:
 
 def may_update(new: Member, old: Member) -> bool:
     """A fast check whether `new` can change anything: usually it cannot."""
-    return new.incarnation != old.incarnation or new.state is not old.state or new.round > old.round
+    return (
+        new.incarnation != old.incarnation
+        or new.state is not old.state
+        or new.round > old.round
+        or _renewed(new, old)
+    )
 
 
 def merge(old: Member, new: Member) -> Member:
@@ -62,8 +82,28 @@ def merge(old: Member, new: Member) -> Member:
     incarnation the address is fixed, and the state and the round only increase."""
     if new.incarnation != old.incarnation:
         return new if new.incarnation > old.incarnation else old
+    if new.seal is not None:
+        return _merge_signed(old, new)
     if RANK[new.state] > RANK[old.state]:
         return replace(old, state=new.state, round=max(old.round, new.round))
     if new.round > old.round:
         return replace(old, round=new.round)
     return old
+
+
+def follows(new: Member, old: Member) -> bool:
+    """Did the member sign the record `new` after the record `old` of the same incarnation?"""
+    if new.left is not old.left:
+        return new.left
+    return new.round > old.round or (new.round == old.round and _renewed(new, old))
+
+
+def _merge_signed(old: Member, new: Member) -> Member:
+    """The later record as a whole, since a mixture of two would not match either signature."""
+    state = max(old.state, new.state, key=RANK.__getitem__)
+    record = new if follows(new, old) and new.address == old.address else old
+    return record if record.state is state else replace(record, state=state)
+
+
+def _renewed(new: Member, old: Member) -> bool:
+    return new.seal is not None and (old.seal is None or new.seal.at >= old.seal.at + RENEWED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pfl_node.membership.member import Member
-from pfl_node.membership.packet import Packet
+from pfl_node.membership.packet import Packet, Rumor
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,13 @@ class Clashed(MemberEvent):
 
 
 @dataclass(frozen=True)
+class Forged(MemberEvent):
+    """A record that its member did not sign."""
+
+    by: str  # the id of the member that sent it
+
+
+@dataclass(frozen=True)
 class JoinRefused(MemberEvent):
     reason: str  # for the user
 
@@ -60,4 +67,13 @@ class PingCall:
     packet: Packet
 
 
-Action = Sync | PingCall
+@dataclass(frozen=True, slots=True)
+class FetchCredentials:
+    """Ask this address for the credentials of the rumours' members, then pass the rumours to `Swim.learn`."""
+
+    address: str
+    by: str
+    rumors: tuple[Rumor, ...]
+
+
+Action = Sync | PingCall | FetchCredentials

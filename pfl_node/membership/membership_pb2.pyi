@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Member(_message.Message):
-    __slots__ = ("id", "name", "address", "role", "run", "round", "incarnation", "state", "accuser")
+    __slots__ = ("id", "name", "address", "role", "run", "round", "incarnation", "state", "accuser", "signature", "signed_at", "credential")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ALIVE: _ClassVar[Member.State]
@@ -28,6 +28,9 @@ class Member(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ACCUSER_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SIGNED_AT_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIAL_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     address: str
@@ -37,10 +40,13 @@ class Member(_message.Message):
     incarnation: int
     state: Member.State
     accuser: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[Member.State, str]] = ..., accuser: _Optional[str] = ...) -> None: ...
+    signature: bytes
+    signed_at: int
+    credential: bytes
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[Member.State, str]] = ..., accuser: _Optional[str] = ..., signature: _Optional[bytes] = ..., signed_at: _Optional[int] = ..., credential: _Optional[bytes] = ...) -> None: ...
 
 class Packet(_message.Message):
-    __slots__ = ("kind", "sequence", "sender", "target", "target_address", "updates")
+    __slots__ = ("kind", "sequence", "sender", "target", "target_address", "updates", "version")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Packet.Kind]
@@ -61,13 +67,15 @@ class Packet(_message.Message):
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TARGET_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     kind: Packet.Kind
     sequence: int
     sender: Member
     target: str
     target_address: str
     updates: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, kind: _Optional[_Union[Packet.Kind, str]] = ..., sequence: _Optional[int] = ..., sender: _Optional[_Union[Member, _Mapping]] = ..., target: _Optional[str] = ..., target_address: _Optional[str] = ..., updates: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    version: int
+    def __init__(self, kind: _Optional[_Union[Packet.Kind, str]] = ..., sequence: _Optional[int] = ..., sender: _Optional[_Union[Member, _Mapping]] = ..., target: _Optional[str] = ..., target_address: _Optional[str] = ..., updates: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
     __slots__ = ("sender", "members")
@@ -78,10 +86,12 @@ class State(_message.Message):
     def __init__(self, sender: _Optional[_Union[Member, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("member",)
+    __slots__ = ("member", "credential")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIAL_FIELD_NUMBER: _ClassVar[int]
     member: Member
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+    credential: bytes
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., credential: _Optional[bytes] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("sender", "members")
@@ -90,6 +100,18 @@ class JoinReply(_message.Message):
     sender: Member
     members: _containers.RepeatedCompositeFieldContainer[Member]
     def __init__(self, sender: _Optional[_Union[Member, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class CredentialsRequest(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CredentialsReply(_message.Message):
+    __slots__ = ("credentials",)
+    CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
+    credentials: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, credentials: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("member",)

@@ -35,6 +35,7 @@ class Packet:
 
 
 FRAME_BYTES = 48  # upper bound of tags, lengths and numbers of a member
+SEAL_BYTES = 90  # the same for a signature, its time and the hash of the credential
 HEAD_BYTES = 32  # the same for a packet
 
 
@@ -45,7 +46,7 @@ def width(text: str) -> int:
 def member_bytes(member: Member) -> int:
     """An upper bound of the serialized size."""
     strings = width(member.id) + width(member.name) + width(member.address) + width(member.run)
-    return FRAME_BYTES + strings
+    return FRAME_BYTES + strings + (SEAL_BYTES if member.seal else 0)
 
 
 def rumor_bytes(rumor: Rumor) -> int:

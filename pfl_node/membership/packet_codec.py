@@ -11,12 +11,14 @@ from google.protobuf.message import DecodeError
 from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError, Reason, Refused
 from pfl_node.membership import membership_pb2 as pb
-from pfl_node.membership.member import INCARNATION_LIMIT, Member, Role, State
+from pfl_node.membership.member import INCARNATION_LIMIT, Member, Role, Seal, State
 from pfl_node.membership.packet import Kind, Packet, Rumor
+from pfl_node.membership.signatures import CREDENTIAL_BYTES, SIGNATURE_BYTES
 from pfl_node.printable import LONGEST
 
+VERSION = 2  # of the membership protocol
 LONGEST_ADDRESS = 261  # a DNS name and a port
-ROUND_LIMIT = 1 << 53
+ROUND_LIMIT = TIME_LIMIT = 1 << 53
 
 TO_STATE: dict[State, Any] = {state: pb.Member.State.Value(state.name) for state in State}
 FROM_STATE = {wire: state for state, wire in TO_STATE.items()}
@@ -36,7 +38,7 @@ def is_address(text: str) -> bool:
 
 
 def to_wire(member: Member, accuser: str = "") -> pb.Member:
-    return pb.Member(
+    wire = pb.Member(
         id=member.id,
         name=member.name,
         address=member.address,
@@ -47,6 +49,9 @@ def to_wire(member: Member, accuser: str = "") -> pb.Member:
         state=TO_STATE[member.state],
         accuser=accuser,
     )
+    if (seal := member.seal) is not None:
+        wire.signature, wire.signed_at, wire.credential = seal.signature, seal.at, seal.credential
+    return wire
 
 
 def from_wire(wire: pb.Member) -> Member:
@@ -64,7 +69,19 @@ def from_wire(wire: pb.Member) -> Member:
     if wire.incarnation >= INCARNATION_LIMIT or not -1 <= wire.round < ROUND_LIMIT:
         raise _garbage(f"member {member} has an invalid incarnation or round")
     state = FROM_STATE[wire.state]
-    return Member(member, wire.name, wire.address, role, wire.run, wire.round, wire.incarnation, state)
+    return Member(
+        member, wire.name, wire.address, role, wire.run, wire.round, wire.incarnation, state, _seal(wire)
+    )
+
+
+def _seal(wire: pb.Member) -> Seal | None:
+    if not wire.signature:
+        return None
+    if len(wire.signature) != SIGNATURE_BYTES or len(wire.credential) > CREDENTIAL_BYTES:
+        raise _garbage(f"member {wire.id} has an invalid signature")
+    if wire.signed_at >= TIME_LIMIT:
+        raise _garbage(f"member {wire.id} has an invalid time of its signature")
+    return Seal(wire.signed_at, wire.credential, wire.signature)
 
 
 def from_wires(wires: Iterable[pb.Member]) -> list[Member]:
@@ -83,6 +100,7 @@ def pack(packet: Packet) -> pb.Packet:
         target=packet.target,
         target_address=packet.target_address,
         updates=[to_wire(rumor.member, rumor.by) for rumor in packet.rumors],
+        version=VERSION,
     )
 
 
@@ -92,8 +110,11 @@ def unpack(wire: pb.Packet) -> Packet:
         raise _garbage(f"a packet of unknown kind {wire.kind}")
     if len(wire.target) > LONGEST or (wire.target_address and not is_address(wire.target_address)):
         raise _garbage("an invalid target")
+    sender = from_wire(wire.sender)
+    if wire.version != VERSION:
+        raise Refused(Reason.NOT_SERVED, versions_differ(wire.version or 1))
     rumors = tuple(Rumor(from_wire(update), update.accuser[:LONGEST]) for update in wire.updates)
-    return Packet(kind, from_wire(wire.sender), wire.sequence, wire.target, wire.target_address, rumors)
+    return Packet(kind, sender, wire.sequence, wire.target, wire.target_address, rumors)
 
 
 def encode(packet: Packet) -> bytes:
@@ -107,6 +128,12 @@ def decode(data: bytes) -> Packet:
     except DecodeError as error:
         raise _garbage("not a packet") from error
     return unpack(wire)
+
+
+def versions_differ(theirs: int, mine: int = VERSION) -> str:
+    return (
+        f"it speaks membership protocol {theirs}, this node {mine}: run the same version of pfl-node on all nodes"
+    )
 
 
 def _garbage(text: str) -> Refused:

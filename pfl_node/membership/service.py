@@ -12,23 +12,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from pfl_node.address import parse_address
-from pfl_node.errors import ConfigError, PeerGone, Refused
+from pfl_node.errors import ConfigError, PeerGone, Reason, Refused
 from pfl_node.membership import packet_codec
 from pfl_node.membership.admission import Admission
 from pfl_node.membership.member import Member, Role
+from pfl_node.membership.member_calls import MemberCalls
 from pfl_node.membership.member_events import (
     Action,
     Clashed,
     Died,
+    FetchCredentials,
+    Forged,
     JoinRefused,
     MemberEvent,
     PingCall,
     Suspected,
 )
 from pfl_node.membership.packet import Kind, Packet
+from pfl_node.membership.record_verifier import RecordVerifier
+from pfl_node.membership.signatures import UNSIGNED, Signed
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.udp import Udp
@@ -39,26 +44,13 @@ FIRST_TRY = 2.0  # seconds that `start` waits for the seeds' first answers
 RETRY, RETRY_MOST = 0.5, 5.0  # seconds between attempts to join; doubled each time
 CALLER = "/call/"  # prefix of the pseudo-address of a gRPC caller; no member can have such an address
 CALLS_LIMIT = 128  # concurrent calls, in each direction
+WARN_INTERVAL = 60.0  # seconds between log lines about the same sender
+WARNINGS_LIMIT = 256  # senders
 
 
 def uptime() -> float:
     """A clock that includes the time the machine was suspended, so that a suspension is noticed."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-class MemberCalls(Protocol):
-    """RPCs to other members. Each raises PeerGone, or Refused for an answer that must not be used."""
-
-    async def join(self, seed: str, me: Member) -> tuple[str, list[Member]]:
-        """The id of the seed and the members it knows. Raises ConfigError if another node uses my id."""
-
-    async def sync(self, address: str, me: Member, members: Iterable[Member]) -> tuple[str, list[Member]]:
-        """Exchange member lists; the id of the peer and the members it knows."""
-
-    async def send(self, address: str, packet: Packet, timeout: float) -> Packet | None:
-        """Send a packet as a call and return the answer, if the packet has one."""
-
-    async def close(self) -> None: ...
 
 
 class Membership:
@@ -73,8 +65,10 @@ class Membership:
         rng: Random,
         on_event: Callable[[MemberEvent], None] | None = None,
         clock: Callable[[], float] = uptime,
+        signed: Signed | None = None,
     ) -> None:
-        self.swim = Swim(me, config, rng)
+        self.swim = Swim(me, config, rng, signed or UNSIGNED)
+        self.verifier = RecordVerifier(signed, calls.credentials) if signed else None
         self.udp = Udp(self._datagram, clock)
         self.counters: Counter[str] = Counter()  # packets, calls, syncs, garbage and events
         self.running = False
@@ -91,6 +85,7 @@ class Membership:
         self._wakeup: float | None = None
         self._callers: dict[str, asyncio.Future[Packet]] = {}  # gRPC callers waiting for an answer
         self._syncing: set[str] = set()
+        self._warned: dict[str, float] = {}  # by sender: when the next warning about it may be logged
 
     def bind(self, host: str, port: int) -> None:
         """Bind the UDP port; raises OSError if it is in use."""
@@ -192,9 +187,16 @@ class Membership:
             self.swim.ask(members, self._clock())
             self._drain()
 
-    def merge(self, members: Iterable[Member], by: str, *, joining: bool = False) -> None:
+    async def merge(self, members: Sequence[Member], by: str, address: str, *, joining: bool = False) -> None:
+        """Merge the member list of `by`, which listens at `address`. Returns at once if nobody signs."""
+        await self._verify(self.swim.to_verify(members), by, address)
         self.swim.merge(members, self._clock(), by=by, joining=joining)
         self._drain()
+
+    def merge_soon(self, members: Sequence[Member], by: str, address: str) -> None:
+        """The same without waiting for credentials."""
+        if len(self._tasks) < CALLS_LIMIT:
+            self._spawn(self.merge(members, by, address))
 
     async def reply_to(self, packet: Packet) -> Packet | None:
         """Process a packet received as a gRPC call; returns the packet that the state machine sends back."""
@@ -217,8 +219,10 @@ class Membership:
             return
         try:
             packet = packet_codec.decode(data)
-        except Refused:
-            self.counters["garbage"] += 1
+        except Refused as refused:
+            self.counters[str(refused.reason)] += 1
+            if refused.reason is Reason.NOT_SERVED:
+                self.warn(source, "refused a packet from %s: %s", source, refused.text)
             return
         self.counters["packets_in"] += 1
         self._receive(packet, source, len(data))
@@ -271,6 +275,9 @@ class Membership:
     def _perform(self, action: Action) -> None:
         if isinstance(action, PingCall):
             self._spawn(self._call(action.address, action.packet))
+        elif isinstance(action, FetchCredentials):
+            if len(self._tasks) < CALLS_LIMIT:
+                self._spawn(self._learn_later(action))
         elif action.address not in self._syncing:
             self._syncing.add(action.address)
             self._spawn(self._sync(action.address))
@@ -301,7 +308,21 @@ class Membership:
         finally:
             self._syncing.discard(address)
         if self.running:
-            self.merge(members, by)
+            await self.merge(members, by, address)
+
+    async def _learn_later(self, action: FetchCredentials) -> None:
+        await self._verify([rumor.member for rumor in action.rumors], action.by, action.address)
+        self.swim.learn(action, self._clock())
+        self._drain()
+
+    async def _verify(self, members: Iterable[Member], by: str, address: str) -> None:
+        if self.verifier is None:
+            return
+        try:
+            await self.verifier.verify(members, address)
+        except Refused as refused:
+            self.counters[str(refused.reason)] += 1
+            self.warn(by, "did not use the credentials that %s sent: %s", by, refused.text)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -313,6 +334,10 @@ class Membership:
         self.counters[type(event).__name__.lower()] += 1
         if isinstance(event, Suspected | Died):
             self.udp.invalidate(event.member.address)
+        if isinstance(event, Forged):
+            who = event.member.id
+            self.warn(event.by, "ignored a message of %s: the record of %s in it is forged", event.by, who)
+            return
         if isinstance(event, Clashed):
             log.warning("another node at %s uses this node's id %s", event.member.address, self.me.id)
         if self._on_event is not None:
@@ -320,6 +345,16 @@ class Membership:
                 self._on_event(event)
             except Exception:
                 log.exception("a listener of membership events failed")
+
+    def warn(self, about: str, text: str, *arguments: object) -> None:
+        """Log a warning about a sender, at most once a minute for each."""
+        now = self._clock()
+        if now < self._warned.get(about, now):
+            return
+        if len(self._warned) >= WARNINGS_LIMIT:
+            self._warned.clear()
+        self._warned[about] = now + WARN_INTERVAL
+        log.warning(text, *arguments)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -361,5 +396,5 @@ class Membership:
             self.refused = str(error)
             self._emit(JoinRefused(self.me, self.refused))
         else:
+            await self.merge(members, by, seed, joining=True)
             self.joined = True
-            self.merge(members, by, joining=True)

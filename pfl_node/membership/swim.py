@@ -5,16 +5,18 @@ It is deterministic: the same inputs and random seed give the same outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from random import Random
 
 from pfl_node.membership.admission import Admission, Admissions
 from pfl_node.membership.candidates import Candidates
 from pfl_node.membership.member import Member, State, may_update
-from pfl_node.membership.member_events import Action, MemberEvent, PingCall, Sync
+from pfl_node.membership.member_events import Action, FetchCredentials, Forged, MemberEvent, PingCall, Sync
 from pfl_node.membership.packet import HEAD_BYTES, Kind, Packet, Rumor, member_bytes
 from pfl_node.membership.prober import Outbox, Prober
+from pfl_node.membership.record_check import RecordCheck, needs_proof
+from pfl_node.membership.signatures import RENEWAL, UNSIGNED, Proof, Signatures
 from pfl_node.membership.suspendable_clock import SuspendableClock
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
@@ -30,15 +32,16 @@ class Swim:
     """One member. After every input, drain `take_packets`, `take_events` and `take_actions`. Call `tick` at
     `next_wakeup`."""
 
-    def __init__(self, me: Member, config: SwimConfig, rng: Random) -> None:
+    def __init__(self, me: Member, config: SwimConfig, rng: Random, signatures: Signatures = UNSIGNED) -> None:
         self._config = config
+        self._signatures = signatures
         self._rng = rng
         self._seeds: tuple[str, ...] = ()
         self._joined = False
         self._gossiped_at = float("-inf")
         self._timers = Timers()
         self._time = SuspendableClock(slack=config.probe_timeout / 2, pause=config.pause)
-        self._view = View(me, config, self._timers, rng)
+        self._view = View(me, config, self._timers, rng, signatures)
         self._outbox = Outbox(self._view, self._time, config.packet_bytes)
         self._admissions = Admissions(self._view, config)
         self._candidates = Candidates(rng, 2 * config.probe_interval, config.candidates)
@@ -64,7 +67,13 @@ class Swim:
         return [self._view.me, *self._view.roster.all()]
 
     def get(self, member: str) -> Member | None:
-        return self._view.me if member == self._view.me.id else self._view.roster.get(member)
+        return self._view.find(member)
+
+    def to_verify(self, members: Iterable[Member]) -> Iterator[Member]:
+        """The members of a list whose signatures `merge` would verify. A caller may verify them in small batches
+        first: the results are cached."""
+        if self._signatures.required:
+            yield from (m for m in members if needs_proof(self._view, m, self._time.now))
 
     def take_packets(self) -> list[tuple[str, Packet]]:
         taken, self._outbox.packets = self._outbox.packets, []
@@ -86,8 +95,9 @@ class Swim:
 
     def start(self, now: float, *, address: str | None = None, seeds: Sequence[str] = ()) -> None:
         """Begin to probe. Sync with the `seeds` is retried while no member is known at their addresses."""
-        if address is not None:
-            self._view.me = replace(self.me, address=address)
+        self._view.change_me(address=self.me.address if address is None else address)
+        if self._signatures.required:
+            self._timers.set(("renew", 0), now + RENEWAL)
         self._seeds = tuple(seeds)
         self._joined = not self._seeds
         self._time.start(now)
@@ -97,7 +107,8 @@ class Swim:
         self._view.announce()
 
     def set_round(self, number: int) -> None:
-        self._view.me = replace(self.me, round=number)
+        if number != self.me.round:
+            self._view.change_me(round=number)
 
     def ask(self, members: Iterable[str], now: float) -> None:
         """Ping these members out of turn: their answers carry their rounds."""
@@ -121,40 +132,57 @@ class Swim:
         proven = self._config.proven or self._candidates.answered(packet)
         known = self._view.roster.get(sender.id) is not None
         by = sender.id if known or proven else source.rpartition(":")[0]
-        self._learn(Rumor(sender), by, proven=proven, own=True)
+        check = self._check()
+        self._learn(check, Rumor(sender), by, proven=proven, own=True)
         for rumor in packet.rumors:
-            self._learn(rumor, by)
+            self._learn(check, rumor, by)
         self._view.refute(self._time.now)
+        self._report_forgery(check, by)
+        if check.unknown:
+            self._outbox.actions.append(FetchCredentials(sender.address, by, tuple(check.unknown)))
         if sender.state is State.ALIVE:
             self._answer(packet, source, self._answer_limit(sender, source, size))
         self._arm_gossip()
 
     def merge(self, members: Iterable[Member], now: float, *, by: str, joining: bool = False) -> None:
-        """Merge the member list of `by`. A list received on joining is not gossiped: everyone else has it."""
+        """Merge the member list of `by`. A list received on joining is not gossiped: everyone else has it. Members
+        whose keys are not known are left out."""
         self._wake(now)
         if self.me.state is State.LEFT:
             return
         self._joined = self._joined or joining
-        challenges = 0
+        challenges, check = 0, self._check()
         for member in members:
             known = self._view.roster.get(member.id)
             if known is not None and not may_update(member, known):
                 continue
-            if known is not None and known.state.present and member.state is State.DEAD:
-                # After a partition both halves consider each other dead: give the member a chance to refute.
-                member = replace(member, state=State.SUSPECT)
             proven = joining or (self._config.proven and member.id == by)
-            self._learn(Rumor(member, by), by, proven=proven, own=member.id == by, spread=not joining)
+            self._learn(check, Rumor(member, by), by, proven=proven, own=member.id == by, spread=not joining)
             if member.state is State.ALIVE and challenges < CHALLENGES_LIMIT and self._challenge(member):
                 challenges += 1
         self._view.refute(self._time.now)
+        self._report_forgery(check, by)
+        self._arm_gossip()
+
+    def learn(self, fetched: FetchCredentials, now: float) -> None:
+        """Process the rumours of a message again, whose keys were not known when it arrived."""
+        self._wake(now)
+        if self.me.state is State.LEFT:
+            return
+        check = self._check()
+        for rumor in fetched.rumors:
+            self._learn(check, rumor, fetched.by)
+        self._view.refute(self._time.now)
+        self._report_forgery(check, fetched.by)
         self._arm_gossip()
 
     def admit(self, newcomer: Member, now: float) -> Admission:
         self._wake(now)
+        if self._signatures.required and self._signatures.verify(newcomer) is not Proof.GENUINE:
+            return Admission(False, f"the record of {newcomer.id} is not signed with its key")
         admission, holder = self._admissions.ask(newcomer, self._time.now)
         if admission.accepted:
-            self._learn(Rumor(newcomer), "", proven=self._config.proven, own=True)
+            self._learn(self._check(), Rumor(newcomer), "", proven=self._config.proven, own=True)
         if holder is not None:
             self._prober.ping(holder)
         self._arm_gossip()
@@ -165,26 +193,45 @@ class Swim:
         self._wake(now)
         if self.me.state is State.LEFT:
             return
-        self._view.me = replace(self.me, state=State.LEFT)
+        self._view.change_me(state=State.LEFT)
         for member in self._view.roster.draw(FAREWELLS):
             self._outbox.send(member.address, Kind.GOSSIP, to=member)
         self._timers.clear()
 
     # reactions
 
+    def _check(self) -> RecordCheck:
+        return RecordCheck(self._view, self._signatures, self._time.now)
+
     def _learn(
-        self, rumor: Rumor, source: str, *, proven: bool = False, own: bool = False, spread: bool = True
+        self,
+        check: RecordCheck,
+        heard: Rumor,
+        source: str,
+        *,
+        proven: bool = False,
+        own: bool = False,
+        spread: bool = True,
     ) -> None:
         """Process a rumour. A member that would be new, or at a new address, is pinged and has to answer first,
-        unless it is `proven` that the member itself sent the rumour."""
-        member, now = rumor.member, self._time.now
-        if proven or not self._view.is_new(member, now):
+        unless it signed the record recently or it is `proven` that the member itself sent it."""
+        rumor, now = check.trusted(heard), self._time.now
+        if rumor is None:
+            return
+        if not rumor.by:
+            rumor = replace(rumor, by=source)
+        member = rumor.member
+        if proven or not self._view.is_new(member, now) or self._signatures.fresh(member):
             self._view.learn(rumor, now, spread=spread, own=own)
         elif (seq := self._candidates.ask(member, source, now)) is not None:
             ping = Packet(Kind.PING, self.me, seq, member.id)
             self._outbox.packets.append((member.address, ping))
             if self._config.transport == "udp" and self._candidates.silent(member):
                 self._outbox.actions.append(PingCall(member.address, ping))
+
+    def _report_forgery(self, check: RecordCheck, by: str) -> None:
+        if check.forged is not None:
+            self._view.events.append(Forged(check.forged, by))
 
     def _wake(self, now: float) -> None:
         self._time.wake(now, self._timers.next())
@@ -209,6 +256,9 @@ class Swim:
                 self._gossip()
             case "sync":
                 self._request_syncs()
+            case "renew":
+                self._view.change_me()
+                self._timers.set(("renew", 0), self._time.now + RENEWAL)
 
     def _answer_limit(self, sender: Member, source: str, size: int | None) -> int | None:
         """The bytes that an answer may have: the source address of a datagram can be forged."""

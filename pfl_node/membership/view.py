@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from pfl_node.membership.broadcasts import Broadcasts
 from pfl_node.membership.formulas import (
@@ -16,10 +17,12 @@ from pfl_node.membership.member import Member, State, merge, plausible, supersed
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, MemberEvent, Suspected
 from pfl_node.membership.packet import Rumor
 from pfl_node.membership.roster import Roster
+from pfl_node.membership.signatures import Signatures
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 
 ROUNDS_AHEAD = 16  # of this member's round: the limit of rounds in rumours, until the member reports its own
+DEATHS_WANTED = 3  # members that have to consider a member dead before its suspicion times out here
 CLASHES_REPORTED = 3  # a previous process of this node at another address can look like a clash once or twice
 
 
@@ -30,6 +33,7 @@ class Suspicion:
     shortest: float
     longest: float
     accusers: set[str] = field(default_factory=set)
+    dead_by: set[str] = field(default_factory=set)  # members that consider it dead
 
     def confirm(self, by: str) -> bool:
         """Add an accuser; False if it does not shorten the timeout."""
@@ -59,8 +63,11 @@ class Health:
 
 
 class View:
-    def __init__(self, me: Member, config: SwimConfig, timers: Timers, rng: Random) -> None:
+    def __init__(
+        self, me: Member, config: SwimConfig, timers: Timers, rng: Random, signatures: Signatures
+    ) -> None:
         self.me = me
+        self._signatures = signatures
         self.rumors = Broadcasts()
         self.health = Health(config.health_limit)
         self.events: list[MemberEvent] = []
@@ -78,6 +85,13 @@ class View:
     def size(self) -> int:
         """The number of members that are present, this one included."""
         return self.roster.present + 1
+
+    def find(self, member: str) -> Member | None:
+        return self.me if member == self.me.id else self.roster.get(member)
+
+    def change_me(self, **changes: Any) -> None:
+        """Change this member's own record and sign it."""
+        self.me = self._signatures.sign(replace(self.me, **changes))
 
     def take_rumors(self, budget: int) -> tuple[Rumor, ...]:
         """Rumours for one packet, without those about this member: it is the packet's sender."""
@@ -106,18 +120,19 @@ class View:
     def learn(self, rumor: Rumor, now: float, *, spread: bool = True, own: bool = False) -> None:
         """Process a rumour and, with `spread`, gossip it if it is new. `own`: the member itself sent it."""
         new = rumor.member
-        old = self.me if new.id == self.me.id else self.roster.get(new.id)
+        old = self.find(new.id)
         if not plausible(new.incarnation, old.incarnation if old else 0):
             return
         if new.id == self.me.id:
             self._check_own(new, now)
             return
-        if not own and new.state.present and new.round > self.me.round + ROUNDS_AHEAD:
+        if not own and not new.seal and new.state.present and new.round > self.me.round + ROUNDS_AHEAD:
             new = replace(new, round=self.me.round + ROUNDS_AHEAD)
             rumor = replace(rumor, member=new)
         if old is None:
             self._meet(rumor, now, spread)
         else:
+            new = self._soften(old, new, rumor.by)
             if new.state is old.state is State.SUSPECT and new.incarnation == old.incarnation:
                 self._confirm(old, rumor.by, now)
             merged = merge(old, new)
@@ -125,6 +140,18 @@ class View:
                 self._replace(old, merged, rumor.by, now, spread)
         if own and self.roster.get(new.id) is not None:
             self.heard.add(new.id)
+
+    def _soften(self, old: Member, new: Member, by: str) -> Member:
+        """That a member is dead is first the opinion of others. Here it becomes suspected, so that it can refute,
+        until its time has passed or several members say so."""
+        if new.state is not State.DEAD or not old.state.present or new.incarnation < old.incarnation:
+            return new
+        suspicion = self._suspicions.get(old.id) if new.incarnation == old.incarnation else None
+        if suspicion is not None:
+            suspicion.dead_by.add(by)
+        if by == self.me.id or (suspicion is not None and len(suspicion.dead_by) >= DEATHS_WANTED):
+            return new
+        return replace(new, state=State.SUSPECT)
 
     def accuse(self, target: str, now: float) -> None:
         known = self.roster.get(target)
@@ -214,7 +241,7 @@ class View:
             self._timers.set(("refute", 0), earliest)
             return
         self._refuted_at, self._accusation = now, None
-        self.me = replace(self.me, incarnation=max(self.me.incarnation, accusation.incarnation) + 1)
+        self.change_me(incarnation=max(self.me.incarnation, accusation.incarnation) + 1)
         if accusation.address == self.me.address and accusation.state in (State.SUSPECT, State.DEAD):
             self.health.add(1)
         self.announce()

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from pfl_node.membership.member import Member
-from pfl_node.membership.member_events import Action, Sync
+from pfl_node.membership.member_events import Action, PingCall, Sync
 from pfl_node.membership.packet import Packet
 from pfl_node.membership.run_members import RunMembers
 from pfl_node.membership.swim import Swim
@@ -156,8 +156,9 @@ class SimMembership:
         if isinstance(action, Sync):
             known = list(self.swim.members())
             self._after(peer, self._sent, lambda other: self._exchanged(other, known))
-        else:
-            self._after(peer, self._sent, lambda other: other.receive(action.packet, CALL + self._me.id))
+        elif isinstance(action, PingCall):
+            packet = action.packet
+            self._after(peer, self._sent, lambda other: other.receive(packet, CALL + self._me.id))
 
     def _exchanged(self, other: SimMembership, known: list[Member]) -> None:
         """Runs at the other node."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
@@ -27,8 +27,11 @@ CHECK_TRIES, CHECK_WAIT = 6, 0.3  # while a seed checks whether this id is in us
 
 
 class MembershipClient:
-    def __init__(self, dialer: Dialer | None = None) -> None:
+    """`credential` is what seeds need to verify this node's record."""
+
+    def __init__(self, dialer: Dialer | None = None, credential: Callable[[], bytes | None] | None = None) -> None:
         self._dialer = dialer or Dialer()
+        self._credential = credential or (lambda: None)
         self._pool = ChannelPool(self._dialer, MembershipStub, idle=IDLE)
 
     async def close(self) -> None:
@@ -38,7 +41,8 @@ class MembershipClient:
         for attempt in range(1, CHECK_TRIES + 1):
             try:
                 async with self._stub(seed, JOIN_TIMEOUT) as (stub, peer):
-                    reply = await stub.Join(pb.JoinRequest(member=packet_codec.to_wire(me)), timeout=JOIN_TIMEOUT)
+                    request = pb.JoinRequest(member=packet_codec.to_wire(me), credential=self._credential())
+                    reply = await stub.Join(request, timeout=JOIN_TIMEOUT)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.ALREADY_EXISTS:
                     raise ConfigError(f"cannot join through {seed}: {error.details()}") from error
@@ -58,6 +62,14 @@ class MembershipClient:
         except grpc.aio.AioRpcError as error:
             raise _translated(error, address) from error
         return _sender(reply.sender, peer, address).id, packet_codec.from_wires(reply.members)
+
+    async def credentials(self, address: str, ids: Sequence[str]) -> list[bytes]:
+        try:
+            async with self._stub(address, SYNC_TIMEOUT) as (stub, _):
+                reply = await stub.GetCredentials(pb.CredentialsRequest(ids=ids), timeout=SYNC_TIMEOUT)
+        except grpc.aio.AioRpcError as error:
+            raise _translated(error, address) from error
+        return list(reply.credentials)
 
     async def send(self, address: str, packet: Packet, timeout: float) -> Packet | None:
         try:
@@ -103,4 +115,6 @@ def _sender(wire: pb.Member, peer: PeerId | None, address: str) -> Member:
 def _translated(error: grpc.aio.AioRpcError, address: str) -> PeerGone | Refused:
     if reason := reason_of(error):
         return Refused(reason, error.details() or str(reason), address)
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return Refused(Reason.NOT_SERVED, packet_codec.versions_differ(1), address)
     return PeerGone(address, f"{error.code().name.lower()}: {error.details()}")

@@ -35,32 +35,37 @@ class MembershipStub:
             channel: A grpc.Channel.
         """
         self.Join = channel.unary_unary(
-                '/pfl.v1.Membership/Join',
+                '/pfl.v2.Membership/Join',
                 request_serializer=pfl__node_dot_membership_dot_membership__pb2.JoinRequest.SerializeToString,
                 response_deserializer=pfl__node_dot_membership_dot_membership__pb2.JoinReply.FromString,
                 _registered_method=True)
         self.Ping = channel.unary_unary(
-                '/pfl.v1.Membership/Ping',
+                '/pfl.v2.Membership/Ping',
                 request_serializer=pfl__node_dot_membership_dot_membership__pb2.Packet.SerializeToString,
                 response_deserializer=pfl__node_dot_membership_dot_membership__pb2.Packet.FromString,
                 _registered_method=True)
         self.PingReq = channel.unary_unary(
-                '/pfl.v1.Membership/PingReq',
+                '/pfl.v2.Membership/PingReq',
                 request_serializer=pfl__node_dot_membership_dot_membership__pb2.Packet.SerializeToString,
                 response_deserializer=pfl__node_dot_membership_dot_membership__pb2.Packet.FromString,
                 _registered_method=True)
         self.Sync = channel.unary_unary(
-                '/pfl.v1.Membership/Sync',
+                '/pfl.v2.Membership/Sync',
                 request_serializer=pfl__node_dot_membership_dot_membership__pb2.State.SerializeToString,
                 response_deserializer=pfl__node_dot_membership_dot_membership__pb2.State.FromString,
                 _registered_method=True)
+        self.GetCredentials = channel.unary_unary(
+                '/pfl.v2.Membership/GetCredentials',
+                request_serializer=pfl__node_dot_membership_dot_membership__pb2.CredentialsRequest.SerializeToString,
+                response_deserializer=pfl__node_dot_membership_dot_membership__pb2.CredentialsReply.FromString,
+                _registered_method=True)
         self.Leave = channel.unary_unary(
-                '/pfl.v1.Membership/Leave',
+                '/pfl.v2.Membership/Leave',
                 request_serializer=pfl__node_dot_membership_dot_membership__pb2.LeaveRequest.SerializeToString,
                 response_deserializer=pfl__node_dot_membership_dot_membership__pb2.LeaveReply.FromString,
                 _registered_method=True)
         self.List = channel.unary_unary(
-                '/pfl.v1.Membership/List',
+                '/pfl.v2.Membership/List',
                 request_serializer=pfl__node_dot_membership_dot_membership__pb2.ListRequest.SerializeToString,
                 response_deserializer=pfl__node_dot_membership_dot_membership__pb2.ListReply.FromString,
                 _registered_method=True)
@@ -92,6 +97,13 @@ class MembershipServicer:
 
     def Sync(self, request, context):
         """Exchange everything that both sides know.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCredentials(self, request, context):
+        """The keys or certificates with which to verify the records of these members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,6 +144,11 @@ def add_MembershipServicer_to_server(servicer, server):
                     request_deserializer=pfl__node_dot_membership_dot_membership__pb2.State.FromString,
                     response_serializer=pfl__node_dot_membership_dot_membership__pb2.State.SerializeToString,
             ),
+            'GetCredentials': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCredentials,
+                    request_deserializer=pfl__node_dot_membership_dot_membership__pb2.CredentialsRequest.FromString,
+                    response_serializer=pfl__node_dot_membership_dot_membership__pb2.CredentialsReply.SerializeToString,
+            ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
                     request_deserializer=pfl__node_dot_membership_dot_membership__pb2.LeaveRequest.FromString,
@@ -144,9 +161,9 @@ def add_MembershipServicer_to_server(servicer, server):
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'pfl.v1.Membership', rpc_method_handlers)
+            'pfl.v2.Membership', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('pfl.v1.Membership', rpc_method_handlers)
+    server.add_registered_method_handlers('pfl.v2.Membership', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -167,7 +184,7 @@ class Membership:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/pfl.v1.Membership/Join',
+            '/pfl.v2.Membership/Join',
             pfl__node_dot_membership_dot_membership__pb2.JoinRequest.SerializeToString,
             pfl__node_dot_membership_dot_membership__pb2.JoinReply.FromString,
             options,
@@ -194,7 +211,7 @@ class Membership:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/pfl.v1.Membership/Ping',
+            '/pfl.v2.Membership/Ping',
             pfl__node_dot_membership_dot_membership__pb2.Packet.SerializeToString,
             pfl__node_dot_membership_dot_membership__pb2.Packet.FromString,
             options,
@@ -221,7 +238,7 @@ class Membership:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/pfl.v1.Membership/PingReq',
+            '/pfl.v2.Membership/PingReq',
             pfl__node_dot_membership_dot_membership__pb2.Packet.SerializeToString,
             pfl__node_dot_membership_dot_membership__pb2.Packet.FromString,
             options,
@@ -248,9 +265,36 @@ class Membership:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/pfl.v1.Membership/Sync',
+            '/pfl.v2.Membership/Sync',
             pfl__node_dot_membership_dot_membership__pb2.State.SerializeToString,
             pfl__node_dot_membership_dot_membership__pb2.State.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCredentials(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pfl.v2.Membership/GetCredentials',
+            pfl__node_dot_membership_dot_membership__pb2.CredentialsRequest.SerializeToString,
+            pfl__node_dot_membership_dot_membership__pb2.CredentialsReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -275,7 +319,7 @@ class Membership:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/pfl.v1.Membership/Leave',
+            '/pfl.v2.Membership/Leave',
             pfl__node_dot_membership_dot_membership__pb2.LeaveRequest.SerializeToString,
             pfl__node_dot_membership_dot_membership__pb2.LeaveReply.FromString,
             options,
@@ -302,7 +346,7 @@ class Membership:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/pfl.v1.Membership/List',
+            '/pfl.v2.Membership/List',
             pfl__node_dot_membership_dot_membership__pb2.ListRequest.SerializeToString,
             pfl__node_dot_membership_dot_membership__pb2.ListReply.FromString,
             options,

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from pfl_node.errors import Refused
+from pfl_node.errors import Reason, Refused
 from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.member_events import MemberEvent
 from pfl_node.membership.packet import Kind, Packet
 from pfl_node.membership.service import Membership
+from pfl_node.membership.signatures import Signed
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.security.caller import check_sender
-from pfl_node.wire.dialer import Dialer
+from pfl_node.wire.dialer import Dialer, TlsDialer
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_client import MembershipClient
 from pfl_node.wire.membership_pb2_grpc import MembershipServicer
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from pfl_node.settings import MembershipSettings
 
 Context = Any
+OLD_VERSION, OLD_SERVICE = 1, "pfl.v1.Membership"
+OLD_METHODS = ("Join", "Ping", "PingReq", "Sync", "Leave")
 Method = Callable[[Any, Context], Awaitable[Message]]
 
 
@@ -40,13 +44,26 @@ def attach_membership(
     rng: Random,
     on_event: Callable[[MemberEvent], None] | None = None,
     dialer: Dialer | None = None,
+    signatures: bool = True,
 ) -> Membership:
-    """A membership that calls others through `dialer` and answers calls on `endpoint`, which is not bound yet."""
+    """A membership that calls others through `dialer` and answers calls on `endpoint`, which is not bound yet.
+    With TLS members sign their records; `signatures` is turned off only to measure what they cost."""
     dialer = dialer or Dialer()
     config = SwimConfig.of(config, secure=dialer.secure)
-    membership = Membership(me, config, calls=MembershipClient(dialer), rng=rng, on_event=on_event)
-    endpoint.add("pfl.v1.Membership", MembershipService(membership).register)
+    signed = _signed(dialer) if isinstance(dialer, TlsDialer) and signatures else None
+    calls = MembershipClient(dialer, (lambda: signed.keys.credential(me.id)) if signed else None)
+    membership = Membership(me, config, calls=calls, rng=rng, on_event=on_event, signed=signed)
+    service = MembershipService(membership)
+    endpoint.add("pfl.v2.Membership", service.register)
+    endpoint.add("pfl.v2.Membership", service.refuse_old)
     return membership
+
+
+def _signed(dialer: TlsDialer) -> Signed:
+    """Loads `cryptography`, which a node without TLS does not need."""
+    from pfl_node.security.identity_keys import IdentityKeys
+
+    return Signed(IdentityKeys(dialer.trust))
 
 
 class MembershipService(MembershipServicer):
@@ -65,9 +82,19 @@ class MembershipService(MembershipServicer):
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
 
+    def refuse_old(self, server: grpc.aio.Server) -> None:
+        """Nodes of version 1, which do not sign their records, get one clear line; `List` answers them."""
+        handlers = {name: grpc.unary_unary_rpc_method_handler(self._refusal(name)) for name in OLD_METHODS}
+        handlers["List"] = grpc.unary_unary_rpc_method_handler(
+            self._handler(self.List, pb.ListRequest), response_serializer=pb.ListReply.SerializeToString
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(OLD_SERVICE, handlers),))
+
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:  # noqa: N802
         await self._check_running(context)
         newcomer = _sender(request.member)
+        if self._membership.verifier:
+            self._membership.verifier.add(request.credential)
         if newcomer.id == self._membership.me.id and newcomer.address == self._membership.me.address:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is yourself")
         admission = self._membership.admit(newcomer)
@@ -97,8 +124,19 @@ class MembershipService(MembershipServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this is yourself")
         theirs = packet_codec.from_wires(request.members)
         mine = packet_codec.to_wires(self._membership.members())
-        self._membership.merge(theirs, sender.id)
+        if self._membership.verifier:
+            self._membership.merge_soon(theirs, sender.id, sender.address)
+        else:
+            await self._membership.merge(theirs, sender.id, sender.address)
         return pb.State(sender=packet_codec.to_wire(self._membership.me), members=mine)
+
+    async def GetCredentials(  # noqa: N802
+        self,
+        request: pb.CredentialsRequest,
+        context: Context,  # noqa: ARG002
+    ) -> pb.CredentialsReply:
+        verifier = self._membership.verifier
+        return pb.CredentialsReply(credentials=verifier.serve(request.ids) if verifier else ())
 
     async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:  # noqa: N802
         await self._check_running(context)
@@ -121,6 +159,18 @@ class MembershipService(MembershipServicer):
                 raise AssertionError("abort does not return") from refused
 
         return answer
+
+    def _refusal(self, call: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        async def refuse(_: bytes, context: Context) -> bytes:
+            seen_by_caller = packet_codec.versions_differ(packet_codec.VERSION, mine=OLD_VERSION)
+            refused = Refused(Reason.NOT_SERVED, seen_by_caller)
+            self._membership.counters[str(refused.reason)] += 1
+            caller, text = unquote(context.peer()), packet_codec.versions_differ(OLD_VERSION)
+            self._membership.warn(caller.rpartition(":")[0], "refused %s from %s: %s", call, caller, text)
+            await context.abort(STATUS[refused.reason], refused.text, refusal_metadata(refused))
+            raise AssertionError("abort does not return")
+
+        return refuse
 
     async def _check_running(self, context: Context) -> None:
         if not self._membership.running:

@@ -28,7 +28,7 @@ def test_a_member_that_joins_and_leaves_all_the_time_writes_a_bounded_log(tmp_pa
         for n in range(10_000):
             flapping = State.LEFT if n % 2 else State.ALIVE
             said = type(eve)(eve.id, eve.name, eve.address, eve.role, eve.run, 0, 10 + n, flapping)
-            ann.node.membership.merge([said], eve.id)
+            await ann.node.membership.merge([said], eve.id, "")
         lines = stream.getvalue().splitlines()
         assert sum(json.loads(line)["event"] in ("joined", "left") for line in lines) <= LINES
         assert len(lines) <= 2 * LINES

@@ -360,7 +360,7 @@ def test_garbage_instead_of_a_request_is_refused(front: Front, call: str) -> Non
 def test_garbage_instead_of_news_of_the_membership_is_refused(front: Front, call: str) -> None:
     async def go(siege: Siege) -> None:
         before = (await siege.status())["membership"].get("garbage", 0)
-        said = siege.channel.unary_unary(f"/pfl.v1.Membership/{call}")(b"\xff\xff\xff", timeout=30)
+        said = siege.channel.unary_unary(f"/pfl.v2.Membership/{call}")(b"\xff\xff\xff", timeout=30)
         assert (await siege.answer(said)).code is Code.INVALID_ARGUMENT
         assert (await siege.status())["membership"]["garbage"] == before + 1
         await siege.is_well()

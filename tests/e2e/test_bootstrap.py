@@ -140,7 +140,7 @@ def test_it_answers_health_status_and_list() -> None:
     with bootstrap() as seed, grpc.insecure_channel(seed.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         grpc.channel_ready_future(channel).result(timeout=10)
-        answer = health.Check(health_pb2.HealthCheckRequest(service="pfl.v1.Membership"), timeout=10)
+        answer = health.Check(health_pb2.HealthCheckRequest(service="pfl.v2.Membership"), timeout=10)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         status = peer_pb2_grpc.PeerStub(channel).GetStatus(peer_pb2.StatusRequest(), timeout=10)
         assert (status.role, status.state, status.address) == ("bootstrap", "serving", seed.address)

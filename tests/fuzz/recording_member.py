@@ -117,7 +117,7 @@ async def _ask(corpus: Corpus, address: str, run: str) -> None:
         ask = kind_of(surface.call("GetModel").request)(sender=EAR, run=run)
         get: Any = channel.unary_stream("/pfl.v1.Peer/GetModel")  # type: ignore[call-arg]
         chunks = [chunk async for chunk in get(ask.SerializeToString(), timeout=30)]
-        listed: Any = channel.unary_unary("/pfl.v1.Membership/List")  # type: ignore[call-arg]
+        listed: Any = channel.unary_unary("/pfl.v2.Membership/List")  # type: ignore[call-arg]
         members = await listed(b"", timeout=30)
     corpus.add(ask.DESCRIPTOR, (ask.SerializeToString(),))
     first: Any = kind_of(surface.call("SendModel").request).FromString(chunks[0])

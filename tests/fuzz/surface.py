@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 Descriptor = Any  # of a message; protobuf's own types have two that do not know each other
 Field = Any  # the same for the descriptor of a field
-PACKET = "pfl.v1.Packet"  # what a datagram is
+PACKET = "pfl.v2.Packet"  # what a datagram is
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ def test_what_must_not_be_is_found(
 def test_a_node_tells_what_it_answers_to() -> None:
     async def scenario() -> Surface:
         endpoint = Endpoint()
-        endpoint.add("pfl.v1.Membership", lambda server: None)
+        endpoint.add("pfl.v2.Membership", lambda server: None)
         await endpoint.bind("127.0.0.1:0")
         await endpoint.start()
         try:
@@ -172,4 +172,4 @@ def test_a_node_tells_what_it_answers_to() -> None:
     told = asyncio.run(scenario())
     assert {call.name for call in told.calls} >= {"Join", "Sync", "Check", "Watch", "ServerReflectionInfo"}
     assert told.call("Watch").answers_many
-    assert told.packet.full_name == "pfl.v1.Packet"
+    assert told.packet.full_name == "pfl.v2.Packet"

@@ -62,6 +62,11 @@ class Hand:
         ping = next(p for to, p in reversed(self.packets) if to == member.address and p.kind is Kind.PING)
         self.hear(Packet(Kind.ACK, member, ping.seq, member.id))
 
+    def dies(self, member: Member) -> None:
+        """As when the timeout of the machine's own suspicion has passed."""
+        self.swim._view.learn(Rumor(replace(member, state=State.DEAD), by=self.swim.me.id), self.now)
+        self.drain()
+
     def wait(self, seconds: float) -> None:
         """Tick at every wake-up."""
         end = self.now + seconds

@@ -25,9 +25,12 @@ def test_a_restart_at_the_same_address_is_let_in_even_when_its_incarnation_was_l
 
 
 def test_one_who_was_dead_or_gone_is_let_in_from_anywhere() -> None:
-    for state in (State.DEAD, State.LEFT):
+    for left in (False, True):
         hand = Hand(2)
-        hand.hear_rumor(peer(1, state=state), sender=peer(2))
+        if left:
+            hand.hear_rumor(peer(1, state=State.LEFT), sender=peer(2))
+        else:
+            hand.dies(peer(1))
         assert hand.swim.admit(replace(ELSEWHERE, incarnation=2), hand.now).accepted
         hand.answers(replace(ELSEWHERE, incarnation=2))
         assert hand.swim.get("p1") == replace(ELSEWHERE, incarnation=2)

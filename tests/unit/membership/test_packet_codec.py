@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.membership import membership_pb2 as pb
-from pfl_node.membership.member import INCARNATION_LIMIT, Member, State
+from pfl_node.membership.member import INCARNATION_LIMIT, Member, Seal, State
 from pfl_node.membership.packet import (
     HEAD_BYTES,
     Kind,
@@ -20,7 +21,7 @@ from pfl_node.membership.packet import (
     rumor_bytes,
     width,
 )
-from pfl_node.membership.packet_codec import decode, encode, from_wire, to_wire
+from pfl_node.membership.packet_codec import decode, encode, from_wire, pack, to_wire
 
 texts = st.text(st.characters().filter(str.isprintable), max_size=64)
 labels = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=60).map(lambda label: f"x{label}")
@@ -104,3 +105,33 @@ def test_a_packet_of_unknown_kind_is_refused() -> None:
     with pytest.raises(Refused, match="unknown kind 0") as caught:
         decode(wire.SerializeToString())
     assert caught.value.reason is Reason.GARBAGE
+
+
+def test_a_packet_of_another_version_is_refused_with_one_clear_line() -> None:
+    wire = pack(Packet(Kind.PING, Member("a", "node-a", "10.0.0.1:7000")))
+    wire.ClearField("version")
+    with pytest.raises(
+        Refused, match=r"it speaks membership protocol 1, this node 2: run the same version"
+    ) as caught:
+        decode(wire.SerializeToString())
+    assert caught.value.reason is Reason.NOT_SERVED
+
+
+@given(packets, st.binary(min_size=64, max_size=64), st.integers(0, (1 << 53) - 1), st.binary(max_size=8))
+def test_a_signature_travels_with_its_record(packet: Packet, signature: bytes, at: int, credential: bytes) -> None:
+    sealed = replace(packet.sender, seal=Seal(at, credential, signature))
+    whole = replace(packet, sender=sealed, rumors=(Rumor(sealed, "x"), *packet.rumors))
+    back = decode(encode(whole))
+    assert back == whole
+    assert back.sender.seal == back.rumors[0].member.seal == sealed.seal
+    reckoned = HEAD_BYTES + member_bytes(whole.sender) + width(whole.target) + width(whole.target_address)
+    assert len(encode(whole)) <= reckoned + sum(map(rumor_bytes, whole.rumors))
+
+
+@pytest.mark.parametrize("changes", [{"signature": b"x"}, {"credential": b"x" * 9}, {"signed_at": 1 << 60}])
+def test_an_impossible_signature_is_refused(changes: dict[str, object]) -> None:
+    wire = to_wire(Member("a", "node-a", "10.0.0.1:7000", seal=Seal(1, b"x" * 8, b"y" * 64)))
+    for name, value in changes.items():
+        setattr(wire, name, value)
+    with pytest.raises(Refused, match="invalid"):
+        from_wire(wire)

@@ -16,6 +16,7 @@ from pfl_node.errors import ConfigError
 from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership.member import State
 from pfl_node.membership.member_events import Joined, JoinRefused
+from pfl_node.membership.packet_codec import VERSION
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.settings import MembershipSettings
 from pfl_node.wire.endpoint import Endpoint
@@ -188,7 +189,8 @@ def test_calls_that_make_no_sense_have_a_precise_status() -> None:
                     (stub.Join, pb.JoinRequest(member=pb.Member(**{**good, "role": "king"})), "INVALID_ARGUMENT"),
                     (stub.Join, pb.JoinRequest(member=mine), "ALREADY_EXISTS"),
                     (stub.Ping, pb.Packet(), "INVALID_ARGUMENT"),
-                    (stub.Ping, pb.Packet(kind=pb.Packet.PING, sender=mine), "UNAVAILABLE"),
+                    (stub.Ping, pb.Packet(kind=pb.Packet.PING, sender=mine, version=VERSION), "UNAVAILABLE"),
+                    (stub.Ping, pb.Packet(kind=pb.Packet.PING, sender=mine), "UNIMPLEMENTED"),
                     (stub.Sync, pb.State(), "INVALID_ARGUMENT"),
                     (stub.Sync, pb.State(sender=mine), "FAILED_PRECONDITION"),
                     (stub.Sync, pb.State(sender=pb.Member(**good), members=[pb.Member()]), "INVALID_ARGUMENT"),

@@ -34,7 +34,7 @@ def test_the_round_of_whoever_speaks_is_learned_without_an_event() -> None:
 
 def test_those_who_are_there_can_be_asked_for_their_rounds_at_once_and_are_not_judged_by_it() -> None:
     hand = Hand(9)
-    hand.hear_rumor(peer(3, state=State.DEAD), sender=peer(1))
+    hand.dies(peer(3))
     hand.packets.clear()
     hand.swim.ask(["p2", "p3", "nobody"], hand.now)
     hand.drain()
@@ -282,7 +282,7 @@ def test_a_goodbye_is_believed_and_told_on() -> None:
 
 def test_old_gossip_does_not_revive_the_forgotten() -> None:
     hand = Hand(3, config=SwimConfig(forget=60.0))
-    hand.hear_rumor(peer(1, state=State.DEAD), sender=peer(2))
+    hand.dies(peer(1))
     hand.answer_all(61.0)
     assert hand.swim.get("p1") is None
     hand.hear_rumor(peer(1), sender=peer(2))
@@ -302,7 +302,7 @@ def test_the_unknown_dead_are_not_listed_but_remembered() -> None:
 
 def test_one_who_is_taken_for_dead_and_speaks_is_told_so() -> None:
     hand = Hand(3)
-    hand.hear_rumor(peer(1, state=State.DEAD), sender=peer(2))
+    hand.dies(peer(1))
     for kind in (Kind.PING, Kind.GOSSIP):
         hand.packets.clear()
         hand.hear(Packet(kind, peer(1), seq=3, target="me"))
@@ -316,7 +316,7 @@ def test_one_who_is_taken_for_dead_and_speaks_is_told_so() -> None:
 
 def test_one_who_is_back_from_the_dead_and_doubted_in_the_same_rumour_has_joined() -> None:
     hand = Hand(3)
-    hand.hear_rumor(peer(2, state=State.DEAD), sender=peer(1))
+    hand.dies(peer(2))
     hand.hear_rumor(peer(2, incarnation=2, state=State.SUSPECT), sender=peer(1), by="p3")
     hand.hear_rumor(peer(2, incarnation=3), sender=peer(1))
     told = [type(event) for event in hand.events if event.member.id == "p2"]
@@ -360,7 +360,7 @@ def test_in_an_exchange_the_dead_of_others_are_only_suspects_to_me() -> None:
 
 def test_in_an_exchange_the_living_that_i_take_for_dead_are_told_so() -> None:
     hand = Hand(3)
-    hand.hear_rumor(peer(1, state=State.DEAD), sender=peer(2))
+    hand.dies(peer(1))
     hand.packets.clear()
     hand.swim.merge([peer(1)], hand.now, by="p2")
     hand.drain()
@@ -370,7 +370,7 @@ def test_in_an_exchange_the_living_that_i_take_for_dead_are_told_so() -> None:
 
 def test_every_five_seconds_one_of_the_living_and_one_of_the_dead_is_wished_for() -> None:
     hand = Hand(3)
-    hand.hear_rumor(peer(1, state=State.DEAD), sender=peer(2))
+    hand.dies(peer(1))
     hand.answer_all(2.1)
     hand.actions.clear()
     hand.answer_all(21.0)

@@ -13,8 +13,9 @@ from heapq import heappop, heappush
 from random import Random
 
 from pfl_node.membership.member import Member, State
-from pfl_node.membership.member_events import Action, MemberEvent, Sync
+from pfl_node.membership.member_events import Action, FetchCredentials, MemberEvent, Sync
 from pfl_node.membership.packet import Packet
+from pfl_node.membership.signatures import UNSIGNED, Proof, Signed
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.swim_config import SwimConfig
 
@@ -33,6 +34,7 @@ class Host:
     missed: list[Callable[[], None]] = field(default_factory=list)
     wakeup: float | None = None
     packets: int = 0
+    signed: Signed | None = None
 
     @property
     def id(self) -> str:
@@ -48,12 +50,15 @@ class SwimNetwork:
         latency: float = 0.001,
         jitter: float = 0.0,
         loss: float = 0.0,
+        sign: Callable[[str], Signed] | None = None,
     ) -> None:
+        """`sign` gives the keys of the member with an id; without it nobody signs."""
         self.now = 0.0
         self.config = config or SwimConfig()
         self.hosts: dict[str, Host] = {}  # by address
         self.transcript: list[str] | None = None
         self._latency, self._jitter, self._loss = latency, jitter, loss
+        self._sign = sign
         self._rng = Random(seed)
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
@@ -63,7 +68,9 @@ class SwimNetwork:
     # actions of a test
 
     def add(self, member: Member, *, seeds: Iterable[str] = ()) -> Host:
-        host = Host(Swim(member, self.config, Random(self._rng.getrandbits(64))), member.address)
+        signed = self._sign(member.id) if self._sign else None
+        swim = Swim(member, self.config, Random(self._rng.getrandbits(64)), signed or UNSIGNED)
+        host = Host(swim, member.address, signed=signed)
         self.hosts[member.address] = host
         seeds = [seed for seed in seeds if seed != member.address]
         host.swim.start(self.now, seeds=seeds)
@@ -161,6 +168,7 @@ class SwimNetwork:
         if server is None or not host.up:
             self.after(1.0, lambda: self.join(host, seed))
             return
+        self.give_credentials(host, server, [host.id])
         admission = server.swim.admit(host.swim.me, self.now)
         self._drain(server)
         if admission.accepted:
@@ -174,6 +182,10 @@ class SwimNetwork:
     def _call(self, host: Host, action: Action) -> None:
         if isinstance(action, Sync):
             self._sync(host, action.address)
+        elif isinstance(action, FetchCredentials):
+            if (source := self._reach(host, action.address)) is not None:
+                self.give_credentials(source, host, [rumor.member.id for rumor in action.rumors])
+                self._when_awake(host, lambda: host.swim.learn(action, self.now))
         elif (server := self._reach(host, action.address)) is not None and host.up:
             self._when_awake(server, lambda: server.swim.receive(action.packet, CALL + host.address, self.now))
 
@@ -186,7 +198,17 @@ class SwimNetwork:
         self.after(self._delay(), lambda: self._merge(host, known, server.id))
 
     def _merge(self, host: Host, members: list[Member], by: str, *, joining: bool = False) -> None:
+        if host.signed and (source := next((h for h in self.hosts.values() if h.id == by), None)):
+            check = host.signed.verify
+            unknown = [m.id for m in host.swim.to_verify(members) if check(m) is Proof.UNKNOWN]
+            self.give_credentials(source, host, unknown)
         self._when_awake(host, lambda: host.swim.merge(members, self.now, by=by, joining=joining))
+
+    def give_credentials(self, source: Host, host: Host, ids: Iterable[str]) -> None:
+        if source.signed and host.signed:
+            for credential in map(source.signed.keys.credential, ids):
+                if credential is not None:
+                    host.signed.keys.add(credential)
 
     def _reach(self, host: Host, address: str) -> Host | None:
         server = self.hosts.get(address)

@@ -32,7 +32,7 @@ class Seed(membership_pb2_grpc.MembershipServicer):
 def seed_endpoint() -> Endpoint:
     endpoint = Endpoint()
     endpoint.add(
-        "pfl.v1.Membership",
+        "pfl.v2.Membership",
         partial(membership_pb2_grpc.add_MembershipServicer_to_server, Seed()),
     )
     return endpoint
@@ -122,7 +122,7 @@ def test_health_follows_the_node_and_reflection_lists_the_services() -> None:
         await endpoint.start()
         async with grpc.aio.insecure_channel(endpoint.address) as channel:
             check = partial(health_pb2_grpc.HealthStub(channel).Check, timeout=5)
-            asked = health_pb2.HealthCheckRequest(service="pfl.v1.Membership")
+            asked = health_pb2.HealthCheckRequest(service="pfl.v2.Membership")
             assert (await check(asked)).status == health_pb2.HealthCheckResponse.NOT_SERVING
             await endpoint.serving(True)
             assert (await check(asked)).status == health_pb2.HealthCheckResponse.SERVING
@@ -130,7 +130,7 @@ def test_health_follows_the_node_and_reflection_lists_the_services() -> None:
                 iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=5
             )
             services = {s.name async for r in info for s in r.list_services_response.service}
-            assert {"pfl.v1.Membership", "grpc.health.v1.Health"} <= services
+            assert {"pfl.v2.Membership", "grpc.health.v1.Health"} <= services
         await endpoint.stop()
 
     asyncio.run(scenario())
@@ -159,7 +159,7 @@ def test_the_endpoint_is_light() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "pfl.v1.Membership/List",
+        "pfl.v2.Membership/List",
         "grpc.health.v1.Health/Check",
         "grpc.health.v1.Health/Watch",
         "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
@@ -170,7 +170,7 @@ def test_what_generated_code_cannot_read_is_the_callers_fault(path: str, caplog:
     assert not caplog.records
 
 
-@pytest.mark.parametrize("path", ["pfl.v1.Membership/Join", "grpc.health.v1.Health/List", "pfl.v1.Other/Call"])
+@pytest.mark.parametrize("path", ["pfl.v2.Membership/Join", "grpc.health.v1.Health/List", "pfl.v1.Other/Call"])
 def test_what_nobody_wrote_is_unimplemented(path: str, caplog: pytest.LogCaptureFixture) -> None:
     assert asyncio.run(answer_of(path, b"")) is grpc.StatusCode.UNIMPLEMENTED
     assert not caplog.records

@@ -1,0 +1,27 @@
+"""The RPCs that a membership makes; `wire.membership_client` makes them over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from pfl_node.membership.member import Member
+from pfl_node.membership.packet import Packet
+
+
+class MemberCalls(Protocol):
+    """RPCs to other members. Each raises PeerGone, or Refused for an answer that must not be used."""
+
+    async def join(self, seed: str, me: Member) -> tuple[str, list[Member]]:
+        """The id of the seed and the members it knows. Raises ConfigError if another node uses my id."""
+
+    async def sync(self, address: str, me: Member, members: Iterable[Member]) -> tuple[str, list[Member]]:
+        """Exchange member lists; the id of the peer and the members it knows."""
+
+    async def send(self, address: str, packet: Packet, timeout: float) -> Packet | None:
+        """Send a packet as a call and return the answer, if the packet has one."""
+
+    async def credentials(self, address: str, ids: Sequence[str]) -> list[bytes]:
+        """The credentials of these members, as far as the node there has them."""
+
+    async def close(self) -> None: ...
