@@ -1,13 +1,36 @@
 """Peer-to-peer personalized federated learning. Importing this package loads nothing else.
 
+The Python API (`Node`, `simulate`, `swarm`, `load`) is loaded on first use from the packages that implement it.
 The modules directly in this package are the shared vocabulary: values and pure functions without I/O, which
 every package below may import. `steps` is the interface between a policy and its node; `model`, `predictions`
 and `types` are the values that travel; `aggregate` combines models; `errors` has the exception tree.
 """
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pfl_node.learning.personal_model import load
+    from pfl_node.types import RoundReport
 
 # Read by gRPC when it is imported. Its own resolver queries a name server before it reads /etc/hosts.
 os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
 
 __version__ = "0.1.0"
+__all__ = ["RoundReport", "load"]
+
+_HOMES = {
+    "RoundReport": "pfl_node.types",
+    "load": "pfl_node.learning.personal_model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NewType
+from typing import TYPE_CHECKING, Any, Literal, NewType
 
 if TYPE_CHECKING:
     from pfl_node.model import Model
@@ -57,3 +57,15 @@ class Envelope:
 def weight(notes: Mapping[str, float]) -> int:
     """Approximate bytes in memory: a small model may come with very many notes."""
     return sum(NOTE + len(name) for name in notes)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What a node reports about a round, for trackers and for `on_round`."""
+
+    node: str  # its id
+    name: str
+    event: str  # "round"; "finished" after the last one; "reloaded" when the task was called again
+    round: int
+    figures: Mapping[str, float]  # the finite numbers: val_loss, test_accuracy, learning_seconds, ...
+    data: Mapping[str, Any]  # the whole journal entry

@@ -5,9 +5,8 @@ The port opens first, then torch is loaded, then the node joins: every member is
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import structlog
 
@@ -34,6 +33,7 @@ from pfl_node.settings import Settings
 from pfl_node.settings.load import dump
 from pfl_node.store.atomic import write_atomic
 from pfl_node.store.data_dir import DataDir
+from pfl_node.tracking.tracking import Observe, Tracking, both
 from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
 from pfl_node.wire.dialer import Dialer
@@ -68,7 +68,7 @@ class DaemonNode(ObservedNode):
         settings: Settings,
         home: DataDir,
         thread: TrainerThread,
-        observe: Callable[[str, Mapping[str, Any]], None] | None = None,
+        observe: Observe | None = None,
         *,
         role_of: RoleOf | None = None,
     ) -> None:
@@ -85,6 +85,8 @@ class DaemonNode(ObservedNode):
         self.node_observer = NodeObserver(self)
         self.membership = self._membership(settings, dialer)
         self._members = self._run_members(settings)
+        name = settings.name or f"node-{home.identity.id[:6]}"
+        self._tracking = Tracking(settings, resumes=True)
         super().__init__(
             settings,
             Plan(policy, configure(policy, settings.policy.options)),
@@ -97,7 +99,7 @@ class DaemonNode(ObservedNode):
             # Sender ids can be trusted on the single machine of a lab, and where TLS authenticates callers.
             certain=role_of is not None or self.tls is not None or settings.guard.names,
             role=role,
-            observe=observe,
+            observe=both(observe, self._tracking.observer(home.identity.id, name)),
         )
         self._index = place.index
         self._connect_host()
@@ -174,3 +176,4 @@ class DaemonNode(ObservedNode):
         """Release the port, the channels and the directory, however far the node got."""
         await self.node_observer.close()
         await super().close()
+        await asyncio.to_thread(self._tracking.close)

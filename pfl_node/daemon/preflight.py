@@ -12,6 +12,7 @@ from pfl_node.learning.tasks import arguments, check_name, find
 from pfl_node.policies import configure, load_policy
 from pfl_node.printable import check_word
 from pfl_node.settings import Settings
+from pfl_node.tracking.tracking import check_track
 
 TOKEN_LENGTH = 16  # characters
 
@@ -24,6 +25,7 @@ def check(settings: Settings) -> None:
     check_page(settings)
     check_oracle(settings)
     check_names(settings)
+    check_track(settings)
 
 
 def check_names(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from pfl_node.lab.measures import MEASURES, Found, mean_series, to_paper
 from pfl_node.lab.report.phrases import file_name
 from pfl_node.lab.report.result import Result
 from pfl_node.store.atomic import make_directory, write_atomic
+from pfl_node.tracking.trackers import scalar_event
 
 FILE = "events.out.tfevents.0.pfl-node"  # fixed, so that a second export overwrites the first
 CURVES = ("test_accuracy", "test_loss", "val_accuracy", "val_loss", "bytes_sent")
@@ -45,7 +46,6 @@ def events(found: Iterable[Scalar]) -> bytes:
     """An event file. All its times are 0, so that the same result gives the same bytes."""
     try:
         from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError as error:
         raise ConfigError("--tensorboard needs TensorBoard: pip install 'pfl-node[tensorboard]'") from error
@@ -53,6 +53,5 @@ def events(found: Iterable[Scalar]) -> bytes:
     writer = RecordWriter(buffer)
     writer.write(Event(file_version="brain.Event:2").SerializeToString())
     for tag, step, value in found:
-        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-        writer.write(Event(step=step, summary=summary).SerializeToString())
+        writer.write(scalar_event(tag, step, value, time=0.0).SerializeToString())
     return buffer.getvalue()

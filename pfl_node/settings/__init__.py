@@ -21,6 +21,7 @@ from pfl_node.settings.sections import (
     TlsSettings,
     WireSettings,
 )
+from pfl_node.settings.track_section import TrackSettings
 
 __all__ = [
     "AggregateSettings",
@@ -37,6 +38,7 @@ __all__ = [
     "StoreSettings",
     "TaskSettings",
     "TlsSettings",
+    "TrackSettings",
     "TrainSettings",
     "WireSettings",
 ]

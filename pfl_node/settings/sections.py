@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 
 from pfl_node.settings.learning_sections import EvalSettings, TaskSettings, TrainSettings
 from pfl_node.settings.section import Section
+from pfl_node.settings.track_section import TrackSettings
 
 Kind = Literal["sign_flip", "scaled", "noise", "alie", "nan", "free_rider", "replay", "label_flip", "lying_scores"]
 A_DAY = 86_400  # seconds; gRPC cannot represent arbitrarily long deadlines
@@ -324,6 +325,7 @@ class Settings(Section):
     serve: ServeSettings = ServeSettings()
     membership: MembershipSettings = MembershipSettings()
     store: StoreSettings = StoreSettings()
+    track: TrackSettings = TrackSettings()
     http: HttpSettings = HttpSettings()
     tls: TlsSettings = TlsSettings()
     log: LogSettings = LogSettings()

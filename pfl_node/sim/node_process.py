@@ -68,6 +68,7 @@ class Process:
         self.begins_at: float | None = None  # None: it joins a running swarm
         self._plan = plan
         self._role = role
+        self._observe = world.watch(id)
         self._task: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}  # requests from peers in progress
         self._confusion: Result | None = None
@@ -149,6 +150,7 @@ class Process:
             role=self._role,
             hold=self.hold,
             stops=False,
+            observe=self._observe,
         )
         if self._resumes:
             self.node.load(self._resumes)

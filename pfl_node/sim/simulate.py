@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from pfl_node.sim.outcome import Summary
 from pfl_node.sim.segments import RunFiles
 from pfl_node.sim.simulation import Progress, Simulation
 from pfl_node.sim.snapshot import SegmentMark
+from pfl_node.sim.world import Watch, nobody_watches
+from pfl_node.tracking.tracking import Observe, Tracking, both, tracking
+from pfl_node.types import PeerId
 
 MANY = 100  # nodes; larger runs do not journal single messages by default
 
@@ -37,38 +41,58 @@ def simulate(
     load: Load | None = None,
     jobs: int = 1,
     segment: int | None = None,
+    watch: Watch = nobody_watches,
+    ended: Callable[[Simulation], None] | None = None,
 ) -> Summary:
     """Run a swarm, then write `out`/journal.jsonl and `out`/summary.json, which replace those of an earlier run. A
     failed run leaves journal.jsonl.part. With `jobs` > 1, worker processes train; the result is the same. A run
-    without faults can be resumable: after every `segment` rounds, `out` gets a snapshot of all nodes."""
+    without faults can be resumable: after every `segment` rounds, `out` gets a snapshot of all nodes. `ended` is
+    called with the simulation when it is over."""
     if settings.rounds is None:
         raise ConfigError("a simulation needs a number of rounds: give --rounds N")
-    policy = load_policy(settings.policy.name)
-    plan = Plan(policy, configure(policy, settings.policy.options))
     files = RunFiles(out, settings, nodes, segmented=segment is not None)
-    mark = files.mark()
-    wall, cpu = time.perf_counter() - mark.wall, time.process_time() - mark.cpu
     level = level or ("rounds" if nodes > MANY else "messages")
-    load, step = load or learners_of(settings, nodes), segment or settings.rounds
     pool = JobPool(settings, node_ids(nodes), jobs) if jobs > 1 else Inline()
-    begin = partial(Simulation, settings, plan, nodes=nodes, faults=faults, costs=costs, progress=progress)
-    try:
-        for round in range(mark.round, settings.rounds, step):
-            until = round + step if round + step < settings.rounds else None
-            with EventJournal(files.journal(round), level) as journal:
-                swarm = begin(load, journal=journal, jobs=pool, mark=mark, until=until)
-                files.restore(swarm, mark)
-                swarm.run()
-            load = swarm.learner  # the data is loaded once
-            mark = swarm.mark(time.perf_counter() - wall, time.process_time() - cpu)
-            if not swarm.held:  # every node has finished
-                break
-            files.keep(swarm, mark)
+    begin = partial(Simulation, settings, _plan(settings), nodes=nodes, faults=faults, costs=costs)
+    with closing(pool), tracking(settings) as tracks:
+        watched = partial(_watched, watch, tracks)
+        begin = partial(begin, progress=progress, jobs=pool, watch=watched)
+        load = load or learners_of(settings, nodes)
+        swarm, mark = _run(begin, files, load, level, settings.rounds, segment or settings.rounds)
         summary = _summary(settings, swarm, mark)
-    finally:
-        pool.close()
+        if ended:
+            ended(swarm)
     files.finish(summary)
     return summary
+
+
+def _watched(watch: Watch, tracks: Tracking, node: PeerId) -> Observe | None:
+    return both(watch(node), tracks.observer(node, node))
+
+
+def _run(
+    begin: Callable[..., Simulation], files: RunFiles, load: Load, level: Level, rounds: int, step: int
+) -> tuple[Simulation, SegmentMark]:
+    """Simulate segment by segment, from the last snapshot on."""
+    mark = files.mark()
+    wall, cpu = time.perf_counter() - mark.wall, time.process_time() - mark.cpu
+    for round in range(mark.round, rounds, step):
+        until = round + step if round + step < rounds else None
+        with EventJournal(files.journal(round), level) as journal:
+            swarm = begin(load, journal=journal, mark=mark, until=until)
+            files.restore(swarm, mark)
+            swarm.run()
+        load = swarm.learner  # the data is loaded once
+        mark = swarm.mark(time.perf_counter() - wall, time.process_time() - cpu)
+        if not swarm.held:  # every node has finished
+            break
+        files.keep(swarm, mark)
+    return swarm, mark
+
+
+def _plan(settings: Settings) -> Plan:
+    policy = load_policy(settings.policy.name)
+    return Plan(policy, configure(policy, settings.policy.options))
 
 
 def _summary(settings: Settings, swarm: Simulation, mark: SegmentMark) -> Summary:

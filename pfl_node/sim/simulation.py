@@ -24,7 +24,7 @@ from pfl_node.sim.learner_port import LearnerPort, Load
 from pfl_node.sim.node_process import Process
 from pfl_node.sim.outcome import NodeRecord
 from pfl_node.sim.snapshot import NodeSnapshot, SegmentMark, goes_on_alone
-from pfl_node.sim.world import World
+from pfl_node.sim.world import Watch, World, nobody_watches
 from pfl_node.types import PeerId
 
 SHOWN = 5  # nodes named in an error
@@ -58,6 +58,7 @@ class Simulation:
         jobs: Jobs | None = None,
         mark: SegmentMark | None = None,
         until: int | None = None,
+        watch: Watch = nobody_watches,
     ) -> None:
         ids, mark = node_ids(nodes), mark or SegmentMark()
         check_faults(faults, ids)
@@ -69,6 +70,7 @@ class Simulation:
         loop = VirtualLoop(mark.now, haste=HASTE * nodes)
         self.world = World(settings, costs or Costs(), loop, Conditions(faults), journal, reported=self._reported)
         self.world.jobs, self.world.until = jobs or self.world.jobs, until
+        self.world.watch = watch
         loop.waiting = lambda: f", but {self._who_waits()}"
         pool = SharedModels() if settings.attack.collude else None
         for index, id in enumerate(ids):

@@ -18,10 +18,17 @@ from pfl_node.sim.event_loop import VirtualLoop
 from pfl_node.sim.failure_detector import FailureDetector
 from pfl_node.sim.job_pool import Inline, Jobs
 from pfl_node.sim.network import Fabric
+from pfl_node.tracking.tracking import Observe
 from pfl_node.types import PeerId
 
 if TYPE_CHECKING:
     from pfl_node.sim.node_process import Process
+
+Watch = Callable[[PeerId], Observe | None]  # the observer of a node
+
+
+def nobody_watches(node: PeerId) -> Observe | None:  # noqa: ARG001
+    return None
 
 
 @dataclass
@@ -38,6 +45,7 @@ class World:
     held: int = 0  # number of nodes held there
     averages: AverageCache = field(default_factory=AverageCache)
     jobs: Jobs = field(default_factory=Inline)  # runs training and scoring
+    watch: Watch = nobody_watches
     detector: FailureDetector = field(init=False)
     fabric: Fabric = field(init=False)
 

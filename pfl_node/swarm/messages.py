@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError
-from pfl_node.settings import Settings
+from pfl_node.settings import Settings, TrackSettings
 from pfl_node.sim.worker_process import JsonOrder
 
 START_WAIT = 120.0  # seconds: the least that a node waits for the others to load
@@ -46,6 +46,7 @@ class WorkerSpec(JsonOrder):
                 "data_dir": self.out / "nodes" / name,
                 "http": s.http.model_copy(update={"listen": page_address(s, index)}),
                 "task": s.task.model_copy(update={"index": index, "nodes": self.nodes}),
+                "track": s.track if index < s.track.nodes else TrackSettings(),
                 "start": s.start.model_copy(
                     update={"peers": self.nodes - 1, "wait": max(START_WAIT, s.start.wait)}
                 ),

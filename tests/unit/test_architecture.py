@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import pfl_node
 from pfl_node.policies import POLICIES
 from pfl_node.policies.base import Policy
 
@@ -26,8 +27,8 @@ PICKLES = {"pickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
 # A package may import itself and the packages before it. The modules directly in pfl_node are the vocabulary.
 VOCABULARY = "vocabulary"
 LAYERS = (
-    *(VOCABULARY, "settings", "policies", "protocol", "store", "security", "learning", "node", "membership"),
-    *("wire", "ops", "daemon", "sim", "swarm", "lab", "testing", "cli"),
+    *(VOCABULARY, "settings", "policies", "protocol", "store", "security", "learning", "node", "tracking"),
+    *("membership", "wire", "ops", "daemon", "sim", "swarm", "lab", "testing", "cli"),
 )
 RANK = {layer: rank for rank, layer in enumerate(LAYERS)}
 APART = {("sim", "ops"), ("sim", "daemon")}  # forbidden although the order would allow them
@@ -85,10 +86,13 @@ def graph() -> frozenset[Edge]:
 
 
 def layer(name: str) -> str | None:
-    """None: not a module of the package, or the entry point, which may import everything."""
+    """None: not a module of the package, or an entry point, which may import everything: the command, and the root
+    package, whose lazy names belong to the packages that implement them."""
     top, *rest = name.split(".")
-    if top != "pfl_node" or rest[:1] == ["__main__"]:
+    if top != "pfl_node" or not rest or rest[0] == "__main__":
         return None
+    if rest[0] in pfl_node._HOMES:
+        return layer(f"{pfl_node._HOMES[rest[0]]}.{rest[0]}")
     return rest[0] if rest and rest[0] in RANK else VOCABULARY
 
 
@@ -118,6 +122,16 @@ def test_a_planted_import_in_a_forbidden_direction_is_found(importer: str, impor
     planted = ast.parse(f"if TYPE_CHECKING:\n    from pfl_node.{source} import planted")
     edges = {(".".join([*home, "planted"]), name) for name in imports(planted, home)}
     assert violations(graph() | edges) - violations(graph()) == edges
+
+
+def test_the_python_api_is_imported_from_the_packages_that_implement_it() -> None:
+    assert set(pfl_node.__all__) == set(pfl_node._HOMES) <= set(dir(pfl_node))
+    for name in pfl_node.__all__:
+        assert getattr(pfl_node, name).__name__ == name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = pfl_node.nothing
+    edge = ("pfl_node.store.planted", "pfl_node.load")
+    assert violations([edge]) == {edge}
 
 
 def test_an_import_of_a_layer_before_is_none() -> None:
@@ -171,7 +185,7 @@ def test_policies_use_only_their_own_random_generator() -> None:
 @pytest.mark.parametrize(
     ("start", "never"),
     [
-        ("pfl_node", {"torch", "numpy", "grpc", "pydantic"}),
+        ("pfl_node", {"torch", "numpy", "grpc", "pydantic", "asyncio"}),
         ("pfl_node.policies", {"torch", "grpc", "asyncio"}),
         ("pfl_node.settings.load", {"torch", "grpc", "numpy"}),
         ("pfl_node.daemon.preflight", {"torch", "grpc"}),
