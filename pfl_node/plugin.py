@@ -54,7 +54,7 @@ def load(what: str, place: str, error: type[PflError]) -> Any:
     where, _, name = place.rpartition(":")
     is_file = _is_file(what, place, error)
     try:
-        module = _from_file(Path(where).resolve()) if is_file else _from_module(where)
+        module = import_file(Path(where).resolve()) if is_file else _from_module(where)
     except (Exception, SystemExit) as failure:  # whatever the user's code raises
         raise error(f"{what} {place}: cannot be imported{line_of(failure)}: {in_a_line(failure)}") from failure
     if not hasattr(module, name):
@@ -88,7 +88,12 @@ def _is_file(what: str, place: str, error: type[PflError]) -> bool:
     return True
 
 
-def _from_file(path: Path) -> ModuleType:
+def loaded_files() -> list[Path]:
+    """The files that this process has imported, for a process that shares objects of their classes."""
+    return [Path(str(m.__file__)) for name, m in list(sys.modules.items()) if name.startswith(PREFIX)]
+
+
+def import_file(path: Path) -> ModuleType:
     """Imported once per process."""
     name = f"{PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:

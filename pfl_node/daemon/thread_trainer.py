@@ -35,6 +35,8 @@ class ThreadTrainer:
 
     async def open(self, account: DpAccount) -> LearnerFacts:
         self._learner = await self._thread.do(lambda _: self._load(account))
+        if close := getattr(self._learner, "close", None):  # of processes that read data
+            self._thread.at_end(close)
         facts: LearnerFacts = self._learner
         return facts
 

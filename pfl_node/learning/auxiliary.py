@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl_node import predictions
-from pfl_node.learning.data import channels_last
-from pfl_node.learning.samples import Samples, Tree, in_order
+from pfl_node.learning.samples import Samples, Tree, channels_last, in_order
 from pfl_node.learning.training_loop import Between
 from pfl_node.model import Layout
 from pfl_node.types import Eval

@@ -22,10 +22,18 @@ def learner_at(
     from pfl_node.learning.learner import Learner
     from pfl_node.learning.tasks import load_task
 
-    task = load_task(settings.task, place)
+    task = load_task(settings.task, place, settings.data)
     if poison is not None:
         task = poison(task, settings, place)
     student = settings.policy.options.get("student_model")
     return Learner(
-        task, settings.train, settings.device, settings.privacy, account, student, rounds=settings.rounds
+        task,
+        settings.train,
+        settings.device,
+        settings.privacy,
+        account,
+        student,
+        data=settings.data,
+        eval_batch=settings.eval.batch,
+        rounds=settings.rounds,
     )

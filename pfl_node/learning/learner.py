@@ -14,9 +14,11 @@ from pfl_node.learning import kept_values
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.autoencoder import Novelty
 from pfl_node.learning.auxiliary import Auxiliary, class_counts
-from pfl_node.learning.data import SPLITS, complete, settle
+from pfl_node.learning.columns import with_inputs_of
+from pfl_node.learning.data import close, complete, settle
 from pfl_node.learning.distill import Recipe, distill
 from pfl_node.learning.dp_sgd import check_buffers, private_training
+from pfl_node.learning.eval_batch import batch_for
 from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.fit_check import probe
 from pfl_node.learning.precision import autocast
@@ -32,7 +34,7 @@ from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.learning.workspace_pool import WorkspacePool, pool_for
 from pfl_node.model import Layout, LocalState, Model, StateCell
 from pfl_node.protocol.privacy.dp_account import DpAccount
-from pfl_node.settings import TrainSettings
+from pfl_node.settings import DataSettings, TrainSettings
 from pfl_node.settings.sections import PrivacySettings
 from pfl_node.types import Eval, Part, Split
 
@@ -61,6 +63,9 @@ class Learner:
         account: DpAccount | None = None,
         student: str | None = None,
         rounds: int | None = None,  # of the run, for schedules
+        *,
+        data: DataSettings | None = None,
+        eval_batch: int | None = None,
     ) -> None:
         self._device = pick(device)
         self.account = account or DpAccount()  # cost of privacy.dp
@@ -68,7 +73,7 @@ class Learner:
         self._rounds = rounds
         options = checked(resolve(self._levels, rounds=rounds), privacy)
         self._precision, self.stateful = options.precision, options.keep
-        task = complete(task, seed=0)
+        task = complete(task, seed=0, settings=data)
         self._name, self._given_loss, self.cluster = task.name, task.loss, task.cluster
         self._local = task.model
         self._factory = task.model if student is None else other_network(task, student)
@@ -80,17 +85,16 @@ class Learner:
         self._pool = self._local_pool if student is None else self._pool_for(module, None)
         self._dtypes = {name: t.dtype for name, t, _ in layouts.tensors_of(module)}
         images = any(isinstance(m, nn.Conv2d) for m in module.modules())
-        self._splits: dict[str, Samples] = {
-            s: settle(getattr(task, s), self._device, images=images) for s in SPLITS
-        }
-        self._eval_batch = EVAL_BATCH_IMAGES if images and self._device.type == "cpu" else EVAL_BATCH
+        task = with_inputs_of(module, task)
+        self._splits = settle(task, self._device, data or DataSettings(), images=images)
         self.layout = self._pool.layout
         self.samples = self._splits["train"].n
         with self._pool.borrow() as space:
             space.load(self.fresh(0))
             own_loss = task.loss is not None
-            classes = probe(task.name, space.module, self._loss, self._splits, own_loss=own_loss)
-        self._classes = classes
+            self._classes = probe(task.name, space.module, self._loss, self._splits, own_loss=own_loss)
+            largest = EVAL_BATCH_IMAGES if images and self._device.type == "cpu" else EVAL_BATCH
+            self._eval_batch = eval_batch or batch_for(space.module, self._splits["train"], largest)
         self._has_auxiliary = task.auxiliary is not None
         self._beside = self._with_auxiliary(task, images)
 
@@ -264,6 +268,10 @@ class Learner:
 
     def from_tensors(self, tensors: Mapping[str, layouts.Array], part: Part = "model") -> Model:
         return layouts.repack(tensors, self.layout.of(part))
+
+    def close(self) -> None:
+        """End the processes that read data. The learner stays usable."""
+        close(self._splits.values())
 
     def _fit(
         self,

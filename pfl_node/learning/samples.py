@@ -129,3 +129,11 @@ def shape_of(tree: Tree) -> str:
     if isinstance(tree, tuple | list):
         return "(" + ", ".join(map(shape_of, tree)) + ")"
     return "none" if tree is None else type(tree).__name__
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images in the memory format in which convolutions are fastest; other data unchanged."""
+    if x.ndim != 4 or not x.is_floating_point():
+        return x
+    n, c, h, w = x.shape
+    return x.permute(0, 2, 3, 1).contiguous().as_strided((n, c, h, w), (h * w * c, 1, w * c, c))

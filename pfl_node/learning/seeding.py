@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,3 +41,29 @@ def seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         torch.default_generator.set_state(before)
+
+
+def seed_transforms(seed: int) -> None:
+    """Seed the generators that transforms of samples use: Python's, numpy's and torch's."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed % 2**63)
+
+
+Generators = tuple[Any, Any, torch.Tensor]
+
+
+def states() -> Generators:
+    return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+
+
+@contextmanager
+def same_generators() -> Iterator[None]:
+    """Restore Python's, numpy's and torch's generators afterwards: layers such as dropout use the same ones."""
+    python, numpy, layers = states()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.default_generator.set_state(layers)

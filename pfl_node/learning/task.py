@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Data(NamedTuple):
-    """Samples and labels: tensors or numpy arrays of equal length."""
+    """Samples and labels: tensors or numpy arrays of equal length, or tuples or dicts of them."""
 
     x: Any
     y: Any
@@ -35,10 +35,10 @@ class Task:
 
     name: str
     model: Callable[[], nn.Module]  # called for each fresh model, with a seeded generator
-    train: Data
-    val: Data | None = None
-    test: Data | None = None
-    loss: Callable[[Any, Any], Any] | None = None  # of (output, y), mean over a batch; None: cross-entropy
+    train: Any  # Data, a map-style Dataset, or a dict of columns
+    val: Any = None
+    test: Any = None
+    loss: Callable[[Any, Any], Any] | None = None  # of (output, y or else x), a mean; None: cross-entropy
     head: str | Sequence[str] | None = None  # name prefixes; None: the last layer with parameters; "*": all
     train_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys of TrainSettings, which take precedence
     cluster: int | None = None  # the true cluster, for reports; hidden from policies
@@ -46,6 +46,9 @@ class Task:
     auxiliary_labels: Any | None = None  # to evaluate an ensemble; not used for training
     networks: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)  # by name, for a student
     autoencoder: Callable[[], nn.Module] | None = None  # for inputs in [0, 1]; None: a small symmetric MLP
+    inputs: str | Sequence[str] | None = None  # columns that the model receives; None: those that it names
+    target: str | Sequence[str] | None = None  # columns that are labels; None: label, labels, target, targets or y
+    collate: Callable[[list[Any]], Any] | None = None  # makes a batch of rows of a Dataset; None: stack them
 
 
 def other_network(task: Task, name: str) -> Callable[[], nn.Module]:

@@ -14,7 +14,7 @@ from typing import Any
 from pfl_node import plugin
 from pfl_node.errors import ConfigError, PflError, TaskError, nearest
 from pfl_node.learning.task import Place, Task
-from pfl_node.settings import TaskSettings
+from pfl_node.settings import DataSettings, TaskSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ TESTED = {"uniform": "the same mix of classes for all nodes", "own": "each node'
 MAKERS = ("model", "autoencoder")  # fields of a Task: functions that build a module, or a module to copy
 
 
-def load_task(settings: TaskSettings, place: Place) -> Task:
-    """The task of this place, with validated tensors for all three splits."""
+def load_task(settings: TaskSettings, place: Place, data: DataSettings | None = None) -> Task:
+    """The task of this place, with validated data for all three splits."""
     if place.index is not None and place.nodes is not None and place.index >= place.nodes:
         raise ConfigError(f"task.index = {place.index}, but task.nodes = {place.nodes}: the last one is nodes - 1")
     function = find(settings.name)
@@ -69,7 +69,7 @@ def load_task(settings: TaskSettings, place: Place) -> Task:
         raise TaskError(
             f"task {settings.name} failed{plugin.line_of(error)}: {plugin.in_a_line(error)}"
         ) from error
-    return complete(as_task(made, settings.name), place.seed)
+    return complete(as_task(made, settings.name), place.seed, data)
 
 
 def find(name: str) -> Callable[..., Any]:

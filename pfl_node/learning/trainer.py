@@ -66,6 +66,11 @@ class TrainerThread:
         self._closing = False
         self._last: _Order[None] | None = None  # run when the thread ends
         self._thread: threading.Thread | None = None
+        self._at_end: list[Callable[[], None]] = []
+
+    def at_end(self, work: Callable[[], None]) -> None:
+        """Run this on the thread before it ends."""
+        self._at_end.append(work)
 
     async def do(self, work: Callable[[Between], T]) -> T:
         """Run a long job, which must call its argument between batches."""
@@ -120,6 +125,8 @@ class TrainerThread:
             if order := self._take(self._jobs):
                 order.run()
             del order  # release the models of the last job
+        for work in self._at_end:
+            work()
         with self._ready:  # `close` may not have set this yet
             last = self._last
         if last is not None:

@@ -5,7 +5,7 @@ as dotted keys. `load` merges TOML file, environment, flags and --set, each over
 a mistake in one line with its source. `toml` prints settings, and `redact` masks their secrets.
 """
 
-from pfl_node.settings.learning_sections import EvalSettings, TaskSettings, TrainSettings
+from pfl_node.settings.learning_sections import DataSettings, EvalSettings, TaskSettings, TrainSettings
 from pfl_node.settings.sections import (
     AggregateSettings,
     HttpSettings,
@@ -25,6 +25,7 @@ from pfl_node.settings.track_section import TrackSettings
 
 __all__ = [
     "AggregateSettings",
+    "DataSettings",
     "EvalSettings",
     "HttpSettings",
     "LogSettings",

@@ -73,6 +73,21 @@ class TrainSettings(Section):
     """Whether all nodes of a run start from the same random model."""
 
 
+class DataSettings(Section):
+    """How the samples of Datasets are read. Arrays and tensors are in memory anyway."""
+
+    memory: Literal["auto", "always", "never"] = "auto"
+    """auto: keep a split in memory if it is small and reading a sample draws no random numbers; always: read it
+    once, so that random transforms are drawn once; never: read each sample when it is needed."""
+    workers: NonNegativeInt = 0
+    """Processes that read samples that are not in memory; 0: the training thread reads them. Results do not depend
+    on it."""
+    prefetch: PositiveInt = 2
+    """Batches that each worker reads in advance."""
+    pin: bool = True
+    """On a GPU: workers' batches are copied from pinned memory."""
+
+
 class EvalSettings(Section):
     """How often the personal model is evaluated on the validation and test data."""
 
@@ -80,3 +95,6 @@ class EvalSettings(Section):
     """Rounds."""
     on: tuple[Literal["val", "test"], ...] = ("val", "test")
     """Which data; leave out data that is not needed, because evaluation takes time."""
+    batch: PositiveInt | None = None
+    """Samples per evaluation step; None: 512, for images on a CPU 64, and fewer if a step would need more than
+    256 MB or an eighth of the available memory."""

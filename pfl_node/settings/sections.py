@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pfl_node.settings.learning_sections import EvalSettings, TaskSettings, TrainSettings
+from pfl_node.settings.learning_sections import DataSettings, EvalSettings, TaskSettings, TrainSettings
 from pfl_node.settings.section import Section
 from pfl_node.settings.track_section import TrackSettings
 
@@ -315,6 +315,7 @@ class Settings(Section):
     policy: PolicySettings = PolicySettings()
     task: TaskSettings = TaskSettings()
     train: TrainSettings = TrainSettings()
+    data: DataSettings = DataSettings()
     aggregate: AggregateSettings = AggregateSettings()
     guard: GuardSettings = GuardSettings()
     privacy: PrivacySettings = PrivacySettings()

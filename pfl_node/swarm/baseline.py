@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfl_node.errors import PflError
-from pfl_node.settings import EvalSettings, PolicySettings, Settings
+from pfl_node.settings import PolicySettings, Settings
 from pfl_node.sim.process_pool import SIMULATE
 from pfl_node.sim.sim_worker import RunOrder
 from pfl_node.sim.worker_process import WorkerProcess
@@ -24,7 +24,10 @@ class Baseline:
     """`spawn` it before gRPC starts, `run` it when the cores have time, `close` it in any case."""
 
     def __init__(self, settings: Settings, nodes: int) -> None:
-        local, last = PolicySettings(name="local"), EvalSettings(every=settings.rounds or 1)
+        local, last = (
+            PolicySettings(name="local"),
+            settings.eval.model_copy(update={"every": settings.rounds or 1}),
+        )
         self.settings = settings.model_copy(update={"policy": local, "eval": last})
         self.nodes = nodes
         self.rounds_done = 0

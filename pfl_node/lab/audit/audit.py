@@ -98,7 +98,7 @@ def _place(settings: Settings, nodes: int) -> tuple[Learner, Task]:
     from pfl_node.learning.tasks import load_task
 
     place = Place(index=0, nodes=nodes, seed=settings.seed, node_id="victim")
-    return learner_at(with_privacy(settings, dp=False), place), load_task(settings.task, place)
+    return learner_at(with_privacy(settings, dp=False), place), load_task(settings.task, place, settings.data)
 
 
 def _samples(data: Any) -> list[Sample]:

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, TensorDataset
 
 from pfl_node.errors import TaskError
-from pfl_node.learning.data import complete, inputs, settle, split, tensors
+from pfl_node.learning.data import complete, inputs, read, split, stacked
 from pfl_node.learning.task import Data, Task
+from pfl_node.settings import DataSettings
 from tests.unit.learning.nets import blobs, plain
 
 
 def made(data: Any) -> Data:
-    return tensors(data, "mine", "train")
+    found = read(Task("mine", plain, data), "train", DataSettings())
+    assert isinstance(found, Data)
+    return found
 
 
 class Pairs(Dataset[tuple[Any, Any]]):
@@ -80,8 +83,10 @@ def test_a_read_only_array_is_fine() -> None:
         ((torch.tensor(1.0), torch.tensor(1)), "one row per sample"),
         (torch.ones(2), "the train data is a Tensor: give (x, y)"),
         ((1, 2, 3), "the train data is a tuple: give (x, y)"),
-        (Pairs((torch.ones(2), 0), (torch.ones(3), 1)), "cannot be stacked"),
-        (Pairs((torch.ones(2), "cat")), "cannot be stacked"),
+        (Pairs((torch.ones(2), 0), (torch.ones(3), 1)), "sample 0 has x (2,) and sample 1 (3,): make them equal"),
+        (Pairs((torch.ones(2), "cat")), "sample 0's y is the text 'cat': number the categories 0, 1, …"),
+        (Pairs((torch.ones(2), 0), (torch.ones(2), 1.5)), "sample 0 has y torch.int64 and sample 1 torch.float"),
+        (Pairs((torch.ones(2), None), (torch.ones(2), 1)), "only some samples have y"),
     ],
 )
 def test_data_that_cannot_be_used_says_what_is_wrong(data: Any, text: str) -> None:
@@ -139,12 +144,12 @@ def test_splits_that_are_given_are_kept() -> None:
     ids=lambda data: type(data).__name__,
 )
 def test_auxiliary_samples_may_come_in_any_shape_and_their_labels_are_ignored(data: Any) -> None:
-    x = inputs(data, torch.zeros(5, 3), "mine")
+    x = inputs(data, Data(torch.zeros(5, 3), None), "mine")
     assert (x.tolist(), x.dtype) == ([[1.0] * 3] * 2, torch.float32)
 
 
 def test_a_list_of_rows_is_no_pair() -> None:
-    assert inputs([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], torch.zeros(5, 2), "mine").shape == (3, 2)
+    assert inputs([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], Data(torch.zeros(5, 2), None), "mine").shape == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +189,7 @@ def test_a_task_without_auxiliary_samples_has_none_and_twice_completed_is_the_sa
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_lie_with_the_channels_last_and_stay_so_in_a_batch(channels: int) -> None:
     data = blobs(10, shape=(channels, 4, 5))
-    x = settle(data, torch.device("cpu"), images=True).x
+    x = stacked(data, torch.device("cpu"), images=True).x
     assert torch.equal(x, data.x)
     for batch in (x, x[torch.tensor([3, 1])], x[2:5]):
         assert batch.stride()[1:] == (1, 5 * channels, channels)
@@ -192,4 +197,4 @@ def test_images_lie_with_the_channels_last_and_stay_so_in_a_batch(channels: int)
 
 def test_other_data_is_left_where_it_is() -> None:
     data = blobs(10)
-    assert settle(data, torch.device("cpu"), images=True).x.data_ptr() == data.x.data_ptr()
+    assert stacked(data, torch.device("cpu"), images=True).x.data_ptr() == data.x.data_ptr()

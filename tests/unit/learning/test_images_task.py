@@ -82,7 +82,7 @@ def test_a_named_task_is_what_its_paper_did(
     task = place(root, name=name)
     assert (task.name, dict(task.train_defaults), task.train.x.shape[1:]) == (name, train, shape)
     me = learner(task)
-    assert me.score([me.fresh(0)], split="test")[0].samples == len(task.test.y)  # type: ignore[union-attr]
+    assert me.score([me.fresh(0)], split="test")[0].samples == len(task.test.y)
     assert me.layout.entries[-1].shape == (classes,)
 
 
@@ -120,8 +120,8 @@ def test_the_test_images_are_turned_too_and_shared_by_the_cluster(root: Path) ->
 
 
 def test_the_clusters_part_the_test_images(root: Path) -> None:
-    assert [len(place(root, i, 4).test.y) for i in (0, 2)] == [30, 30]  # type: ignore[union-attr]
-    assert len(place(root, 0, 4, tests=7).test.y) == 7  # type: ignore[union-attr]
+    assert [len(place(root, i, 4).test.y) for i in (0, 2)] == [30, 30]
+    assert len(place(root, 0, 4, tests=7).test.y) == 7
 
 
 def test_a_learner_takes_no_copy_of_the_images(root: Path) -> None:

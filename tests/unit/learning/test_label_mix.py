@@ -41,8 +41,8 @@ def test_on_its_own_mix_a_node_is_tested_on_the_classes_that_it_trains_on() -> N
 
 def test_the_uniform_mix_is_the_same_at_all_nodes() -> None:
     tests = [task(index).test for index in range(NODES)]
-    assert all(np.array_equal(test.y, tests[0].y) for test in tests)  # type: ignore[union-attr]
-    assert shares(task(0).test.y).max() < 0.15  # type: ignore[union-attr]
+    assert all(np.array_equal(test.y, tests[0].y) for test in tests)
+    assert shares(task(0).test.y).max() < 0.15
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60))

@@ -1,0 +1,66 @@
+"""Which of several named inputs a model receives: those that its `forward` names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from pfl_node.errors import TaskError
+from pfl_node.learning.rows import Columns, Rows
+from pfl_node.learning.task import Data, Task
+
+SPLITS = ("train", "val", "test")
+
+
+def with_inputs_of(module: nn.Module, task: Task) -> Task:
+    """The task whose dict samples have only the inputs that the model takes. A single input that the model names
+    differently is passed by position. A label that `forward` names, as those of Hugging Face do, is passed too,
+    unless the task has its own loss."""
+    chosen: dict[int, Any] = {}  # splits may be the same object
+    for name in SPLITS:
+        data = getattr(task, name)
+        if id(data) not in chosen:
+            chosen[id(data)] = _chosen(module, data, task, name)
+    return replace(task, **{name: chosen[id(getattr(task, name))] for name in SPLITS})
+
+
+def _chosen(module: nn.Module, data: Data | Rows, task: Task, name: str) -> Data | Rows:
+    where = f"task {task.name}: the {name} data"
+    if isinstance(data, Rows):
+        if data.columns is None or isinstance(data.columns.inputs, str | None):
+            return data
+        named = _label_too(module, data.columns, task)
+        inputs = _wanted(module, data.columns.inputs, where, given=task.inputs is not None)
+        inputs = (*((inputs,) if isinstance(inputs, str) else inputs), *named) if named else inputs
+        return replace(data, columns=replace(data.columns, inputs=inputs))
+    if not isinstance(data.x, dict):
+        return data
+    inputs = _wanted(module, tuple(data.x), where, given=task.inputs is not None)
+    return Data(data.x[inputs] if isinstance(inputs, str) else {key: data.x[key] for key in inputs}, data.y)
+
+
+def _label_too(module: nn.Module, columns: Columns, task: Task) -> tuple[str, ...]:
+    label = columns.target
+    wanted = isinstance(label, str) and task.loss is None and label in inspect.signature(module.forward).parameters
+    return (str(label),) if wanted else ()
+
+
+def _wanted(module: nn.Module, names: Sequence[str], where: str, *, given: bool) -> str | tuple[str, ...]:
+    """The names that `forward` has; one name alone: its value, by position."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return tuple(names)
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    common = tuple(name for name in names if name in known)
+    if len(names) == 1 and not common:
+        return names[0]
+    if common and (len(common) == len(names) or not given):
+        return common
+    raise TaskError(
+        f"{where} has the inputs {', '.join(names)}, but the model's forward takes {', '.join(known) or 'none'}: "
+        f"set `inputs` to the columns that it takes, or rename its parameters"
+    )

@@ -1,0 +1,159 @@
+"""Data that is read sample by sample: map-style Datasets, Hugging Face datasets, lists of rows.
+
+A row is x, (x, y), several inputs and y, or a dict. Reading a row seeds the random generators that transforms
+use, so that the result depends only on the row and its seed, in whichever process it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from pfl_node.errors import TaskError, nearest
+from pfl_node.learning.collate import CollateError, as_batch, check_finite, stack, whole_labels
+from pfl_node.learning.samples import Batch, Tree, each_leaf, size_of
+from pfl_node.learning.seeding import seed_transforms
+from pfl_node.plugin import in_a_line, line_of
+
+TARGETS = ("label", "labels", "target", "targets", "y")  # columns that are labels unless the task names others
+UNREADABLE = (str, bytes, type(None))  # values of columns that no model takes
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Failed(NamedTuple):
+    """Why samples could not be read; returned, because an exception would lose its text between processes."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which keys of dict rows are the model's inputs and labels. One name: that value; several: a dict."""
+
+    inputs: str | tuple[str, ...] | None = None  # None: all that are not labels
+    target: str | tuple[str, ...] | None = None  # None: none
+
+    def split(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
+        """(x, y) of a row, or of a batch of rows."""
+        inputs = self.inputs if self.inputs is not None else tuple(k for k in row if k not in _names(self.target))
+        return _picked(row, inputs), None if self.target is None else _picked(row, self.target)
+
+
+def _names(names: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return () if names is None else (names,) if isinstance(names, str) else names
+
+
+def _picked(row: Mapping[str, Any], names: str | tuple[str, ...]) -> Any:
+    return row[names] if isinstance(names, str) else {name: row[name] for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows of a dataset. `index` selects and orders them; None: all."""
+
+    source: Any
+    where: str  # "task NAME: the SPLIT data", for messages
+    columns: Columns | None = None  # for dict rows
+    collate: Collate | None = None  # None: stack equal samples
+    index: Tensor | None = None
+    kept: bool = False  # the source is a list in memory
+
+    def __len__(self) -> int:
+        return len(self.source) if self.index is None else len(self.index)
+
+    def at(self, index: Tensor) -> Rows:
+        """The rows at these positions."""
+        return replace(self, index=index if self.index is None else self.index[index])
+
+    def read(self, positions: Sequence[int], seeds: Sequence[int]) -> Batch | Failed:
+        """A batch; each row is read with its seed."""
+        chosen = positions if self.index is None else self.index[list(positions)].tolist()
+        try:
+            return self.batch(self.raw(chosen, seeds), chosen)
+        except TaskError as error:
+            return Failed(str(error))
+
+    def raw(self, chosen: Sequence[int], seeds: Sequence[int]) -> list[Any]:
+        """Rows of the source as it returns them; raises TaskError."""
+        at = chosen[0]
+        try:
+            if _reads_many(self.source):
+                return list(self.source.__getitems__(list(chosen)))
+            rows = []
+            for at, seed in zip(chosen, seeds, strict=True):
+                seed_transforms(seed)
+                rows.append(self.source[at])
+        except Exception as error:  # the user's code may raise anything
+            raise TaskError(
+                f"{self.where}: sample {at} cannot be read{line_of(error)}: {in_a_line(error)}"
+            ) from error
+        return rows
+
+    def batch(self, rows: list[Any], chosen: Sequence[int]) -> Batch:
+        """Rows as one batch; raises TaskError."""
+        try:
+            x, y = self._collated(rows) if self.collate is not None else self._stacked(rows, chosen)
+        except CollateError as error:
+            raise TaskError(f"{self.where}: {error}") from None
+        check_finite(x, f"{self.where}'s x", chosen)
+        check_finite(y, f"{self.where}'s y", chosen)
+        return Batch(x, each_leaf(y, whole_labels), size_of(x))
+
+    def _stacked(self, rows: list[Any], chosen: Sequence[int]) -> tuple[Tree, Tree]:
+        pairs = [self.pair(row) for row in rows]
+        return stack([x for x, _ in pairs], "x", chosen), stack([y for _, y in pairs], "y", chosen)
+
+    def _collated(self, rows: list[Any]) -> tuple[Tree, Tree]:
+        assert self.collate is not None
+        try:
+            made = self.collate(rows)
+        except Exception as error:  # the user's code may raise anything
+            raise CollateError(f"collate failed{line_of(error)}: {in_a_line(error)}") from error
+        x, y = self.pair(made)
+        return each_leaf(x, as_batch), each_leaf(y, as_batch)
+
+    def pair(self, row: Any) -> tuple[Any, Any]:
+        """(x, y) of a row, or of a batch that `collate` made."""
+        if isinstance(row, Mapping):
+            return (self.columns or Columns()).split(row)
+        if isinstance(row, tuple | list):
+            *inputs, y = row if len(row) > 1 else (*row, None)
+            if not inputs:
+                raise TaskError(f"{self.where} has an empty row")
+            return (inputs[0] if len(inputs) == 1 else tuple(inputs)), y
+        return row, None
+
+
+def _reads_many(source: Any) -> bool:
+    """A Hugging Face dataset reads a batch ten times as fast as single rows; with a transform, rows are seeded one
+    by one."""
+    return type(source).__module__.startswith("datasets.") and source.format["type"] != "custom"
+
+
+def columns_of(row: Any, inputs: Any, target: Any, where: str) -> Columns | None:
+    """The columns that the task names, or those that their names and values suggest; None: rows are no dicts."""
+    if not isinstance(row, Mapping):
+        if inputs is not None or target is not None:
+            raise TaskError(
+                f"{where} has rows that are no dicts, so they have no columns for `inputs` or `target`"
+            )
+        return None
+    for name in (*_names(_tupled(inputs)), *_names(_tupled(target))):
+        if name not in row:
+            raise TaskError(f"{where} has no column {name!r}; {nearest(name, map(str, row))}")
+    if target is None:
+        target = next((key for key in TARGETS if key in row), None)
+    if inputs is None:
+        labels = _names(_tupled(target))
+        inputs = tuple(key for key, v in row.items() if key not in labels and not isinstance(v, UNREADABLE))
+        if not inputs:
+            raise TaskError(f"{where} has no column with numbers besides the label: {', '.join(map(str, row))}")
+    return Columns(_tupled(inputs), _tupled(target))
+
+
+def _tupled(names: str | Iterable[str] | None) -> str | tuple[str, ...] | None:
+    return names if names is None or isinstance(names, str) else tuple(names)
