@@ -14,7 +14,6 @@ from pfl_node.errors import PflError, Unavailable
 from pfl_node.membership.member import Member
 from pfl_node.ops.log_lines import as_line, for_people
 from pfl_node.ops.loop import run_loop
-from pfl_node.security.handshake_log import HandshakeLog
 
 log = logging.getLogger("bootstrap")
 
@@ -26,11 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
         os.umask(0o077)
         options = parse(sys.argv[1:] if arguments is None else arguments)
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are reported by our own logs
-        handshakes = HandshakeLog() if options.why_tls else None
         configure_logs(options.log_level, options.log_format)
-        if handshakes and not for_people(options.log_format, sys.stderr):
-            handshakes.forward = lambda line: log.warning(line, extra={"source": "a library"})
-        return run_loop(serve(options, handshakes))
+        return run_loop(serve(options))
     except PflError as error:
         if options is None or for_people(options.log_format, sys.stderr):
             print(f"pfl-bootstrap: {error}", file=sys.stderr)
@@ -39,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if isinstance(error, Unavailable) else 2
 
 
-async def serve(options: Options, handshakes: HandshakeLog | None = None) -> int:
+async def serve(options: Options) -> int:
     from bootstrap.seed import Seed  # imports gRPC, which reads its verbosity now
 
     stopped = asyncio.Event()
@@ -49,7 +45,7 @@ async def serve(options: Options, handshakes: HandshakeLog | None = None) -> int
         loop.add_signal_handler(number, stopped.set)
     seed = Seed(options)
     try:
-        await seed.start(handshakes)
+        await seed.start()
         _announce(options, seed.membership.me, seed.address, seed.endpoint.address)
         await stopped.wait()
     finally:

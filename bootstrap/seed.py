@@ -16,7 +16,6 @@ from pfl_node.daemon.advertise import advertised_address
 from pfl_node.membership.member import Member
 from pfl_node.membership.member_events import Changed, MemberEvent
 from pfl_node.membership.swim_config import SwimConfig
-from pfl_node.security.handshake_log import HandshakeLog
 from pfl_node.store.data_dir import DataDir
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_service import attach_membership
@@ -58,10 +57,8 @@ class Seed(PeerServicer):
         )
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
 
-    async def start(self, handshakes: HandshakeLog | None = None) -> None:
+    async def start(self) -> None:
         await self.endpoint.bind(self._options.listen, self.membership.bind)
-        if self._tls and handshakes:
-            self._tls.log_handshakes(handshakes, self.endpoint.port)
         await self.endpoint.start()
         mine, bound = self._options, self.endpoint
         self.address = join_address(

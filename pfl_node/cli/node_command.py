@@ -29,15 +29,11 @@ Version = Annotated[
 
 @takes_settings()
 def _daemon(settings: "Settings") -> int:
-    from pfl_node.daemon.tls_setup import why_tls
-    from pfl_node.security.handshake_log import HandshakeLog
-
-    handshakes = HandshakeLog() if why_tls(settings) else None  # before gRPC is loaded
     from pfl_node.daemon.process import run_daemon
     from pfl_node.ops.log_lines import for_people
 
     try:
-        return run_daemon(settings, handshakes)
+        return run_daemon(settings)
     except Exception as error:
         if for_people(settings.log.format, sys.stderr) or debugging():
             raise

@@ -147,7 +147,8 @@ class Remote:
         given = dict(metadata or ()).get("pfl-reason")
         if given in set(Reason):
             return Refused(Reason(given), error.details() or str(given), self.address)
-        if error.code().name == "UNAVAILABLE" and "closed" in (error.details() or "") and self._speaks_tls():
+        ended = any(word in (error.details() or "") for word in ("closed", "reset"))
+        if error.code().name == "UNAVAILABLE" and ended and self._speaks_tls():
             text = "the node uses TLS: present a certificate with --data-dir DIR, or --ca, --cert and --key"
             return Refused(Reason.NO_TLS, text, self.address)
         return PeerGone(self.address, why(error.code().name, error.details() or "", self.timeout))

@@ -22,7 +22,6 @@ from pfl_node.ops.log_lines import as_line, for_people
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.policies import load_policy
-from pfl_node.security.handshake_log import HandshakeLog
 from pfl_node.settings import Settings
 from pfl_node.settings.redact import shown
 from pfl_node.settings.toml import toml
@@ -31,18 +30,16 @@ from pfl_node.store.data_dir import DataDir
 log = structlog.get_logger(__name__)
 
 
-def run_daemon(settings: Settings, handshakes: HandshakeLog | None = None) -> int:
+def run_daemon(settings: Settings) -> int:
     """Returns the exit code. Errors of the user are raised as PflError."""
     os.umask(0o077)  # checkpoints contain a model that was trained on private data
     configure_logs(settings.log)
     if not for_people(settings.log.format, sys.stderr):
         logging.captureWarnings(True)
-        if handshakes:
-            handshakes.forward = lambda line: log.warning(line, source="a library")
     if points := arm():
         log.warning("fail points are active", **points)
     check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it creates a directory
-    return run_loop(_run(settings, handshakes))
+    return run_loop(_run(settings))
 
 
 def join_line(settings: Settings, address: str) -> str:
@@ -85,13 +82,11 @@ def as_set(value: Any) -> str:
     return toml(value)
 
 
-async def _run(settings: Settings, handshakes: HandshakeLog | None = None) -> int:
+async def _run(settings: Settings) -> int:
     trainer = TrainerThread()
     node = DaemonNode(settings, DataDir.open(settings.data_dir), trainer)
     try:
         await node.start()
-        if node.tls and handshakes:
-            node.tls.log_handshakes(handshakes, node.endpoint.port)
         _on_signals(node)
         _announce(settings, node)
         how = await node.run()

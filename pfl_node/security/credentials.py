@@ -35,13 +35,14 @@ wl2emiWzBrQCIHnGWtQjdbp749RQyfSAbUU2SnNinxhbukiGlz3qrgV/
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A consistent set. `context` is for TLS by Python, which reports more than gRPC does."""
+    """A consistent set. `context` is for a client that reads a peer's certificate, `server` for the listener."""
 
     key: bytes  # PEM
     chain: bytes  # PEM
     roots: bytes  # PEM of the trusted CAs
     certificate: Certificate
     context: ssl.SSLContext
+    server: ssl.SSLContext
 
     @property
     def id(self) -> PeerId:
@@ -58,10 +59,10 @@ def load_credentials(files: TlsFiles) -> Credentials:
         raise ConfigError(f"certificate {files.cert}: {error}") from error
     if certificate.alias:
         raise ConfigError(f"certificate {files.cert} says {certificate.alias}, but its key is {certificate.id}")
-    context = _context(files, roots)
+    context, server = _context(files, roots), _server_context(files, roots)
     if files.key.read_bytes() != key or files.cert.read_bytes() != chain:
         raise ConfigError(f"{files.cert} changed while it was read")
-    credentials = Credentials(key, chain, roots, certificate, context)
+    credentials = Credentials(key, chain, roots, certificate, context, server)
     _verify(credentials, files)
     return credentials
 
@@ -84,16 +85,25 @@ def _context(files: TlsFiles, roots: bytes) -> ssl.SSLContext:
     return context
 
 
+def _server_context(files: TlsFiles, roots: bytes) -> ssl.SSLContext:
+    """After `_context`, which has checked the files."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.num_tickets = 0  # clients do not resume sessions
+    context.set_alpn_protocols(["h2"])
+    context.load_verify_locations(cadata=roots.decode("ascii"))
+    context.load_cert_chain(files.cert, files.key)
+    return context
+
+
 def _no_passphrase() -> str:
     raise ValueError("the key has a passphrase; a node needs a key without one")
 
 
 def _verify(credentials: Credentials, files: TlsFiles) -> None:
     """Perform a handshake in memory with a server that has the same CA: peers verify the certificate like it."""
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(files.cert, files.key)
-    server.load_verify_locations(cadata=credentials.roots.decode("ascii"))
-    server.verify_mode = ssl.CERT_REQUIRED
+    server = credentials.server
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_mode = ssl.CERT_NONE

@@ -15,7 +15,9 @@ from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 from pfl_node.security.certificate import Certificate, read_der
 from pfl_node.security.credentials import EXPIRED as CERTIFICATE_EXPIRED
 from pfl_node.security.credentials import NOT_YET_VALID, Credentials
+from pfl_node.security.goaway import refusal_in
 
+FIRST = 4096  # bytes; enough for the reason of a refusal
 CONNECTION_REFUSED = "nothing listens there (connection refused)"
 NOT_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
@@ -59,8 +61,11 @@ async def _handshake(address: str, credentials: Credentials) -> Certificate:
         raise _unreachable(address, error) from error
     try:
         certificate = _certificate(writer)
-        if not await reader.read(1):  # in TLS 1.3 the server checks our certificate after our handshake is done
+        first = await reader.read(FIRST)  # in TLS 1.3 the server checks our certificate after our handshake
+        if not first:
             raise _rejected(address, credentials)
+        if refused := refusal_in(first):
+            raise Refused(refused.reason, refused.text, address)
         return certificate
     except ValueError as error:
         raise Refused(Reason.GARBAGE, f"its certificate cannot be read: {error}", address) from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import resource
 import socket
 from collections.abc import Callable
 from itertools import chain
@@ -20,9 +19,14 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from pfl_node.address import join_address, parse_address
 from pfl_node.errors import Unavailable
+from pfl_node.wire.call_gate import CallGate
+from pfl_node.wire.call_slots import CallSlots
+from pfl_node.wire.listener import Listener
+from pfl_node.wire.local_socket import LocalSocket
 from pfl_node.wire.quirks.health import LimitedHealth
 from pfl_node.wire.quirks.log_filter import install_log_filter
 from pfl_node.wire.quirks.strict_services import StrictServices
+from pfl_node.wire.resources import memory
 
 if TYPE_CHECKING:
     from pfl_node.wire.tls import Tls
@@ -38,7 +42,8 @@ KEEPALIVE_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 PORTS_TRIED = 32
 CHECK_INTERVAL = 1.0  # seconds between checks that gRPC's server is running
-HANDSHAKE_MS = 5_000  # for the TLS handshake and HTTP/2's first frame
+STREAMS = 128  # concurrent calls on one connection
+LEAST_CALLS = 64  # that run at the same time, however little memory there is
 
 
 Options = list[tuple[str, Any]]
@@ -76,17 +81,8 @@ def server_options() -> Options:
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 3),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 3),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.max_concurrent_streams", 256),
-        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
-        ("grpc.max_allowed_incoming_connections", _connection_limit()),
-        ("grpc.so_reuseport", 0),
+        ("grpc.max_concurrent_streams", STREAMS),
     ]
-
-
-def _connection_limit() -> int:
-    """Half of the open files; the other half is for checkpoints, logs and calls to peers."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft // 2 if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 class Endpoint:
@@ -95,11 +91,13 @@ class Endpoint:
     def __init__(self, *, concurrency: int = 1024, tls: Tls | None = None) -> None:
         self.host = ""  # the numeric address that was bound
         self.port = 0
+        self.listener = Listener(tls)
         self._tls = tls
-        self._concurrency = concurrency
+        self._gate = CallGate(self.listener, _slots(concurrency), tls.auth if tls else None)
         self._services: dict[str, list[Callable[[grpc.aio.Server], None]]] = {}
         self._health = LimitedHealth()
         self._server: grpc.aio.Server | None = None
+        self._local: LocalSocket | None = None  # where gRPC's server listens
         self._supervisor: asyncio.Task[None] | None = None
         self._stopping: set[asyncio.Task[None]] = set()  # servers that were replaced
 
@@ -112,12 +110,14 @@ class Endpoint:
         OSError if it is in use; with port 0 another number is tried then, so `also` may be called repeatedly."""
         host, wanted = parse_address(listen, what="listen", any_port=True)
         self.host = _resolve(host)
-        self._server = server = self._build()
         failure: Exception | None = None
         for _ in range(1 if wanted else PORTS_TRIED):
             try:
-                self.port = _bind(server, self.host, wanted, also, self._tls)
-            except (OSError, RuntimeError) as error:
+                self.port = self.listener.bind(self.host, wanted)
+                if also is not None:
+                    also(self.host, self.port)
+            except OSError as error:
+                self.listener.unbind()
                 failure = error
             else:
                 return self.port
@@ -131,10 +131,11 @@ class Endpoint:
         """Answer calls; the health service reports NOT_SERVING until `serving`."""
         await self.serving(False)
         install_log_filter()
-        await self._bound.start()
+        await self._open_server()
+        self.listener.start()
         self._supervisor = asyncio.create_task(self._supervise())
         if self._tls:
-            self._tls.watch()
+            self._tls.watch(self.listener)
 
     async def serving(self, ready: bool) -> None:
         statuses = health_pb2.HealthCheckResponse
@@ -149,48 +150,52 @@ class Endpoint:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, *self._stopping, return_exceptions=True)
             self._supervisor = None
+        self.listener.refuse_new()
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             server, self._server = self._server, None
             await server.stop(grace)
+        self.listener.close()
+        if self._local is not None:
+            self._local.close()
+            self._local = None
 
     async def _supervise(self) -> None:
         """Replace gRPC's server if it dies: grpcio 1.85's `AioServer._server_main_loop` decodes the path of every
         call, so that a path that is not UTF-8 ends the server (no upstream issue known)."""
         while True:
             try:
-                if not await self._bound.wait_for_termination(CHECK_INTERVAL):
+                if not await self._running.wait_for_termination(CHECK_INTERVAL):
                     return
             except UnicodeDecodeError as error:
                 log.warning("the path %r of a call ended gRPC's server; restarting it", error.object)
                 await self._replace()
 
     async def _replace(self) -> None:
-        dead, self._server = self._bound, self._build()
-        stopping = asyncio.create_task(dead.stop(CHECK_INTERVAL))
+        stopping = asyncio.create_task(self._running.stop(CHECK_INTERVAL))
         self._stopping.add(stopping)
         stopping.add_done_callback(self._stopping.discard)
-        while True:
-            try:
-                _bind(self._server, self.host, self.port, None, self._tls)
-                break
-            except (OSError, RuntimeError) as error:
-                log.warning("cannot bind the port again yet: %s", error)
-                await asyncio.sleep(CHECK_INTERVAL)
+        await self._open_server()
+
+    async def _open_server(self) -> None:
+        """Let gRPC's server listen on a new socket; it gets its connections from the listener."""
+        old, self._local = self._local, LocalSocket()
+        self._server = self._build()
+        self._server.add_insecure_port(self._local.address)
         await self._server.start()
+        self._local.seal()
+        self.listener.serve(self._local)
+        if old is not None:
+            old.close()
 
     @property
-    def _bound(self) -> grpc.aio.Server:
+    def _running(self) -> grpc.aio.Server:
         if self._server is None:
-            raise RuntimeError("bind the endpoint first")
+            raise RuntimeError("start the endpoint first")
         return self._server
 
     def _build(self) -> grpc.aio.Server:
-        server = grpc.aio.server(
-            options=server_options(),
-            maximum_concurrent_rpcs=self._concurrency,
-            interceptors=[self._tls.auth] if self._tls else None,
-        )
+        server = grpc.aio.server(options=server_options(), interceptors=[self._gate])
         strict: Any = StrictServices(server)
         for register in chain.from_iterable(self._services.values()):
             register(strict)
@@ -201,22 +206,11 @@ class Endpoint:
         return server
 
 
-def _bind(
-    server: grpc.aio.Server,
-    host: str,
-    wanted: int,
-    also: Callable[[str, int], None] | None,
-    tls: Tls | None,
-) -> int:
-    """Bind a plain socket first: unlike gRPC it reports why a port cannot be bound, and it can be released."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, wanted))
-        port: int = probe.getsockname()[1]
-        if also is not None:
-            also(host, port)
-    address = join_address(host, port)
-    return server.add_secure_port(address, tls.credentials()) if tls else server.add_insecure_port(address)
+def _slots(concurrency: int) -> CallSlots:
+    """An eighth of the memory for messages that are incomplete, and half for all calls."""
+    one = WINDOW + MAX_MESSAGE
+    most = max(LEAST_CALLS, min(concurrency, memory() // 2 // one))
+    return CallSlots(most, max(LEAST_CALLS // 4, min(concurrency // 16, memory() // 8 // one)))
 
 
 def _resolve(host: str) -> str:

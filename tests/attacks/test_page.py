@@ -15,7 +15,7 @@ from pfl_node.ops.history import POINTS, thinned
 from pfl_node.ops.peer_status import points_of
 from pfl_node.wire import peer_pb2 as pb
 from tests.attacks.conftest import Figure
-from tests.attacks.crowd import silent
+from tests.attacks.idle_connections import idle
 from tests.e2e.in_process import Town, play
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
@@ -48,7 +48,7 @@ def test_idle_connections_do_not_block_the_health_check(
     def visit(url: str) -> set[int]:
         address = url.removeprefix("http://").rstrip("/")
         assert parse_address(address)
-        with silent(address, 400) as crowd:
+        with idle(address, 400) as crowd:
             for one in crowd:
                 try:
                     say(one)

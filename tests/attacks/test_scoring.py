@@ -65,7 +65,7 @@ def test_scoring_for_any_number_of_members_takes_a_third_of_the_time(
         spent = life.node.host._effort.spent
         quiet = await rounds_per_minute(life, SECONDS / 2)
         with processes(tmp_path) as start:
-            start("tests.attacks.pester", life.address, *messages(life, tmp_path, attackers))
+            start("tests.attacks.scoring_flood", life.address, *messages(life, tmp_path, attackers))
             await life.until(lambda: spent)
             spent.clear()
             began = time.monotonic()

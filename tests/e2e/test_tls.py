@@ -109,7 +109,7 @@ def test_revoking_and_allowing_need_no_restart(seed: Seed, tmp_path: Path) -> No
     seed.logs("list of revoked ids: 1 ids")
     code, said = seed.asked("--data-dir", ann)
     assert (code, f"{fresh_id(ann)} is revoked" in said) == (1, True)
-    seed.logs("refused a call from", "is revoked")
+    seed.logs("refused a connection from", "is revoked")
     (tmp_path / "seed" / ALLOW).write_text(f"{fresh_id(ann)}\n")
     seed.logs("allow-list: 1 ids")
     assert "is not on the allow-list" in seed.asked("--data-dir", carl)[1]

@@ -60,7 +60,7 @@ def credentials(key: Key, *, ca: str | None = "the CA", days: float = 1.0) -> Cr
     else:
         issuer, roots = authority(ca)
         pem = make_certificate(key.public_key(), roots, issuer, days=days)
-    return Credentials(key_pem(key), pem, roots, read_pem(pem), CONTEXT)
+    return Credentials(key_pem(key), pem, roots, read_pem(pem), CONTEXT, CONTEXT)
 
 
 class Keyed:

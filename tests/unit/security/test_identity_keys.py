@@ -95,7 +95,7 @@ def test_a_chain_through_an_intermediate_ca_is_followed() -> None:
     between = _ca_certificate(middle, "between", issuer, name)
     leaf = make_certificate(key.public_key(), between, middle, days=1)
     mine = credentials(new_key())
-    peers = Peers(Credentials(mine.key, mine.chain, root, mine.certificate, CONTEXT))
+    peers = Peers(Credentials(mine.key, mine.chain, root, mine.certificate, CONTEXT, CONTEXT))
     assert IdentityKeys(peers).add(der_of(leaf) + der_of(between)) == key_id(key)
     assert refusal(IdentityKeys(peers), der_of(leaf)) is Reason.OTHER_CA
 
@@ -136,7 +136,7 @@ def test_an_rsa_key_is_a_clear_error() -> None:
     )
     mine = credentials(new_key())
     with pytest.raises(ConfigError, match="is not P-256"):
-        IdentityKeys(Peers(Credentials(pem, mine.chain, mine.roots, mine.certificate, CONTEXT)))
+        IdentityKeys(Peers(Credentials(pem, mine.chain, mine.roots, mine.certificate, CONTEXT, CONTEXT)))
 
 
 def test_the_number_of_keys_is_bounded_and_the_own_one_stays() -> None:

@@ -325,7 +325,8 @@ def _forced(tls: Tls, directory: Path) -> TlsDialer:
     """Shows what lies in the directory, though an honest node would not start with it."""
     credentials = tls.trust.credentials
     chain = (directory / "cert.pem").read_bytes()
-    credentials.context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
+    for context in (credentials.context, credentials.server):
+        context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
     object.__setattr__(credentials, "chain", chain)
     return tls.dialer
 

@@ -1,5 +1,5 @@
-"""`python -m tests.attacks.pester ADDRESS FILE…`: each file is one EvaluateModel call. Repeats all, two at a
-time, until the process is ended."""
+"""`python -m tests.attacks.scoring_flood ADDRESS FILE…`: each file is one EvaluateModel call. Repeats all, two
+at a time, until the process is ended."""
 
 from __future__ import annotations
 
