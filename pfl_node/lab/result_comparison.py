@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from pfl_node.errors import ConfigError, nearest
 from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES
 from pfl_node.lab.report import phrases
-from pfl_node.lab.report.result import Result, reopen
+from pfl_node.lab.report.result import Result, as_text, reopen
 from pfl_node.lab.results import Estimate
 from pfl_node.lab.results_dir import SPEC
 
@@ -152,7 +151,7 @@ def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differenc
 
 
 def _text(value: Any) -> str:
-    return ABSENT if value is None else value if isinstance(value, str) else json.dumps(value)
+    return ABSENT if value is None else as_text(value)
 
 
 # -- output --------------------------------------------------------------------------------------------

@@ -88,6 +88,9 @@ class Results:
     def cells(self, run: str, point: str) -> list[Cell]:
         return [c for c in self.experiment.cells if (c.run, c.point) == (run, point) and c in self.found]
 
+    def founds(self, run: str, point: str) -> list[Found]:
+        return [self.found[cell] for cell in self.cells(run, point)]
+
     def estimate(self, run: str, point: str, metric: str) -> Estimate | None:
         return Estimate.of(self.by_seed(run, point, metric).values())
 

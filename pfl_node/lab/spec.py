@@ -12,8 +12,9 @@ from pfl_node.daemon.preflight import check_names
 from pfl_node.errors import ConfigError, PflError, nearest
 from pfl_node.lab.experiment import Cell, Claim, Experiment, PaperFigure, Scale
 from pfl_node.lab.measures import from_paper
+from pfl_node.lab.report.phrases import file_name
 from pfl_node.lab.sources import NAMES, resolved
-from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, as_list, slug
+from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, as_list
 from pfl_node.lab.spec_schema import parse as parse
 from pfl_node.settings import Settings
 from pfl_node.settings.load import flag, load_settings
@@ -92,7 +93,7 @@ def _cells(
         nodes = flat.pop("nodes")
         for seed in seeds:
             settings = _settings(row.label, {**flat, "seed": seed}, sets, plugins)
-            place = "/".join(filter(None, (slug(row.label), slug(point.label), f"seed-{seed}")))
+            place = "/".join(filter(None, (file_name(row.label), file_name(point.label), f"seed-{seed}")))
             yield Cell(row.label, point.label, seed, nodes, settings, place)
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.lab.experiment import Scale
 from pfl_node.lab.measures import MEASURES
+from pfl_node.lab.report.phrases import file_name
 from pfl_node.lab.report.plots import PLOTS
 
 Tree = dict[str, Any]
@@ -169,9 +170,9 @@ def _check_labels(what: str, labels: Iterable[str]) -> None:
     """Labels name directories, so they must be distinct there too."""
     seen: dict[str, str] = {}
     for label in labels:
-        if label and not slug(label):
+        if label and not file_name(label):
             raise ConfigError(f"the label {label!r} has no letter or digit for the name of a directory")
-        if (name := slug(label)) in seen:
+        if (name := file_name(label)) in seen:
             raise ConfigError(f"two {what} have the same label: {seen[name]!r} and {label!r}")
         seen[name] = label
 
@@ -179,11 +180,6 @@ def _check_labels(what: str, labels: Iterable[str]) -> None:
 def _known(what: str, word: str, known: Collection[str]) -> None:
     if word not in known:
         raise ConfigError(f"there is no {what} {word!r}; {nearest(word, list(known))}")
-
-
-def slug(text: str) -> str:
-    kept = "".join(c if c.isascii() and (c.isalnum() or c == ".") else " " for c in text.lower())
-    return "-".join(kept.split()).strip(".")
 
 
 def _complaint(error: ValidationError) -> str:

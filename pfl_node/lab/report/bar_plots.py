@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.lab.experiment import Cell
@@ -12,19 +12,7 @@ from pfl_node.lab.report import phrases
 from pfl_node.lab.report.line_plots import cluster_name, groups, seed_note, title_of
 from pfl_node.lab.report.plot_data import Choices, Exchange, choices, exchange
 from pfl_node.lab.report.result import Result
-from pfl_node.lab.report.style import (
-    BACK,
-    COLUMN,
-    FAINT,
-    INK,
-    LETTER,
-    Look,
-    Panel,
-    canvas,
-    legend_below,
-    looks,
-    whole_numbers,
-)
+from pfl_node.lab.report.style import BACK, COLUMN, FAINT, INK, LETTER, Look, Panel, looks, whole_numbers
 from pfl_node.lab.results import Estimate
 
 if TYPE_CHECKING:
@@ -35,26 +23,26 @@ FOUND = ("precision", "recall")
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "||||", "----")
 
 
-def fairness(record: Result) -> list[Panel]:
-    return list(_bars(record, "fairness", FAIRNESS))
+def fairness(record: Result) -> Iterator[Panel]:
+    return _bars(record, "fairness", FAIRNESS)
 
 
-def neighbours(record: Result) -> list[Panel]:
-    return list(_bars(record, "neighbours", FOUND))
+def neighbours(record: Result) -> Iterator[Panel]:
+    return _bars(record, "neighbours", FOUND)
 
 
 def _bars(record: Result, name: str, metrics: Sequence[str]) -> Iterator[Panel]:
     found = record.results
-    for metric in metrics:
-        for point in record.experiment.points:
-            known = {run: e for run in record.experiment.runs if (e := found.estimate(run, point, metric))}
-            if known:
-                papers = {run: f for run in known if (f := found.figure(run, point, metric)) is not None}
-                title = title_of(record, phrases.capital(MEASURES[metric].title), point)
-                figure, axes = canvas(title, height=1.15 + 0.24 * len(known))
-                _bar(axes, metric, known, papers, looks(record.experiment.runs))
-                legend_below(figure, axes, seed_note(record, "bar"))
-                yield Panel(phrases.file_name(name, MEASURES[metric].title, point), title, figure)
+    for metric, point in product(metrics, record.experiment.points):
+        known = {run: e for run in record.experiment.runs if (e := found.estimate(run, point, metric))}
+        if known:
+            papers = {run: f for run in known if (f := found.figure(run, point, metric)) is not None}
+            measure = MEASURES[metric].title
+            title = title_of(record, phrases.capital(measure), point)
+            panel = Panel(phrases.file_name(name, measure, point), title, height=1.15 + 0.24 * len(known))
+            _bar(panel.axes, metric, known, papers, looks(record.experiment.runs))
+            panel.legend_below(seed_note(record, "bar"))
+            yield panel
 
 
 def _bar(
@@ -86,25 +74,19 @@ def _axis(metric: str) -> str:
 # -- received models -----------------------------------------------------------------------------------------
 
 
-def who_from_whom(record: Result) -> list[Panel]:
+def who_from_whom(record: Result) -> Iterator[Panel]:
     """Of the first seed, because nodes differ between seeds."""
-    panels = []
     for cell, found in firsts(record):
         if got := exchange(found, record.folder, cell):
-            panels.append(
-                _heatmap(
-                    record,
-                    cell,
-                    got,
-                    title_of(record, f"Models received: {cell.run}, seed {cell.seed}", cell.point),
-                )
-            )
-    return panels
+            title = title_of(record, f"Models received: {cell.run}, seed {cell.seed}", cell.point)
+            name = phrases.file_name("who-from-whom", cell.run, cell.point)
+            panel = Panel(name, title, height=COLUMN * 0.87)
+            _heatmap(panel, record, got)
+            yield panel
 
 
-def _heatmap(record: Result, cell: Cell, got: Exchange, title: str) -> Panel:
-    figure, axes = canvas(title, height=COLUMN * 0.87)
-    n = len(got.counts)
+def _heatmap(panel: Panel, record: Result, got: Exchange) -> None:
+    figure, axes, n = panel.figure, panel.axes, len(got.counts)
     image = axes.imshow(got.counts, cmap="cividis", vmin=0, interpolation="nearest", extent=(0, n, n, 0))
     whole_numbers(figure.colorbar(image, ax=axes, label="models received", shrink=0.85, pad=0.02).ax.yaxis)
     ends = list(accumulate(size for _, size in got.blocks))
@@ -123,7 +105,6 @@ def _heatmap(record: Result, cell: Cell, got: Exchange, title: str) -> Panel:
     axes.grid(visible=False)
     axes.set_xlabel("from a node of")
     axes.set_ylabel("a node of")
-    return Panel(phrases.file_name("who-from-whom", cell.run, cell.point), title, figure)
 
 
 def _crowded(middles: Sequence[float], nodes: int, names: Sequence[str]) -> bool:
@@ -139,20 +120,18 @@ def _block(record: Result, cluster: int | None, size: int) -> str:
 # -- heads ------------------------------------------------------------------------------------------------
 
 
-def settlement(record: Result) -> list[Panel]:
+def settlement(record: Result) -> Iterator[Panel]:
     """Of the first seed, because the numbering of heads differs between seeds."""
-    panels = []
     for cell, found in firsts(record):
         made = {cluster: chosen for cluster in groups(record) if (chosen := choices(found, cluster))}
         look = _shades(sorted({head for chosen in made.values() for head in chosen.heads}))
         for cluster, chosen in made.items():
             of = "all nodes" if cluster is None else cluster_name(record, cluster)
             title = title_of(record, f"Heads of {cell.run}, {of}", cell.point)
-            figure, axes = canvas(title)
-            _heads(axes, chosen, look)
-            legend_below(figure, axes, f"seed {cell.seed}")
-            panels.append(Panel(phrases.file_name("settlement", cell.run, of, cell.point), title, figure))
-    return panels
+            panel = Panel(phrases.file_name("settlement", cell.run, of, cell.point), title)
+            _heads(panel.axes, chosen, look)
+            panel.legend_below(f"seed {cell.seed}")
+            yield panel
 
 
 def _heads(axes: Axes, made: Choices, look: Mapping[int, tuple[Any, str]]) -> None:
@@ -192,7 +171,6 @@ def _shades(heads: Sequence[int]) -> dict[int, tuple[Any, str]]:
 
 
 def firsts(record: Result) -> Iterator[tuple[Cell, Found]]:
-    for run in record.experiment.runs:
-        for point in record.experiment.points:
-            for cell in record.results.cells(run, point)[:1]:
-                yield cell, record.results.found[cell]
+    for run, point in product(record.experiment.runs, record.experiment.points):
+        for cell in record.results.cells(run, point)[:1]:
+            yield cell, record.results.found[cell]

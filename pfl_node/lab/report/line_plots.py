@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.lab.measures import MEASURES, Found, to_paper
 from pfl_node.lab.report import phrases
-from pfl_node.lab.report.plot_data import Band, band, clusters, over_bytes, over_rounds, same_cluster
+from pfl_node.lab.report.plot_data import Band, clusters, over_bytes, over_rounds, own_cluster_over_rounds
 from pfl_node.lab.report.result import Result
-from pfl_node.lab.report.style import FAINT, INK, Panel, canvas, legend_below, looks, name_ticks, whole_numbers
+from pfl_node.lab.report.style import FAINT, INK, Panel, looks, name_ticks, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,41 +22,42 @@ DENSE = 25  # the most markers on a line
 HOLLOW: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize": 6, "linestyle": "none"}
 
 
-def accuracy(record: Result) -> list[Panel]:
+def accuracy(record: Result) -> Iterator[Panel]:
     """A panel for each cluster and point, all with the same y-axis."""
     return _per_cluster(record, "accuracy", "Accuracy", "rounds")
 
 
-def accuracy_over_bytes(record: Result) -> list[Panel]:
+def accuracy_over_bytes(record: Result) -> Iterator[Panel]:
     return _per_cluster(record, "accuracy-over-bytes", "Accuracy over bytes", "bytes")
 
 
-def _per_cluster(record: Result, name: str, title: str, over: str) -> list[Panel]:
+def _per_cluster(record: Result, name: str, title: str, over: str) -> Iterator[Panel]:
     of = over_rounds if over == "rounds" else over_bytes
     drawn: dict[tuple[str, int | None], Bands] = {}
-    for point in record.experiment.points:
-        for cluster in groups(record):
-            found = {
-                run: of(founds(record, run, point), "test_accuracy", cluster) for run in record.experiment.runs
-            }
-            if bands := {run: one for run, one in found.items() if one}:
-                drawn[point, cluster] = bands
+    for point, cluster in product(record.experiment.points, groups(record)):
+        if bands := _bands(record, point, partial(of, what="test_accuracy", cluster=cluster)):
+            drawn[point, cluster] = bands
     top = max((max(b.high) for bands in drawn.values() for b in bands.values()), default=1.0)
     low = min((min(b.low) for bands in drawn.values() for b in bands.values()), default=0.0)
-    panels = []
     for (point, cluster), bands in drawn.items():
         where = "" if cluster is None else cluster_name(record, cluster)
         whole = title_of(record, ", ".join(filter(None, (title, where))), point)
-        figure, axes = canvas(whole)
-        _lines(axes, record, bands)
+        panel = Panel(phrases.file_name(name, point, where), whole)
+        _lines(panel.axes, record, bands)
         pad = max(0.02, (top - low) * 0.05)
-        axes.set_ylim(100 * max(0.0, low - pad), 100 * min(1.0, top + pad))
-        axes.set_ylabel("test accuracy, %")
-        _axis(axes, over, max(b.x[-1] for b in bands.values()))
-        _target(axes, record, (low - pad, top + pad))
-        legend_below(figure, axes, seed_note(record, "line", "band"))
-        panels.append(Panel(phrases.file_name(name, point, where), whole, figure))
-    return panels
+        panel.axes.set_ylim(100 * max(0.0, low - pad), 100 * min(1.0, top + pad))
+        panel.axes.set_ylabel("test accuracy, %")
+        _axis(panel.axes, over, max(b.x[-1] for b in bands.values()))
+        _target(panel.axes, record, (low - pad, top + pad))
+        panel.legend_below(seed_note(record, "line", "band"))
+        yield panel
+
+
+def _bands(record: Result, point: str, of: Callable[[list[Found]], Band | None]) -> Bands:
+    """Of the runs that have data at the point."""
+    results = record.results
+    found = {run: of(results.founds(run, point)) for run in record.experiment.runs}
+    return {run: band for run, band in found.items() if band}
 
 
 def _target(axes: Axes, record: Result, shown: tuple[float, float]) -> None:
@@ -86,33 +90,26 @@ def _axis(axes: Axes, over: str, end: float) -> None:
     axes.set_xlim(left=0)
 
 
-def precision(record: Result) -> list[Panel]:
+def precision(record: Result) -> Iterator[Panel]:
     """Of runs whose nodes record what they merge."""
-    panels = []
     for point in record.experiment.points if clusters(record.results) else ():
-        found = {run: _same(founds(record, run, point)) for run in record.experiment.runs}
-        bands = {run: one for run, one in found.items() if one}
-        if bands:
+        if bands := _bands(record, point, own_cluster_over_rounds):
             title = title_of(record, "Precision over rounds", point)
-            figure, axes = canvas(title)
-            _lines(axes, record, bands)
-            axes.set_ylim(0, 102)
-            axes.set_ylabel("merged from own cluster, %")
-            _axis(axes, "rounds", 0)
-            legend_below(figure, axes, seed_note(record, "line", "band"))
-            panels.append(Panel(phrases.file_name("precision-over-rounds", point), title, figure))
-    return panels
+            panel = Panel(phrases.file_name("precision-over-rounds", point), title)
+            _lines(panel.axes, record, bands)
+            panel.axes.set_ylim(0, 102)
+            panel.axes.set_ylabel("merged from own cluster, %")
+            _axis(panel.axes, "rounds", 0)
+            panel.legend_below(seed_note(record, "line", "band"))
+            yield panel
 
 
-def _same(of_run: list[Found]) -> Band | None:
-    return band([s for f in of_run if (s := same_cluster(f))], lambda r: r + 1)
-
-
-def sweep(record: Result) -> list[Panel]:
-    experiment, panels = record.experiment, []
+def sweep(record: Result) -> Iterator[Panel]:
+    experiment = record.experiment
     for metric in experiment.metrics if len(experiment.points) > 1 else ():
-        title = phrases.capital(MEASURES[metric].title)
-        figure, axes = canvas(title)
+        title = MEASURES[metric].title
+        panel = Panel(phrases.file_name("sweep", title), phrases.capital(title))
+        axes = panel.axes
         for run in experiment.runs:
             _over_points(axes, record, run, metric)
         if axes.lines:
@@ -121,9 +118,8 @@ def sweep(record: Result) -> list[Panel]:
             axes.set_ylabel(phrases.heading(metric))
             if any(f.metric == metric for f in experiment.figures):
                 axes.plot([], [], label="the paper", color=INK, **HOLLOW)
-            legend_below(figure, axes, seed_note(record, "line", "band"))
-            panels.append(Panel(phrases.file_name("sweep", MEASURES[metric].title), title, figure))
-    return panels
+            panel.legend_below(seed_note(record, "line", "band"))
+            yield panel
 
 
 def _over_points(axes: Axes, record: Result, run: str, metric: str) -> None:
@@ -152,10 +148,6 @@ def _lines(axes: Axes, record: Result, bands: Bands) -> None:
     for run, one in bands.items():
         mean, low, high = (tuple(100 * y for y in ys) for ys in (one.mean, one.low, one.high))
         _line(axes, record, run, Band(one.x, mean, low, high))
-
-
-def founds(record: Result, run: str, point: str) -> list[Found]:
-    return [record.results.found[cell] for cell in record.results.cells(run, point)]
 
 
 def groups(record: Result) -> list[int | None]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 from pfl_node.lab.experiment import Experiment
 from pfl_node.lab.report import phrases, result_table
 from pfl_node.lab.report.plots import PLOTS
-from pfl_node.lab.report.result import Result, not_default
-from pfl_node.lab.report.run_info import COMMAND, facts
+from pfl_node.lab.report.result import COMMAND, Result, as_text, facts, not_default
 from pfl_node.lab.report.style import COLOURS, DARK, looks
 
 
@@ -90,9 +87,13 @@ def _results(record: Result) -> str:
     if experiment.scale == "quick" and experiment.figures:
         note += " The quick scale should show the paper's ranking; its figures apply to the paper's scale."
     return (
-        f'<section><h2>Results</h2><div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>'
-        f'</table></div><p class="note">{escape(phrases.capital(note))}</p>{_claims(record)}</section>'
+        f"<section><h2>Results</h2>{_table(heads, rows)}"
+        f'<p class="note">{escape(phrases.capital(note))}</p>{_claims(record)}</section>'
     )
+
+
+def _table(heads: str, rows: str, kind: str = "wide") -> str:
+    return f'<div class="{kind}"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _head(title: str) -> str:
@@ -162,9 +163,9 @@ def _runs(record: Result) -> str:
         cells = "".join(f"<td>{text}</td>" for text in shown)
         rows.append(f'<tr>{name}{cells}<td class="word">{links}</td></tr>')
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("run", "accuracy, %", "wall", "CPU"))
+    heads += '<th scope="col" class="word">files</th>'
     return (
-        f'<section><h2>Runs</h2><div class="wide"><table><thead><tr>{heads}<th scope="col" class="word">files</th>'
-        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"<section><h2>Runs</h2>{_table(heads, ''.join(rows))}"
         '<p class="note">Links point to files in the results directory, beside this page.</p></section>'
     )
 
@@ -179,27 +180,24 @@ def _settings(record: Result) -> str:
     for run in experiment.runs:
         cells = [not_default(record.settings(cell)) for cell in experiment.cells if cell.run == run]
         for key in sorted({key for cell in cells for key in cell}):
-            texts = dict.fromkeys(_text(cell.get(key)) for cell in cells)
+            texts = dict.fromkeys(as_text(cell.get(key)) for cell in cells)
             values_of.setdefault(key, {})[run] = ", ".join(texts)
     shared = {k: v for k, v in values_of.items() if len(v) == len(experiment.runs) and len(set(v.values())) == 1}
     same = "".join(
         f"<dt><code>{escape(k)}</code></dt><dd>{escape(next(iter(v.values())))}</dd>" for k, v in shared.items()
     )
     own = {k: v for k, v in sorted(values_of.items()) if k not in shared}
-    heads = "".join(f'<th scope="col">{escape(run)}</th>' for run in experiment.runs)
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("setting", *map(escape, experiment.runs)))
     rows = "".join(
         f'<tr><th scope="row"><code>{escape(key)}</code></th>'
         + "".join(f"<td>{escape(values.get(run, ''))}</td>" for run in experiment.runs)
         + "</tr>"
         for key, values in own.items()
     )
-    differ = (
-        '<h3>Individual runs</h3><div class="wide settings"><table><thead><tr><th scope="col">setting</th>'
-        f"{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    differ = f"<h3>Individual runs</h3>{_table(heads, rows, 'wide settings')}" if rows else ""
     return (
         "<section><h2>Settings</h2><p>All other settings have their defaults.</p><h3>All runs</h3>"
-        f"<dl>{same}</dl>{differ if rows else ''}</section>"
+        f"<dl>{same}</dl>{differ}</section>"
     )
 
 
@@ -209,7 +207,3 @@ def _spec(record: Result) -> str:
         "<section><h2>Spec</h2><details><summary>spec.toml</summary>"
         f'<pre class="wide"><code>{text}</code></pre></details></section>'
     )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -53,6 +53,11 @@ def over_bytes(founds: Sequence[Found], what: str, cluster: int | None = None) -
     return band([mean_series(f, what, cluster) for f in founds], lambda r: fmean(s[r] for s in sent if r in s))
 
 
+def own_cluster_over_rounds(founds: Sequence[Found]) -> Band | None:
+    """The share of merged models that came from the own cluster."""
+    return band([s for f in founds if (s := same_cluster(f))], lambda r: r + 1)
+
+
 def same_cluster(found: Found) -> Series:
     cluster = {n["id"]: n["cluster"] for n in found.nodes}
     width = max(1, -(-len(found.series) // WINDOWS))

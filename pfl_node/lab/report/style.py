@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
 
 COLUMN, HEIGHT = 3.5, 2.7  # inches: one column of a paper, or the width of a phone
 LETTER = 0.055  # inches, the width of a letter in a label
@@ -80,11 +79,43 @@ def looks(runs: Sequence[str]) -> dict[str, Look]:
     }
 
 
-@dataclass(frozen=True, slots=True)
 class Panel:
-    name: str
-    title: str
-    figure: Figure
+    """A figure with one plot."""
+
+    def __init__(self, name: str, title: str, height: float = HEIGHT) -> None:
+        from matplotlib.figure import Figure
+
+        self.name = name  # of its files
+        self.title = title
+        self.figure = Figure(figsize=(COLUMN, height), layout="constrained")
+        self.figure.suptitle(fill(title, 46), x=0.012, ha="left")  # wrapped
+        self.axes: Axes = self.figure.add_subplot()
+
+    def legend_below(self, note: str = "") -> None:
+        """Below the axes, in as many columns as fit, with a note as its title. The figure grows with the rows."""
+        handles, labels = self.axes.get_legend_handles_labels()
+        if not labels:
+            return
+        columns = max(1, min(len(labels), int(COLUMN / (LETTER * max(map(len, labels)) + 0.5))))
+        shown = self.figure.legend(
+            handles, labels, loc="outside lower center", ncols=columns, handlelength=2.4, columnspacing=1.2
+        )
+        rows = -(-len(labels) // columns)
+        if note:
+            shown.set_title(note)
+            shown.get_title().set(color=FAINT, fontsize=7)
+        self.figure.set_figheight(self.figure.get_figheight() + 0.16 * (rows - 1) + (0.15 if note else 0))
+
+    def png(self) -> bytes:
+        held = io.BytesIO()
+        self.figure.savefig(held, format="png", dpi=DPI, metadata={"Title": self.title})
+        return held.getvalue()
+
+    def svg(self) -> str:
+        """Deterministic: without a date and with fixed ids."""
+        held = io.StringIO()
+        self.figure.savefig(held, format="svg", metadata={"Title": self.title, "Date": None})
+        return "\n".join(line.rstrip() for line in held.getvalue().splitlines()) + "\n"
 
 
 def is_available() -> bool:
@@ -100,31 +131,8 @@ def styled() -> Iterator[None]:
         yield
 
 
-def canvas(title: str, height: float = HEIGHT, width: float = COLUMN) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(fill(title, 46), x=0.012, ha="left")  # wrapped
-    return figure, figure.add_subplot()
-
-
-def legend_below(figure: Figure, axes: Axes, note: str = "") -> None:
-    """Below the axes, in as many columns as fit, with a note as its title. The figure grows with the rows."""
-    handles, labels = axes.get_legend_handles_labels()
-    if labels:
-        columns = max(1, min(len(labels), int(COLUMN / (LETTER * max(map(len, labels)) + 0.5))))
-        shown = figure.legend(
-            handles, labels, loc="outside lower center", ncols=columns, handlelength=2.4, columnspacing=1.2
-        )
-        rows = -(-len(labels) // columns)
-        if note:
-            shown.set_title(note)
-            shown.get_title().set(color=FAINT, fontsize=7)
-        figure.set_figheight(figure.get_figheight() + 0.16 * (rows - 1) + (0.15 if note else 0))
-
-
-def name_ticks(axis: Axis, names: Sequence[str], at: Sequence[float] | None = None) -> None:
-    places = list(range(len(names)) if at is None else at)
+def name_ticks(axis: Axis, names: Sequence[str]) -> None:
+    places = range(len(names))
     room = COLUMN * 0.8 / max(1, len(names))
     if max(LETTER * len(name) for name in names) + 0.06 < room:
         axis.set_ticks(places, names)
@@ -136,19 +144,6 @@ def whole_numbers(axis: Axis) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
-
-
-def png(panel: Panel) -> bytes:
-    held = io.BytesIO()
-    panel.figure.savefig(held, format="png", dpi=DPI, metadata={"Title": panel.title})
-    return held.getvalue()
-
-
-def svg(panel: Panel) -> str:
-    """Deterministic: without a date and with fixed ids."""
-    held = io.StringIO()
-    panel.figure.savefig(held, format="svg", metadata={"Title": panel.title, "Date": None})
-    return "\n".join(line.rstrip() for line in held.getvalue().splitlines()) + "\n"
 
 
 def inline(text: str, name: str, title: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 from pfl_node.jsonable import plain
@@ -11,19 +12,19 @@ from pfl_node.lab.experiment import Experiment
 from pfl_node.lab.report import bar_plots, line_plots, result_table, style
 from pfl_node.lab.report.page import Drawn, page
 from pfl_node.lab.report.result import Result
-from pfl_node.lab.report.run_info import facts as facts_of
+from pfl_node.lab.report.result import facts as facts_of
 from pfl_node.lab.report.style import Panel
 from pfl_node.store.atomic import write_atomic, writing
 
 RESULTS, TABLE, PAGE = "results.json", "table.md", "report.html"
 NO_PLOTS = "there are no plots because matplotlib is not installed: pip install 'pfl-node[lab]'"
-DRAW: dict[str, Callable[[Result], list[Panel]]] = {  # the names of `plots.PLOTS`
+DRAW: dict[str, Callable[[Result], Iterable[Panel]]] = {  # the names of `plots.PLOTS`
     "accuracy": line_plots.accuracy,
     "accuracy_over_bytes": line_plots.accuracy_over_bytes,
     "who_from_whom": bar_plots.who_from_whom,
     "settlement": bar_plots.settlement,
     "fairness": bar_plots.fairness,
-    "precision_recall": lambda record: [*bar_plots.neighbours(record), *line_plots.precision(record)],
+    "precision_recall": lambda record: chain(bar_plots.neighbours(record), line_plots.precision(record)),
     "sweep": line_plots.sweep,
 }
 
@@ -57,9 +58,9 @@ def draw(record: Result, names: Sequence[str]) -> dict[str, list[Drawn]]:
 
 
 def _write(place: Path, panel: Panel) -> Drawn:
-    text = style.svg(panel)
+    text = panel.svg()
     write_atomic(place / f"{panel.name}.svg", text.encode())
-    write_atomic(place / f"{panel.name}.png", style.png(panel))
+    write_atomic(place / f"{panel.name}.png", panel.png())
     return Drawn(panel.name, panel.title, style.inline(text, panel.name, panel.title))
 
 

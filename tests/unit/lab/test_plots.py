@@ -154,8 +154,8 @@ def test_a_target_that_is_near_is_a_line(tmp_path: Path) -> None:
     record = reopen(result(tmp_path, nodes=8, rounds=20, seeds=1))
     with style.styled():
         majority, minority = DRAW["accuracy"](record)
-        assert "target, 70 %" in style.svg(majority)
-        assert "one seed" in style.svg(minority)
+        assert "target, 70 %" in majority.svg()
+        assert "one seed" in minority.svg()
 
 
 def test_a_head_has_the_same_colour_and_hatch_in_every_cluster(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_head_has_the_same_colour_and_hatch_in_every_cluster(tmp_path: Path) -
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen: dict[str, set[tuple[Any, str]]] = {}
     with style.styled():
-        panels = bar_plots.settlement(reopen(folder))
+        panels = list(bar_plots.settlement(reopen(folder)))
     for panel in panels:
         legend = panel.figure.legends[0]
         for text, patch in zip(legend.get_texts(), legend.get_patches(), strict=True):
@@ -183,7 +183,7 @@ def test_long_names_of_points_are_turned(tmp_path: Path) -> None:
     sweep = f'[sweep]\nsetting = "train.lr"\nvalues = {values}\nlabel = "learning rate {{}}"\n'
     record = reopen(result(tmp_path, **SMALL, sweep=sweep))
     with style.styled():
-        panels = DRAW["sweep"](record)
+        panels = list(DRAW["sweep"](record))
     assert {label.get_rotation() for p in panels for label in p.figure.axes[0].get_xticklabels()} == {30.0}
 
 
@@ -211,7 +211,7 @@ def test_ids_on_the_page_are_unique_and_every_link_to_one_is_met(drawn: Path) ->
 def test_the_same_result_is_drawn_with_the_same_bytes(drawn: Path) -> None:
     with style.styled():
         for panel in DRAW["accuracy"](reopen(drawn)):
-            assert style.svg(panel) == (drawn / "plots" / f"{panel.name}.svg").read_text()
+            assert panel.svg() == (drawn / "plots" / f"{panel.name}.svg").read_text()
 
 
 def test_plots_of_a_former_report_do_not_stay(tmp_path: Path) -> None:
@@ -261,13 +261,12 @@ def test_a_colour_that_begins_with_letters_is_not_taken_for_an_id() -> None:
 
 def test_a_long_title_and_many_runs_stay_inside_the_drawing() -> None:
     with style.styled():
-        figure, axes = style.canvas(
-            "A title that is far too long for one line of a column, by some words at least"
-        )
+        panel = Panel("x", "A title that is far too long for one line of a column, by some words at least")
+        figure, axes = panel.figure, panel.axes
         for i in range(9):
             axes.plot([0, 1], [i, i], label=f"a run called {i}")
-        style.legend_below(figure, axes)
-        style.svg(Panel("x", "x", figure))
+        panel.legend_below()
+        panel.svg()
         assert figure.get_suptitle().count("\n") == 1
         box, legend = figure.get_window_extent(), figure.legends[0].get_window_extent()
     assert box.x0 <= legend.x0 < legend.x1 <= box.x1

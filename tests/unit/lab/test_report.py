@@ -16,9 +16,8 @@ from pfl_node.errors import ConfigError
 from pfl_node.lab import results, spec
 from pfl_node.lab.report import phrases, style
 from pfl_node.lab.report.page import page
-from pfl_node.lab.report.result import Result, reopen
+from pfl_node.lab.report.result import Result, facts, reopen
 from pfl_node.lab.report.result_table import TableCell, as_dict, markdown
-from pfl_node.lab.report.run_info import facts
 from pfl_node.lab.report.write import wanted, write
 from pfl_node.lab.results import Estimate
 from pfl_node.lab.results_dir import ResultsDir
