@@ -12,7 +12,7 @@ from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
     from pfl_node.testing.schedules.campaign import Batch, Totals
-    from pfl_node.testing.schedules.schedule import Schedule
+    from pfl_node.testing.schedules.generator import Schedule
 
 SCHEDULES = 200  # by default
 SHRUNK = 3  # failing schedules that are reduced to fewer faults
@@ -133,8 +133,7 @@ def _many(batch: "Batch", workers: int | None, format: str) -> int:
 def _smallest(row: dict[str, Any], sets: Sequence[str], *, shrunk: bool) -> dict[str, str]:
     """The commands that repeat it, with all its faults and with as few as break the same rule."""
     from pfl_node.testing.schedules import command, draw, run
-    from pfl_node.testing.schedules.campaign import knobs_of
-    from pfl_node.testing.schedules.shrink import shrink
+    from pfl_node.testing.schedules.campaign import knobs_of, shrink
 
     schedule = draw(row["seed"], (row["policy"],), knobs_of(sets))
     lines = {"repeat": command(schedule, sets)}

@@ -13,7 +13,7 @@ from pfl_node.lab.policy_comparison import Entrant, PolicyComparison
 from pfl_node.lab.report.result_table import markdown_table
 from pfl_node.lab.results import Estimate
 from pfl_node.learning.tasks import TESTED, mix_of
-from pfl_node.sim.attacks.colluders import malicious_places
+from pfl_node.sim.attacks.malicious import malicious_places
 from pfl_node.store.atomic import write_atomic
 
 SHARED = ("policy", "task", "nodes", "rounds")  # keys of a run's summary that its row has too

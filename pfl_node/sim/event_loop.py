@@ -1,21 +1,81 @@
-"""An asyncio event loop on virtual time: instead of sleeping, it advances its clock to the next timer."""
+"""An asyncio event loop on virtual time: instead of sleeping, it advances its clock to the next timer. A
+node's clock may be skewed."""
 
 from __future__ import annotations
 
 import asyncio
 from asyncio.events import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import Context, ContextVar
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
-from math import isfinite
+from math import inf, isfinite, prod
 from typing import Any
 
 from pfl_node.errors import SimulationStuck
-from pfl_node.sim.clock_skew import SkewedClock
+from pfl_node.sim.faults import Skew
 
 HASTE = 1_000_000  # callbacks without the clock advancing, after which the run counts as stuck
 SWEEP = 1000  # cancelled timers that may stay in the heap before it is rebuilt
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """An interval of simulation time in which the rate is constant."""
+
+    begin: float
+    local: float  # at `begin`
+    rate: float
+
+
+class LocalTime:
+    """Local time as a piecewise linear, increasing function of simulation time, and its inverse."""
+
+    def __init__(self, skews: Iterable[Skew]) -> None:
+        skews = list(skews)
+        edges = sorted({0.0, *(t for f in skews for t in (f.at, f.until) if t < inf)})
+        self._pieces: list[Piece] = []
+        for begin in edges:
+            rate = prod((f.rate for f in skews if f.at <= begin < f.until), start=1.0)
+            jump = sum(f.ahead for f in skews if f.at == begin)
+            self._pieces.append(Piece(begin, (self.at(begin) if self._pieces else begin) + jump, rate))
+
+    def at(self, time: float) -> float:
+        piece = next((p for p in reversed(self._pieces) if p.begin <= time), self._pieces[0])
+        return piece.local + (time - piece.begin) * piece.rate
+
+    def inverse(self, local: float) -> float:
+        """The earliest simulation time at which the local time is `local` or later."""
+        place = next((i for i, p in reversed([*enumerate(self._pieces)]) if p.local <= local), None)
+        if place is None:
+            return self._pieces[0].begin
+        piece = self._pieces[place]
+        end = self._pieces[place + 1].begin if place + 1 < len(self._pieces) else inf
+        return min(end, piece.begin + (local - piece.local) / piece.rate)
+
+
+class SkewedClock:
+    def __init__(self, local: LocalTime, world: Callable[[], float]) -> None:
+        self._local = local
+        self._world = world
+        self._fired = -inf  # local time of the latest timer that fired: rounding must not show an earlier one
+
+    @property
+    def now(self) -> float:
+        return self.show(self._world())
+
+    def show(self, world: float) -> float:
+        return max(self._fired, self._local.at(world))
+
+    def when(self, time: float) -> float:
+        """The simulation time at which this clock shows `time`."""
+        return self._local.inverse(time)
+
+    def timer_fired(self, time: float) -> None:
+        """Record that the timer set to `time` has fired."""
+        self._fired = max(self._fired, time)
+
 
 # The clock of the node whose code is running; None: the loop's own time.
 CLOCK: ContextVar[SkewedClock | None] = ContextVar("CLOCK", default=None)

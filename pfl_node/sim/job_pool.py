@@ -1,23 +1,31 @@
 """Runs the jobs of simulated nodes: in this process on submission, or in worker processes, which have until
-the caller collects the result, when it is due in virtual time. The results are the same."""
+the caller collects the result, when it is due in virtual time. The results are the same.
+
+A frame on a worker's pipe is a line of JSON and the raw bytes of the arrays it refers to. No pickle.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from math import prod
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from pfl_node import errors
 from pfl_node.errors import PflError
-from pfl_node.node.ports import TRAINING, Job, Trained
+from pfl_node.model import Array
+from pfl_node.node.ports import TRAINING, Job, LearnerFacts, Trained
 from pfl_node.settings import Settings
-from pfl_node.sim import job_frames
-from pfl_node.sim.job_frames import Frame
 from pfl_node.sim.worker_process import ONE_THREAD
+from pfl_node.store.policy_state import freeze, thaw
 from pfl_node.types import PeerId
 
 if TYPE_CHECKING:
@@ -25,6 +33,41 @@ if TYPE_CHECKING:
 
 MODULE = "pfl_node.sim.job_worker"
 Result = Callable[[], Any]  # blocks until the job is done
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    facts: dict[str, Any]
+    frozen: Any
+    arrays: dict[str, Array]
+
+    def value(self, learner: LearnerFacts) -> Any:
+        """The learner provides the layouts of its models."""
+        return thaw(self.frozen, self.arrays, learner.layout, learner.predictions)
+
+
+def write_frame(pipe: IO[bytes], facts: dict[str, Any], value: Any = None) -> None:
+    frozen, arrays = freeze(value)
+    shapes = {name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()}
+    pipe.write(json.dumps([facts, frozen, shapes]).encode() + b"\n")
+    for array in arrays.values():
+        pipe.write(np.ascontiguousarray(array).data)
+    pipe.flush()
+
+
+def read_frame(pipe: IO[bytes]) -> Frame | None:
+    """Read one frame; None: the other end closed the pipe."""
+    line = pipe.readline()
+    if not line.endswith(b"\n"):
+        return None
+    facts, frozen, shapes = json.loads(line)
+    arrays = {}
+    for name, (kind, shape) in shapes.items():
+        size = prod(shape) * np.dtype(kind).itemsize
+        if len(data := pipe.read(size)) != size:
+            return None
+        arrays[name] = np.frombuffer(data, np.dtype(kind)).reshape(shape)
+    return Frame(facts, frozen, arrays)
 
 
 class Jobs(Protocol):
@@ -77,19 +120,19 @@ class Worker:
         self._down, self._up = self._process.stdin, self._process.stdout
         self._submitted = self._received = 0
         self._answers: dict[int, Frame] = {}  # received and not yet collected
-        job_frames.write(self._down, told)
+        write_frame(self._down, told)
 
     def submit(self, index: int, node: PeerId, learner: LearnerPort, job: Job) -> Result:
         number = self._submitted
         self._submitted += 1
         with suppress(OSError):  # the worker is dead: `_result` reports it
             fields = (job.kind, job.models, dict(job.options), job.state)
-            job_frames.write(self._down, {"node": index, "id": node}, fields)
+            write_frame(self._down, {"node": index, "id": node}, fields)
         return lambda: self._result(number, learner, job)
 
     def _result(self, number: int, learner: LearnerPort, job: Job) -> Any:
         while number not in self._answers:
-            frame = job_frames.read(self._up)
+            frame = read_frame(self._up)
             if frame is None:
                 raise PflError("a worker process of the simulation ended before its job was done")
             self._answers[self._received] = frame

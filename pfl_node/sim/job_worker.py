@@ -16,8 +16,7 @@ from pfl_node.errors import PflError
 from pfl_node.node.ports import Job, Trained
 from pfl_node.plugin import in_a_line, line_of
 from pfl_node.settings import Settings
-from pfl_node.sim import job_frames
-from pfl_node.sim.job_frames import Frame
+from pfl_node.sim.job_pool import Frame, read_frame, write_frame
 from pfl_node.sim.learner_port import LearnerPort, learners_of
 from pfl_node.types import PeerId
 
@@ -63,14 +62,14 @@ def _told(error: Exception) -> list[str]:
 
 
 def _listen(pipe: IO[bytes], orders: SimpleQueue[Frame]) -> None:
-    while frame := job_frames.read(pipe):
+    while frame := read_frame(pipe):
         orders.put(frame)
     os._exit(0)  # the parent is gone: abandon the current job
 
 
 def _speak(pipe: IO[bytes], results: SimpleQueue[Result]) -> None:
     while True:
-        job_frames.write(pipe, *results.get())
+        write_frame(pipe, *results.get())
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from pfl_node.policies.base import Policy
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.protocol.privacy.controls import simulated
-from pfl_node.sim.clock_skew import SkewedClock
-from pfl_node.sim.event_loop import CLOCK
+from pfl_node.sim.event_loop import CLOCK, SkewedClock
 from pfl_node.sim.failure_detector import DetectorMembers
 from pfl_node.sim.inline_trainer import InlineTrainer
 from pfl_node.sim.job_pool import Result

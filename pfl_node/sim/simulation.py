@@ -12,13 +12,11 @@ from functools import partial
 from pfl_node.errors import SimulationStuck
 from pfl_node.node.ports import Plan
 from pfl_node.settings import Settings, StartSettings
-from pfl_node.sim.attacks.colluders import SharedModels
-from pfl_node.sim.attacks.malicious import role_of
-from pfl_node.sim.conditions import Conditions
+from pfl_node.sim.attacks.malicious import SharedModels, role_of
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.event_loop import HASTE, VirtualLoop
-from pfl_node.sim.faults import Crash, Cut, Fault, Join, Partition, Restart, check_faults, node_ids
+from pfl_node.sim.faults import Conditions, Crash, Cut, Fault, Join, Partition, Restart, check_faults, node_ids
 from pfl_node.sim.job_pool import Jobs
 from pfl_node.sim.learner_port import LearnerPort, Load
 from pfl_node.sim.node_process import Process

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from xxhash import xxh3_64_intdigest
 
 from pfl_node.settings import Settings
-from pfl_node.sim.average_cache import AverageCache
-from pfl_node.sim.clock_skew import LocalTime, SkewedClock
-from pfl_node.sim.conditions import Conditions
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal
-from pfl_node.sim.event_loop import VirtualLoop
+from pfl_node.sim.event_loop import LocalTime, SkewedClock, VirtualLoop
 from pfl_node.sim.failure_detector import FailureDetector
+from pfl_node.sim.faults import Conditions
+from pfl_node.sim.inline_trainer import AverageCache
 from pfl_node.sim.job_pool import Inline, Jobs
 from pfl_node.sim.network import Fabric
 from pfl_node.tracking.tracking import Observe

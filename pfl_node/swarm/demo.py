@@ -8,7 +8,7 @@ from typing import Any
 from pfl_node.settings import PolicySettings, Settings
 from pfl_node.swarm.demo_text import next_steps, opening
 from pfl_node.swarm.format import terminal
-from pfl_node.swarm.swarm_dir import directory
+from pfl_node.swarm.messages import directory
 
 ROUNDS = 30
 

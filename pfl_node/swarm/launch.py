@@ -16,9 +16,8 @@ from pfl_node.swarm.baseline import Baseline
 from pfl_node.swarm.demo_text import hints, kinds
 from pfl_node.swarm.format import quiet, terminal
 from pfl_node.swarm.live_view import showing
-from pfl_node.swarm.messages import page_address
+from pfl_node.swarm.messages import directory, page_address
 from pfl_node.swarm.supervisor import Swarm
-from pfl_node.swarm.swarm_dir import directory
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 from pfl_node.swarm.swarm_report import SwarmReport
 

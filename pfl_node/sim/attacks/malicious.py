@@ -1,11 +1,15 @@
-"""Makes a node malicious: wraps its policy and changes the models in its steps before they reach the driver."""
+"""Which nodes of a run are malicious, and what they do: flip the labels of their training data, and change the
+models in their policy's steps before these reach the driver."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from pfl_node.errors import ConfigError, TaskError
 from pfl_node.model import Model
 from pfl_node.node.ports import HONEST, Role
 from pfl_node.policies.base import Policy
@@ -13,12 +17,61 @@ from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
 from pfl_node.settings.sections import AttackSettings, GuardSettings
 from pfl_node.sim.attacks import perturb
-from pfl_node.sim.attacks.colluders import SharedModels, is_malicious, malicious_places
-from pfl_node.sim.attacks.label_flip import poisoned
 from pfl_node.steps import Fetch, Gather, Publish, Receive, Report, Send, Step, Train, relay
 from pfl_node.types import Eval, Offer, PeerId
 
+if TYPE_CHECKING:
+    from pfl_node.learning.task import Place, Task
+
 P = TypeVar("P", bound=Policy)
+
+
+def malicious_places(attack: AttackSettings, nodes: int, seed: int) -> frozenset[int]:
+    """One random place in each of `share * nodes` equal ranges: tasks give adjacent places to the same cluster."""
+    if not attack.kind:
+        return frozenset()
+    if attack.nodes:
+        if (largest := max(attack.nodes)) >= nodes:
+            raise ConfigError(f"attack.nodes: there is no place {largest} among {nodes} nodes")
+        return frozenset(attack.nodes)
+    count = round(attack.share * nodes)
+    chance = Random(f"{seed}/attack")
+    edges = [i * nodes // count for i in range(count + 1)] if count else []
+    return frozenset(chance.randrange(low, high) for low, high in pairwise(edges))
+
+
+def is_malicious(settings: Settings, index: int | None, nodes: int | None) -> bool:
+    if not settings.attack.kind or nodes is None or index is None:
+        return False
+    return index in malicious_places(settings.attack, nodes, settings.seed)
+
+
+class SharedModels:
+    """The last model of each sender that any colluding node has received."""
+
+    def __init__(self) -> None:
+        self.models: dict[tuple[str, PeerId], Model] = {}
+
+    def add(self, sender: PeerId, model: Model) -> None:
+        self.models[model.layout.digest, sender] = model
+
+    def of(self, like: Model) -> list[Model]:
+        """The models of the same layout, sorted by sender so that the order of arrival does not matter."""
+        digest = like.layout.digest
+        return [self.models[key] for key in sorted(self.models) if key[0] == digest]
+
+
+def poisoned(task: Task, settings: Settings, place: Place) -> Task:
+    """At a malicious place, the task with label y of C classes changed to C - 1 - y; elsewhere the task itself."""
+    if "label_flip" not in settings.attack.kind or not is_malicious(settings, place.index, place.nodes):
+        return task
+    return replace(task, train=task.train._replace(y=_flipped(task.name, task.train.y)))
+
+
+def _flipped(name: str, y: Any) -> Any:
+    if not str(getattr(y, "dtype", "")).removeprefix("torch.").startswith(("int", "uint")):
+        raise TaskError(f"attack.kind = label_flip needs integer classes as labels, but task {name} has others")
+    return y.max() - y
 
 
 @dataclass(frozen=True, slots=True)

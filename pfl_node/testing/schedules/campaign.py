@@ -1,4 +1,5 @@
-"""Many fault schedules, spread over worker processes: their totals, and those that broke a rule.
+"""Many fault schedules, spread over worker processes: their totals, and those that broke a rule, reduced to the
+faults that matter.
 
 Run as a program it is such a worker process (`sim/worker_process.py`).
 """
@@ -7,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pfl_node.errors import PflError
 from pfl_node.settings.load import load_settings
+from pfl_node.sim.faults import Crash, Fault, Restart
 from pfl_node.sim.process_pool import run_all
 from pfl_node.sim.worker_process import JsonOrder, Message, ParentPipe, serve
 from pfl_node.testing.schedules.generator import draw
-from pfl_node.testing.schedules.trial import run
+from pfl_node.testing.schedules.trial import Trial, run
 
 MODULE = "pfl_node.testing.schedules.campaign"
 BATCH = 25  # schedules in one order to a worker
@@ -110,6 +112,35 @@ def run_campaign(batch: Batch, workers: int, on_progress: Callable[[int], None] 
             raise PflError(f"a worker failed: {message['why']}")
         totals.add(message["summary"])
     return totals
+
+
+def shrink(trial: Trial, sets: Sequence[str] = ()) -> Trial:
+    """Removes one fault after the other, a crash with its restart, while the same rule is broken."""
+    rule = trial.broken[0].rule
+    smaller = True
+    while smaller:
+        smaller = False
+        for faults in _less(trial.schedule.faults):
+            tried = run(replace(trial.schedule, faults=faults), sets, twice=rule == "repeats")
+            if any(finding.rule == rule for finding in tried.broken):
+                trial, smaller = tried, True
+                break
+    return trial
+
+
+def _less(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
+    if faults:
+        yield ()
+    for i, fault in enumerate(faults):
+        match fault:
+            case Crash(node=node):  # with its restart
+                back = next((f for f in faults[i:] if isinstance(f, Restart) and f.node == node), None)
+                yield tuple(f for f in faults if f is not fault and f is not back)
+            case Restart(node=node):
+                if not any(isinstance(f, Crash) and f.node == node for f in faults[i:]):
+                    yield tuple(f for f in faults if f is not fault)
+            case _:
+                yield tuple(f for f in faults if f is not fault)
 
 
 def _serve(order: str, parent: ParentPipe) -> None:

@@ -1,12 +1,18 @@
-"""Draws a schedule from a seed: policy, size, settings and faults."""
+"""Fault schedules, drawn from a seed: policy, size, settings and faults of one run."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
-from pfl_node.policies import POLICIES, load_policy
+from pydantic.fields import FieldInfo
+
+from pfl_node.errors import ConfigError
+from pfl_node.policies import POLICIES, configure, load_policy
+from pfl_node.policies.base import Policy
 from pfl_node.sim.faults import (
     Crash,
     Cut,
@@ -19,10 +25,10 @@ from pfl_node.sim.faults import (
     Skew,
     Slow,
     check_faults,
+    format_fault,
     node_ids,
 )
-from pfl_node.testing.schedules.random_knobs import draw_knobs
-from pfl_node.testing.schedules.schedule import Schedule
+from pfl_node.testing.contract.small_config import small
 from pfl_node.types import PeerId
 
 NODES = (2, 6)
@@ -30,6 +36,35 @@ ROUNDS = (3, 8)
 FAULTS = (1, 6)  # a crash and its restart are one
 SECONDS = 2.5  # of a round, roughly
 RULES = ("mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping")
+TRIES = 20  # invalid combinations before the small defaults are used
+LARGEST = 6  # integer: swarms are small and rounds are few
+CHANGED = 0.5  # probability of changing a knob
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Drawn from the seed, which also seeds the run itself."""
+
+    seed: int
+    policy: str  # as a user names it
+    nodes: int
+    rounds: int
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted key
+    faults: tuple[Fault, ...] = ()
+    alert: bool = False  # failures are detected in a few seconds instead of after several rounds
+
+
+def command(schedule: Schedule, sets: Sequence[str] = (), *, faults: bool = False) -> str:
+    """The command that repeats it. `faults`: they are not those of the seed, so the command lists them."""
+    words = ["pfl-node", "chaos", "--seed", str(schedule.seed), "--policy", schedule.policy]
+    for text in sets:
+        words += ["--set", text]
+    if faults:
+        for fault in schedule.faults:
+            words += ["--fault", format_fault(fault)]
+        words += [] if schedule.faults else ["--fault", "none"]
+    return shlex.join(words)
 
 
 def draw(seed: int, policies: Sequence[str] = (), knobs: Mapping[str, Any] | None = None) -> Schedule:
@@ -165,3 +200,53 @@ def _faults(chance: Random, ids: Sequence[PeerId], seconds: float) -> tuple[Faul
     found = tuple(sorted(drawing.found, key=lambda f: f.at))
     check_faults(found, ids)
     return found
+
+
+def draw_knobs(policy: type[Policy], chance: Random, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The small defaults, some of them changed; `given` knobs stay."""
+    plain = small(policy, real_time=True)
+    for _ in range(TRIES):
+        changed = {
+            name: _value(field, chance)
+            for name, field in policy.Config.model_fields.items()
+            if name not in given and chance.random() < CHANGED
+        }
+        found = {**plain, **{k: v for k, v in changed.items() if v is not ...}, **given}
+        try:
+            configure(policy, found)
+        except ConfigError:
+            continue
+        return found
+    return {**plain, **given}
+
+
+def _value(field: FieldInfo, chance: Random) -> Any:
+    """A value that the field allows; an ellipsis for an unknown type."""
+    kind, default = field.annotation, field.default
+    if kind is bool:
+        return chance.random() < 0.5
+    if get_origin(kind) is Literal:
+        return chance.choice(get_args(kind))
+    if type(None) in get_args(kind):
+        if chance.random() < 0.5:
+            return None
+        kind = next((k for k in get_args(kind) if k in (int, float)), None)
+    if kind is int:
+        low = int(_bound(field, "ge", _bound(field, "gt", -1) + 1))
+        return chance.randint(low, int(min(max(LARGEST, low), _bound(field, "le", _bound(field, "lt", 1e9) - 1))))
+    if kind is float and type(default) in (int, float, type(None)):
+        return _fraction(field, float(default or 1.0), chance)
+    return ...
+
+
+def _fraction(field: FieldInfo, default: float, chance: Random) -> float:
+    """Around the default; long times are shortened."""
+    seconds = "second" in (field.description or "")
+    value = default * (chance.uniform(0.02, 0.3) if seconds and default > 5 else chance.uniform(0.2, 2.0))
+    low = max(_bound(field, "ge", 0.0), _bound(field, "gt", 0.0))
+    high = min(_bound(field, "le", 1e9), _bound(field, "lt", 1e9))
+    return round(min(max(value, low), high), 3)
+
+
+def _bound(field: FieldInfo, name: str, other: float) -> float:
+    return float(next((getattr(rule, name) for rule in field.metadata if hasattr(rule, name)), other))

@@ -25,9 +25,9 @@ from pfl_node.sim.event_journal import JSON, EventJournal, exact
 from pfl_node.sim.faults import kind_of
 from pfl_node.sim.simulation import Simulation
 from pfl_node.testing.contract.toy_learner import LAYOUT, two_clusters
+from pfl_node.testing.schedules.generator import Schedule
 from pfl_node.testing.schedules.inspector import Inspector
 from pfl_node.testing.schedules.rules import Violation, Violations
-from pfl_node.testing.schedules.schedule import Schedule
 from pfl_node.testing.schedules.traced_policy import traced
 from pfl_node.types import PeerId
 

@@ -21,9 +21,9 @@ from pfl_node.node.ports import Job, Plan
 from pfl_node.policies import configure
 from pfl_node.policies.el import El
 from pfl_node.settings.load import load_settings
-from pfl_node.sim import job_frames
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.faults import Fault, node_ids, parse_faults
+from pfl_node.sim.job_pool import read_frame, write_frame
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Simulation
 from pfl_node.store.checkpoint import load_checkpoint, save_checkpoint
@@ -138,9 +138,9 @@ def test_a_state_survives_a_checkpoint(tmp_path: Path) -> None:
 
 def test_a_state_survives_the_pipe_to_a_worker_process() -> None:
     pipe = io.BytesIO()
-    job_frames.write(pipe, {}, (constant(2.0), STATE))
+    write_frame(pipe, {}, (constant(2.0), STATE))
     pipe.seek(0)
-    frame = job_frames.read(pipe) or pytest.fail("nothing came")
+    frame = read_frame(pipe) or pytest.fail("nothing came")
     model, state = frame.value(ToyLearner())
     assert same(state, STATE)
     assert model == constant(2.0)

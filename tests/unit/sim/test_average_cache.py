@@ -7,7 +7,7 @@ from pfl_node.aggregate import combine
 from pfl_node.model import Model
 from pfl_node.settings import AggregateSettings, PolicySettings, Settings
 from pfl_node.sim import simulate
-from pfl_node.sim.average_cache import AverageCache
+from pfl_node.sim.inline_trainer import AverageCache
 from pfl_node.steps import Average
 from tests.toy import constant
 from tests.unit.sim.toy_swarms import toy

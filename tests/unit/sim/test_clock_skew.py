@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
-from pfl_node.sim.clock_skew import LocalTime, SkewedClock
-from pfl_node.sim.event_loop import CLOCK, VirtualLoop
+from pfl_node.sim.event_loop import CLOCK, LocalTime, SkewedClock, VirtualLoop
 from pfl_node.sim.faults import Crash, Cut, Delay, Partition, Skew
 from pfl_node.steps import Fetch, Gather, Peers, Publish, Report, Send, Sleep
 from tests.unit.sim.toy_swarms import A, B, C, ran

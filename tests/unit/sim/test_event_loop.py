@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from pfl_node.errors import SimulationStuck
-from pfl_node.sim.clock_skew import LocalTime, SkewedClock
-from pfl_node.sim.event_loop import CLOCK, VirtualLoop
+from pfl_node.sim.event_loop import CLOCK, LocalTime, SkewedClock, VirtualLoop
 from pfl_node.sim.faults import Skew
 from tests.unit.sim.toy_swarms import A
 

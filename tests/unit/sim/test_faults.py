@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from pfl_node.errors import ConfigError
-from pfl_node.sim.conditions import Conditions
 from pfl_node.sim.faults import (
     FORMS,
+    Conditions,
     Crash,
     Cut,
     Delay,

@@ -13,8 +13,8 @@ import pytest
 from pfl_node.errors import TaskError
 from pfl_node.model import LocalState
 from pfl_node.settings.load import load_settings
-from pfl_node.sim import job_frames
 from pfl_node.sim.faults import node_ids, parse_faults
+from pfl_node.sim.job_pool import read_frame, write_frame
 from pfl_node.sim.simulate import simulate
 from pfl_node.types import Eval
 from tests.toy import ToyLearner, constant
@@ -70,9 +70,9 @@ def test_jobs_and_results_survive_the_pipe() -> None:
     state = LocalState(np.ones(2, np.float32), "digest", {"momentum": np.arange(3)}, {"step": 1})
     results = (Eval(0.5, float("nan"), 3), np.arange(6.0).reshape(2, 3), None, [[1, 2]], constant(3.0).of("head"))
     pipe = io.BytesIO()
-    job_frames.write(pipe, {"node": 1}, (model, options, state, results))
+    write_frame(pipe, {"node": 1}, (model, options, state, results))
     pipe.seek(0)
-    frame = job_frames.read(pipe) or pytest.fail("nothing came")
+    frame = read_frame(pipe) or pytest.fail("nothing came")
     assert frame.facts == {"node": 1}
     again, told, kept, (score, array, nothing, counts, head) = frame.value(learner)
     assert (again, told) == (model, options)
@@ -82,4 +82,4 @@ def test_jobs_and_results_survive_the_pipe() -> None:
     assert (score.loss, score.samples, np.isnan(score.accuracy)) == (0.5, 3, True)
     assert (array == results[1]).all()
     assert (nothing, counts, head) == (None, [[1, 2]], results[4])
-    assert job_frames.read(pipe) is None
+    assert read_frame(pipe) is None

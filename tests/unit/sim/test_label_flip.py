@@ -10,7 +10,7 @@ import pytest
 from pfl_node.errors import TaskError
 from pfl_node.learning.task import Data, Place, Task
 from pfl_node.settings import Settings
-from pfl_node.sim.attacks.label_flip import poisoned
+from pfl_node.sim.attacks.malicious import poisoned
 
 X = np.zeros((4, 2), np.float32)
 

@@ -16,8 +16,14 @@ from pfl_node.model import Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings.sections import AttackSettings
 from pfl_node.sim.attacks import perturb
-from pfl_node.sim.attacks.colluders import SharedModels, malicious_places
-from pfl_node.sim.attacks.malicious import AttackPlan, Malicious, malicious, reported_score
+from pfl_node.sim.attacks.malicious import (
+    AttackPlan,
+    Malicious,
+    SharedModels,
+    malicious,
+    malicious_places,
+    reported_score,
+)
 from pfl_node.steps import Average, Gather, Peers, Report, Send, Step, Train
 from pfl_node.types import Eval, Offer, PeerId
 from tests.drive_policy import said

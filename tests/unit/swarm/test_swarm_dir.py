@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pfl_node.errors import ConfigError
-from pfl_node.swarm.swarm_dir import directory
+from pfl_node.swarm.messages import directory
 
 
 def learn(folder: Path, node: str = "node-000") -> None:

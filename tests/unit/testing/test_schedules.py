@@ -23,18 +23,16 @@ from pfl_node.node.gather import Gatherer
 from pfl_node.policies import POLICIES, configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.mailbox import Mailbox
-from pfl_node.sim.average_cache import AverageCache
-from pfl_node.sim.clock_skew import SkewedClock
 from pfl_node.sim.costs import Costs
-from pfl_node.sim.event_loop import VirtualLoop
+from pfl_node.sim.event_loop import SkewedClock, VirtualLoop
 from pfl_node.sim.failure_detector import FailureDetector
 from pfl_node.sim.faults import FORMS, Crash, Loss, Restart, check_faults, kind_of, node_ids
+from pfl_node.sim.inline_trainer import AverageCache
 from pfl_node.sim.memory_store import MemoryStore
 from pfl_node.sim.network import Fabric, Flight
 from pfl_node.steps import Average, Gather
 from pfl_node.testing.schedules import RULES, Schedule, command, draw, run
-from pfl_node.testing.schedules.campaign import Batch, run_batch, run_campaign
-from pfl_node.testing.schedules.shrink import shrink
+from pfl_node.testing.schedules.campaign import Batch, run_batch, run_campaign, shrink
 from pfl_node.types import Offer, PeerId
 
 HERE = Path(__file__).parent
