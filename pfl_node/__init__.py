@@ -11,18 +11,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pfl_node.daemon.embedded_node import Node
     from pfl_node.learning.personal_model import load
+    from pfl_node.sim.run_result import RunResult
+    from pfl_node.sim.run_simulation import simulate
+    from pfl_node.swarm.run_swarm import swarm
     from pfl_node.types import RoundReport
 
 # Read by gRPC when it is imported. Its own resolver queries a name server before it reads /etc/hosts.
 os.environ.setdefault("GRPC_DNS_RESOLVER", "native")
 
 __version__ = "0.1.0"
-__all__ = ["RoundReport", "load"]
+__all__ = ["Node", "RoundReport", "RunResult", "load", "simulate", "swarm"]
 
 _HOMES = {
+    "Node": "pfl_node.daemon.embedded_node",
     "RoundReport": "pfl_node.types",
+    "RunResult": "pfl_node.sim.run_result",
     "load": "pfl_node.learning.personal_model",
+    "simulate": "pfl_node.sim.run_simulation",
+    "swarm": "pfl_node.swarm.run_swarm",
 }
 
 

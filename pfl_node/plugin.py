@@ -25,8 +25,8 @@ _given: dict[str, Any] = {}  # objects that a Python program passed, by place
 
 
 def register(thing: Any) -> str:
-    """The place of a function or class that a Python program passed. `load` finds it there in this process, and
-    in others if `importable`."""
+    """The place of a function or class that a Python program passed. `load` finds it there in this process;
+    others may import it."""
     home, name = getattr(thing, "__module__", "__main__"), getattr(thing, "__qualname__", type(thing).__name__)
     file = getattr(sys.modules.get(home), "__file__", None)
     by_file = home == "__main__" or home.startswith(PREFIX)
@@ -35,10 +35,11 @@ def register(thing: Any) -> str:
     return place
 
 
-def importable(place: str) -> bool:
-    """Whether another process can load it: it is at the top level of a module or file."""
-    where, _, name = place.rpartition(":")
-    return where != "__main__" and name.isidentifier()
+def check_importable(place: str) -> None:
+    """Can another process load it? It must be at the top level of a module or file."""
+    where, colon, name = place.rpartition(":")
+    if colon and (where == "__main__" or not name.isidentifier()):
+        raise ConfigError(f"{place} cannot be imported by another process: put it at the top level of a file")
 
 
 def absolute(place: str) -> str:

@@ -266,6 +266,10 @@ class Learner:
         """Named arrays in the shapes and types of the module, for a file."""
         return layouts.unpack(model, self._dtypes)
 
+    def module(self) -> nn.Module:
+        """A new module of the network whose models this learner trains, to be filled."""
+        return self._build(0)
+
     def from_tensors(self, tensors: Mapping[str, layouts.Array], part: Part = "model") -> Model:
         return layouts.repack(tensors, self.layout.of(part))
 

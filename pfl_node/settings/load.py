@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pfl_node import plugin
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.settings import Settings
 from pfl_node.settings.redact import HIDDEN, is_secret, shown
@@ -59,6 +60,19 @@ def load_settings(
     for layer in (file, environment, flags, last):
         _lay_over(merged, layer)
     return _build(merged)
+
+
+def settings_of_call(call: str, **given: Any) -> Settings:
+    """The settings of a Python call: sections are mappings, None means not given, task and policy may be objects.
+    Errors name the `call`."""
+    table = {key: value for key, value in given.items() if value is not None}
+    for key in NAMED & table.keys():
+        value = table[key]
+        options = dict(value) if isinstance(value, Mapping) else {"name": value}
+        name = options.get("name", sections()[key].model_fields["name"].default)
+        table[key] = options | {"name": name if isinstance(name, str) else plugin.register(name)}
+    where = f"in {call}"
+    return _build({_known(key, where): Given(value, where) for key, value in dotted(table).items()})
 
 
 def _file(path: Path | None) -> Layer:

@@ -83,10 +83,12 @@ def test_an_object_of_a_program_is_found_by_its_place() -> None:
     place = plugin.register(inside)
     assert plugin.load("task", place, TaskError) is inside
     plugin.check_place("task", place, TaskError)
-    assert not plugin.importable(place)
+    with pytest.raises(ConfigError, match="top level of a file"):
+        plugin.check_importable(place)
     top = plugin.register(at_the_top)
     assert top == f"{__name__}:at_the_top"
-    assert plugin.importable(top)
+    plugin.check_importable(top)
+    plugin.check_importable("digits")
 
 
 def test_a_place_becomes_valid_in_every_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
