@@ -6,9 +6,9 @@ Finished cells are kept: a second call runs the others, and an interrupted cell 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pfl_node.lab.experiment import Cell, Experiment
+from pfl_node.lab.experiment import Backend, Cell, Experiment
 from pfl_node.lab.results_dir import ResultsDir
 from pfl_node.sim.process_pool import OnMessage, run_all
 from pfl_node.sim.sim_worker import RunOrder
@@ -44,33 +44,22 @@ def run(experiment: Experiment, folder: ResultsDir, *, workers: int | None, on_c
     todo.sort(key=rounds_of, reverse=True)
     for cell in todo:
         folder.begin(cell)
-    run_cells = _in_swarms if experiment.backend == "swarm" else _in_simulations
-    last = run_cells(todo, folder, workers, lambda number, message: on_cell(todo[number], message)) if todo else []
+    orders = [RunOrder(c.settings, c.nodes, out=folder.place(c), segment=segment_of(c)) for c in todo]
+    last = _run_all(orders, experiment.backend, workers, lambda i, message: on_cell(todo[i], message))
     ended = zip(todo, last, strict=True)
     return [Failure(cell, message["why"]) for cell, message in ended if message["event"] == "failed"]
 
 
-def _in_simulations(
-    cells: Sequence[Cell], folder: ResultsDir, workers: int | None, on_message: OnMessage
+def _run_all(
+    orders: Sequence[RunOrder], backend: Backend, workers: int | None, on_message: OnMessage
 ) -> list[Message]:
-    orders = [RunOrder(c.settings, c.nodes, out=folder.place(c), segment=segment_of(c)) for c in cells]
-    return run_all(orders, workers or cores(), on_message)
-
-
-def _in_swarms(
-    cells: Sequence[Cell], folder: ResultsDir, workers: int | None, on_message: OnMessage
-) -> list[Message]:
-    """One at a time, each in `workers` processes."""
-    orders = [
-        RunOrder(
-            cell.settings.model_copy(update={"log": quiet(cell.settings)}),
-            cell.nodes,
-            out=folder.place(cell),
-            segment=segment_of(cell),
-            processes=workers,
-        )
-        for cell in cells
-    ]
+    """Several simulations at a time, or one swarm at a time in `workers` processes."""
+    if not orders:
+        return []
+    if backend == "sim":
+        return run_all(orders, workers or cores(), on_message)
+    logs = [order.settings.model_copy(update={"log": quiet(order.settings)}) for order in orders]
+    orders = [replace(order, settings=s, processes=workers) for order, s in zip(orders, logs, strict=True)]
     return run_all(orders, 1, on_message, SWARM_CELL, reuse=False, grace=GRACE)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Collection, Iterable
+from inspect import isclass
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
@@ -195,13 +196,7 @@ def _complaint(error: ValidationError) -> str:
 
 
 def _siblings(at: list[Any]) -> list[str]:
-    tables: Mapping[str, type[Strict]] = {
-        "paper_scale": ScaleSize,
-        "quick_scale": ScaleSize,
-        "sweep": Sweep,
-        "point": SweepPoint,
-        "run": SpecRow,
-        "claim": PolicyOrder,
-    }
-    table = tables.get(str(at[0]), Spec) if len(at) > 1 else Spec
+    """The keys of the table that contains a place."""
+    kind = Spec.model_fields[at[0]].annotation if len(at) > 1 else Spec  # a table, or a list of tables
+    table = next(one for one in (kind, *get_args(kind)) if isclass(one) and issubclass(one, Strict))
     return list(table.model_fields)

@@ -66,8 +66,10 @@ class Result:
     def _overrides(self) -> Flat:
         """The settings that all cells have in common and that differ from the spec."""
         common: Flat | None = None
-        planned = {cell.folder: cell for cell in _planned(self.folder.path, self.experiment).cells}
-        for cell in self.experiment.cells:
+        experiment = self.experiment
+        again = _load(self.folder.path, experiment.name, experiment.scale, len(experiment.seeds))
+        planned = {cell.folder: cell for cell in again.cells}
+        for cell in experiment.cells:
             plan, actual = dotted(settings_of(planned[cell.folder])["settings"]), self.settings(cell)
             ours = {key for key in actual if key in plan or key.startswith(("task.", "policy."))}
             own = {key: actual[key] for key in actual if key in ours and plan.get(key) != actual[key]}
@@ -125,10 +127,6 @@ def _as_run(folder: ResultsDir, cell: Cell) -> Cell:
         return replace(as_run, settings=Settings.model_validate(row["settings"]))
     except ValidationError:
         return as_run
-
-
-def _planned(path: Path, experiment: Experiment) -> Experiment:
-    return _load(path, experiment.name, experiment.scale, len(experiment.seeds))
 
 
 def _load(path: Path, name: str, scale: Any, seeds: int) -> Experiment:

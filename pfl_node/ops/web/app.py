@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
+from html import escape
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from pfl_node.ops.events import KINDS, TooManyWatchers
@@ -19,7 +30,6 @@ from pfl_node.ops.prometheus import registry_of
 from pfl_node.ops.status import facts_of, status_of
 from pfl_node.ops.swarm_view import SwarmView
 from pfl_node.ops.web.auth import Token, TokenAuth
-from pfl_node.ops.web.static_files import StaticFiles
 
 if TYPE_CHECKING:
     from pfl_node.ops.observed_node import ObservedNode
@@ -28,6 +38,8 @@ TICK = 1.0  # seconds between messages of /api/live
 READY = ("training", "done")
 WRONG = 0.5  # seconds of delay after a wrong token
 LONGEST_FORM = 4096  # bytes
+KINDS_OF_FILES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -162,3 +174,32 @@ async def _form(request: Request, field: str) -> str:
         if len(body) > LONGEST_FORM:
             raise HTTPException(413, "too long for a token")
     return (parse_qs(body.decode("utf-8", "replace")).get(field) or [""])[0]
+
+
+@cache
+def _read() -> dict[str, bytes]:
+    folder = files("pfl_node.ops.web") / "static"
+    return {
+        file.name: file.read_bytes() for file in sorted(folder.iterdir(), key=lambda f: f.name) if file.is_file()
+    }
+
+
+class StaticFiles:
+    """The files of the page, read once. Their URLs contain a digest, so that browsers may cache them forever."""
+
+    def __init__(self) -> None:
+        self._files = _read()
+        self.digest = hashlib.sha256(b"\0".join(self._files.values())).hexdigest()[:16]
+
+    def page(self, name: str, **words: str) -> str:
+        """Replace each `{{word}}` by its HTML-escaped value."""
+        text = self._files[name].decode()
+        for word, value in {"static": f"/static/{self.digest}", **words}.items():
+            text = text.replace("{{" + word + "}}", escape(value))
+        return text
+
+    def answer(self, digest: str, name: str) -> Response:
+        kind = KINDS_OF_FILES.get(name.rpartition(".")[2])
+        if digest != self.digest or kind is None or name not in self._files:
+            return PlainTextResponse("there is no such file; reload the page\n", 404)
+        return Response(self._files[name], media_type=kind, headers=FOREVER)

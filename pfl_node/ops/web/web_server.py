@@ -7,19 +7,57 @@ import errno
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pfl_node.address import is_wildcard, join_address, parse_address
 from pfl_node.errors import Unavailable
 from pfl_node.ops.web.app import application
-from pfl_node.ops.web.connection import CONNECTIONS, Connection
 
 if TYPE_CHECKING:
     from pfl_node.ops.observed_node import ObservedNode
 
 GRACE = 2  # seconds for pending responses when the node ends
+CONNECTIONS = 128  # concurrent ones
+CHECK_INTERVAL = 5.0  # seconds; a connection that is idle at two checks is closed
+
+
+class Connection(H11Protocol):
+    """One that neither sends a request nor reads its answer is closed, so that new ones are accepted."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._opened = monotonic()
+        self._was_idle = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
+        if len(self.connections) > CONNECTIONS:
+            idle: list[Connection] = [one for one in self.connections if isinstance(one, Connection) and one.idle]
+            min(idle, key=lambda one: one._opened).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    @property
+    def idle(self) -> bool:
+        """The client has not sent a whole request, or does not read the answer."""
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
+
+    def _check(self) -> None:
+        if self.idle and self._was_idle:
+            self.transport.abort()
+            return
+        self._was_idle = self.idle
+        self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
 
 
 class _Server(uvicorn.Server):

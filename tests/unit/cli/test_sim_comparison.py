@@ -13,8 +13,7 @@ import pytest
 from pfl_node.cli.lab import progress_bars
 from pfl_node.cli.sim import show_comparison, split_sets
 from pfl_node.errors import ConfigError
-from pfl_node.lab.policy_comparison import Entrant, PolicyComparison
-from pfl_node.lab.scale_knobs import Fit
+from pfl_node.lab.policy_comparison import Entrant, Fit, PolicyComparison
 from pfl_node.policies import POLICIES, knobs_of, policies_in
 from pfl_node.settings import Settings
 from pfl_node.settings.load import load_settings

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pfl_node.errors import ConfigError
 from pfl_node.lab.audit.audit import _place, _samples, attack_model, attack_oracle, bound, roc
-from pfl_node.lab.audit.crafted_models import ModelForge
+from pfl_node.lab.audit.oracle_attack import ModelForge
 from pfl_node.model import Entry, Layout
 from pfl_node.settings import Settings
 

@@ -14,9 +14,8 @@ import pytest
 from pfl_node.errors import ConfigError
 from pfl_node.lab import comparison_table
 from pfl_node.lab.experiment import Cell
-from pfl_node.lab.policy_comparison import Entrant, PolicyComparison, compare, enter
+from pfl_node.lab.policy_comparison import Entrant, Fit, PolicyComparison, compare, enter
 from pfl_node.lab.results import Estimate
-from pfl_node.lab.scale_knobs import Fit
 from pfl_node.settings import EvalSettings, Settings, TrainSettings
 from pfl_node.sim import simulate
 from pfl_node.sim.sim_worker import RunOrder

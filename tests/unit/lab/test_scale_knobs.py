@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import Field
 
-from pfl_node.lab.scale_knobs import Fit, fit
+from pfl_node.lab.policy_comparison import Fit, fit
 from pfl_node.policies import POLICIES, configure
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.policies.gossip import Gossip
