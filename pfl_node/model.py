@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Vector = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
+HALF = 16  # characters of half a digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Layout:
     head_entries: tuple[Entry, ...]
     part: Part = "model"
     whole: Layout | None = None  # of a part: the layout of the whole model
+    frozen: str = ""  # the digest of the parameters that all nodes must share but never exchange
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -66,21 +68,29 @@ class Layout:
 
     @cached_property
     def digest(self) -> str:
-        """Two models can be combined if and only if their digests are equal."""
+        """Two models can be combined if and only if their digests are equal. With frozen parameters, each of the
+        two halves of the digest says what differs."""
         rows = [[self.part]] + [
             [kind, e.name, *e.shape, e.trained]
             for kind, entries in (("core", self.core_entries), ("head", self.head_entries))
             for e in entries
         ]
-        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:32]
+        tensors = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+        return tensors[:HALF] + self.frozen[:HALF] if self.frozen else tensors[: 2 * HALF]
+
+    def difference(self, digest: str) -> str:
+        """Why a model with this digest does not fit."""
+        if digest != self.digest and digest[:HALF] == self.digest[:HALF]:
+            return "frozen parameters differ: another base model"
+        return f"another layout: {digest[:8]}, here {self.digest[:8]}"
 
     @cached_property
     def core(self) -> Layout:
-        return Layout(self.core_entries, (), "core", self)
+        return Layout(self.core_entries, (), "core", self, self.frozen)
 
     @cached_property
     def head(self) -> Layout:
-        return Layout((), self.head_entries, "head", self)
+        return Layout((), self.head_entries, "head", self, self.frozen)
 
     def of(self, part: Part) -> Layout:
         if part in ("core", "head"):

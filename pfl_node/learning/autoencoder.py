@@ -106,7 +106,7 @@ class Novelty:
     @cached_property
     def _pool(self) -> WorkspacePool:
         module = self._build()
-        return pool_for(module, layouts.layout_of(module), self._about.x.device)
+        return pool_for(module, layouts.placement_of(module), self._about.x.device)
 
     def _start(self) -> Model:
         return Model(self._pool.layout, layouts.pack(self._build(), self._pool.layout))

@@ -82,8 +82,9 @@ class Recipe:
 
 def distill(
     space: Workspace, about: Auxiliary, teacher: Tensor, recipe: Recipe, seed: int, between: Between
-) -> Vector:
-    """The student after its last epoch, or with `best` after its best one on the samples held out."""
+) -> tuple[Vector, Vector]:
+    """The student after its last epoch, or with `best` after its best one on the samples held out; and its private
+    part."""
     module, loss = space.module, LOSSES[recipe.loss]
     train, held = recipe.split(about.n, seed)
     options = Options("adam", recipe.lr, 0.0, 0.0, recipe.batch, 1.0, None)
@@ -102,10 +103,14 @@ def distill(
         return total / len(held)
 
     best, least = None, float("inf")
+
+    def exported() -> tuple[Vector, Vector]:
+        return space.export(), space.export_private()
+
     seed_layers(seed, space.flat.device)
     for epoch in range(recipe.epochs):
         chosen = batches(len(train), options, seed_from(seed, epoch), single=not space.batch_norms)
         descent.run((train[piece] for piece in chosen), loss_of, between)
         if recipe.best and len(held) and (now := held_loss()) < least:
-            best, least = space.export(), now
-    return space.export() if best is None else best
+            best, least = exported(), now
+    return exported() if best is None else best

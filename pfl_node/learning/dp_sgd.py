@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl_node.errors import ConfigError, StoreError, TaskError
+from pfl_node.learning.layout import is_frozen
 from pfl_node.learning.samples import Samples, call, each_leaf
 from pfl_node.learning.seeding import noise_of
 from pfl_node.learning.train_options import Options
@@ -49,7 +50,8 @@ def private_training(
     except ImportError as error:
         raise ConfigError("privacy.dp needs Opacus: pip install 'pfl-node[dp]'") from error
     checks = ModuleValidator.VALIDATORS
-    pairs = [(m, check) for m in module.modules() for kind, check in checks.items() if isinstance(m, kind)]
+    layers = [m for m in module.modules() if not is_frozen(m)]  # a frozen layer stays in evaluation mode
+    pairs = [(m, check) for m in layers for kind, check in checks.items() if isinstance(m, kind)]
     if kinds := sorted({type(m).__name__ for m, check in pairs if check(m)}):
         raise TaskError(
             f"task {task}: privacy.dp cannot train {', '.join(kinds)}, which mixes samples or hides gradients: "

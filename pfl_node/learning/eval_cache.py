@@ -10,7 +10,7 @@ import xxhash
 from torch import Tensor
 
 from pfl_node.learning.samples import Samples
-from pfl_node.model import Model
+from pfl_node.model import Model, Vector
 from pfl_node.types import Eval
 
 KEPT = 8  # entries; nodes evaluate one after the other, so the last of each cluster suffice
@@ -38,8 +38,10 @@ class EvalCache:
         self._kept = kept
         self._known: OrderedDict[Key, tuple[Measured, Samples, object]] = OrderedDict()
 
-    def key(self, model: Model, data: Samples, loss: object) -> Key:
+    def key(self, model: Model, private: Vector | None, data: Samples, loss: object) -> Key:
         digest = xxhash.xxh3_128_digest(model.vector.data)
+        if private is not None:
+            digest += xxhash.xxh3_128_digest(private.data)
         return Key(digest, data.identity, id(loss))
 
     def get(self, key: Key) -> Measured | None:

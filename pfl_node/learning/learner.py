@@ -21,18 +21,18 @@ from pfl_node.learning.dp_sgd import check_buffers, private_training
 from pfl_node.learning.eval_batch import batch_for
 from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.fit_check import probe
+from pfl_node.learning.networks import Network, Networks
 from pfl_node.learning.precision import autocast
 from pfl_node.learning.samples import Samples, Tree, call
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
-from pfl_node.learning.seeding import generator, seed_layers, seeded
+from pfl_node.learning.seeding import generator, seed_layers
 from pfl_node.learning.task import Task, other_network
 from pfl_node.learning.torch_compile import compile_errors, compiled
 from pfl_node.learning.torch_optim import checked
 from pfl_node.learning.train_options import Options, levels_of, number_of_batches, resolve
 from pfl_node.learning.training_loop import Between, TrainingRun, batches, lr_factors, nothing
 from pfl_node.learning.workspace import Only, Workspace
-from pfl_node.learning.workspace_pool import WorkspacePool, pool_for
-from pfl_node.model import Layout, LocalState, Model, StateCell
+from pfl_node.model import Layout, LocalState, Model, StateCell, Vector
 from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import DataSettings, TrainSettings
 from pfl_node.settings.sections import PrivacySettings
@@ -52,7 +52,7 @@ class Learner:
     layout: Layout
     samples: int  # for training
     cluster: int | None
-    stateful = False  # whether nodes keep a LocalState
+    stateful: bool  # whether nodes keep a LocalState
 
     def __init__(
         self,
@@ -72,25 +72,24 @@ class Learner:
         self._levels = levels_of(task, settings)
         self._rounds = rounds
         options = checked(resolve(self._levels, rounds=rounds), privacy)
-        self._precision, self.stateful = options.precision, options.keep
+        self._precision = options.precision
         task = complete(task, seed=0, settings=data)
         self._name, self._given_loss, self.cluster = task.name, task.loss, task.cluster
-        self._local = task.model
-        self._factory = task.model if student is None else other_network(task, student)
-        module = self._build(0)
+        self._networks = networks_of(task, student, self._device)
+        self._pool = self._networks.main.pool
+        self.stateful = options.keep or self._networks.private_size > 0
+        module = self._pool.module
         self._private = private_training(task.name, module, privacy, self.account)
         if self._private and student is not None:
             raise ConfigError("privacy.dp trains one network: leave out policy.student_model")
-        self._local_pool = self._pool_for(self._build(0, local=True), task.head)
-        self._pool = self._local_pool if student is None else self._pool_for(module, None)
-        self._dtypes = {name: t.dtype for name, t, _ in layouts.tensors_of(module)}
         images = any(isinstance(m, nn.Conv2d) for m in module.modules())
         task = with_inputs_of(module, task)
         self._splits = settle(task, self._device, data or DataSettings(), images=images)
         self.layout = self._pool.layout
         self.samples = self._splits["train"].n
         with self._pool.borrow() as space:
-            space.load(self.fresh(0))
+            private = self._networks.main.first_private
+            space.load(Model(self.layout, layouts.pack(module, self.layout)), private)
             own_loss = task.loss is not None
             self._classes = probe(task.name, space.module, self._loss, self._splits, own_loss=own_loss)
             largest = EVAL_BATCH_IMAGES if images and self._device.type == "cpu" else EVAL_BATCH
@@ -109,13 +108,12 @@ class Learner:
 
     def fresh(self, seed: int, part: Part = "model", *, local: bool = False) -> Model:
         """A newly initialised model or part; `local`: of the task's own network, not of the student's."""
-        layout = (self._local_pool if local else self._pool).layout
-        model = Model(layout, layouts.pack(self._build(seed, local=local), layout)).of(part)
+        model = (self._networks.own if local else self._networks.main).fresh(seed).of(part)
         return model if part == "model" else Model(model.layout, model.vector.copy())
 
-    def start(self, seed: int) -> LocalState:  # noqa: ARG002
+    def start(self, seed: int) -> LocalState:
         """The initial local state of a node."""
-        return LocalState()
+        return self._networks.start(seed)
 
     def train(
         self,
@@ -135,23 +133,16 @@ class Learner:
         """Train on my data. `prox` is the weight of a proximal term towards `anchor` (None: the initial model).
         `round` sets the learning rate of a schedule. The result may not be finite. `between` is called after every
         batch."""
-        pool = self._pool_of(model)
-        self._pool_of(anchor or model)
+        self._networks.of(anchor or model)
         options = resolve(({"epochs": epochs, "steps": steps, "lr": lr}, *self._levels), prox, self._rounds)
         if self._private and not self._private.may(options, self.samples):
             return model
-        with pool.borrow() as space:
-            space.load(model)
+        with self._networks.loaded(model, state) as space:
             self._fit(space, options, only, seed, anchor or model, round, state, between or nothing)
-            vector = space.export()
+            vector, private = space.export(), space.export_private()
         if self._private:
-            check_buffers(self._name, model, vector)
-        split = pool.layout.core_size
-        if only == "core":
-            vector[split:] = model.vector[split:]
-        elif only == "head":
-            vector[:split] = model.vector[:split]
-        return Model(pool.layout, vector)
+            self._check_buffers(model, vector, private, state)
+        return self._networks.result(model, vector, private, state, only)
 
     def score(
         self,
@@ -161,7 +152,7 @@ class Learner:
         samples: int | None = None,
         own_sample_each: bool = False,
         seed: int = 0,
-        state: StateCell | None = None,  # noqa: ARG002
+        state: StateCell | None = None,
         between: Between | None = None,
     ) -> tuple[Eval, ...]:
         """Loss and accuracy on all samples of a split, or on a random sample that is the same for all models.
@@ -174,39 +165,33 @@ class Learner:
             return tuple(self._needed()[0].score(predictions.outputs(said)) for said in models)
         data, chance, results = self._splits[split], generator(seed), []
         draw = draw_samples(data.n, samples, own_sample_each, chance)
-        with (self._pool_of(models[0]) if models else self._pool).borrow() as space:
+        network = self._networks.of(models[0]) if models else self._networks.main
+        private = self._networks.private_of(network, state)
+        with network.pool.borrow() as space:
             for n, model in enumerate(models):
                 if n and own_sample_each:
                     draw = draw_samples(data.n, samples, own_sample_each, chance)
-                results.append(self._measure(space, model, data, draw, between or nothing).figures)
+                results.append(self._measure(space, model, private, data, draw, between or nothing).figures)
         return tuple(results)
 
     def each(
-        self,
-        model: Model,
-        split: Split = "train",
-        *,
-        state: StateCell | None = None,  # noqa: ARG002
+        self, model: Model, split: Split = "train", *, state: StateCell | None = None
     ) -> tuple[Figures, Figures]:
         """Loss and accuracy (NaN if labels are not classes) of every sample."""
-        with self._pool_of(model).borrow() as space:
-            space.load(model)
-            with autocast(self._precision, self._device):
-                return each(space.module, self._splits[split], self._given_loss, batch=self._eval_batch)
+        with self._networks.loaded(model, state) as space, autocast(self._precision, self._device):
+            return each(space.module, self._splits[split], self._given_loss, batch=self._eval_batch)
 
     def confusion(
-        self,
-        model: Model,
-        split: Split = "test",
-        *,
-        state: StateCell | None = None,  # noqa: ARG002
+        self, model: Model, split: Split = "test", *, state: StateCell | None = None
     ) -> list[list[int]] | None:
         """Samples by true class (rows) and predicted class (columns); None: labels are not classes."""
         data, classes = self._splits[split], self._classes
         if classes is None:
             return None
-        with self._pool_of(model).borrow() as space:
-            found = self._measure(space, model, data, None, nothing).classes
+        network = self._networks.of(model)
+        with network.pool.borrow() as space:
+            private = self._networks.private_of(network, state)
+            found = self._measure(space, model, private, data, None, nothing).classes
         if found is None or found[0].is_floating_point() or found[0].ndim != 1:
             return None
         y, said = found
@@ -225,7 +210,7 @@ class Learner:
         seed: int,
         novelty: int = 0,
         counts: bool = False,
-        state: StateCell | None = None,  # noqa: ARG002
+        state: StateCell | None = None,
         between: Between | None = None,
     ) -> Model:
         """Class probabilities for the auxiliary samples. `novelty` (epochs of the autoencoder) adds the novelty of
@@ -233,8 +218,7 @@ class Learner:
         if self._private and (novelty or counts):
             raise ConfigError(NOT_PRIVATE)
         (about, strange), between = self._needed(), between or nothing
-        with self._pool_of(model).borrow() as space:
-            space.load(model)
+        with self._networks.loaded(model, state) as space:
             seed_layers(seed, self._device)
             outputs = about.outputs(space.module, between)
         errors = strange.errors(novelty, between).numpy() if novelty else None
@@ -247,31 +231,34 @@ class Learner:
         *,
         seed: int,
         teacher: Model,
-        state: StateCell | None = None,  # noqa: ARG002
+        state: StateCell | None = None,
         between: Between | None = None,
         **recipe: Any,
     ) -> Model:
         """Train the model with Adam to reproduce the teacher's predictions for the auxiliary samples, as `Recipe`
         describes. The result may not be finite."""
-        pool, (about, _) = self._pool_of(model), self._needed()
+        about, _ = self._needed()
         if teacher.layout != about.layout:
             raise LayoutMismatch(f"{teacher!r} does not hold predictions for my auxiliary samples")
         target = torch.tensor(predictions.outputs(teacher), device=self._device)
-        with pool.borrow() as space:
-            space.load(model)
-            learned = distill(space, about, target, Recipe(**recipe), seed, between or nothing)
-        return Model(pool.layout, learned)
+        with self._networks.loaded(model, state) as space:
+            vector, private = distill(space, about, target, Recipe(**recipe), seed, between or nothing)
+        return self._networks.result(model, vector, private, state)
 
-    def tensors(self, model: Model) -> dict[str, layouts.Array]:
-        """Named arrays in the shapes and types of the module, for a file."""
-        return layouts.unpack(model, self._dtypes)
+    def tensors(self, model: Model, state: LocalState | None = None) -> dict[str, layouts.Array]:
+        """Named arrays in the shapes and types of the module, for a file; with a state also the private ones."""
+        network = self._networks.main
+        private = None if state is None else self._networks.private_of(network, StateCell(state))
+        return network.tensors(model, private)
 
     def module(self) -> nn.Module:
         """A new module of the network whose models this learner trains, to be filled."""
-        return self._build(0)
+        return self._networks.main.build(0)
 
     def from_tensors(self, tensors: Mapping[str, layouts.Array], part: Part = "model") -> Model:
-        return layouts.repack(tensors, self.layout.of(part))
+        """Ignores private tensors."""
+        private = {entry.name for entry in self._networks.main.placement.private.entries}
+        return layouts.repack({n: t for n, t in tensors.items() if n not in private}, self.layout.of(part))
 
     def close(self) -> None:
         """End the processes that read data. The learner stays usable."""
@@ -308,15 +295,29 @@ class Learner:
         if options.keep and state:
             state.state = kept_values.write(state.state, kept, descent.state())
 
+    def _check_buffers(self, model: Model, vector: Vector, private: Vector, state: StateCell | None) -> None:
+        """With privacy.dp, only parameters may change, even among the private tensors: later gradients depend on
+        them."""
+        network = self._networks.of(model)
+        check_buffers(self._name, model, vector)
+        if (before := self._networks.private_of(network, state)) is not None:
+            check_buffers(self._name, Model(network.placement.private, before), private)
+
     def _measure(
-        self, space: Workspace, model: Model, data: Samples, draw: Tensor | None, between: Between
+        self,
+        space: Workspace,
+        model: Model,
+        private: Vector | None,
+        data: Samples,
+        draw: Tensor | None,
+        between: Between,
     ) -> Measured:
         """Nodes of a process share test data, so equal models are evaluated once."""
-        memory, shared = self._pool_of(model).memory, draw is None and data is self._splits["test"]
-        key = memory.key(model, data, self._given_loss) if shared else None
+        memory, shared = self._networks.of(model).pool.memory, draw is None and data is self._splits["test"]
+        key = memory.key(model, private, data, self._given_loss) if shared else None
         if key is not None and (known := memory.get(key)) is not None:
             return known
-        space.load(model)
+        space.load(model, private)
         found = self._evaluate(space.module, data, draw, between)
         if key is not None:
             memory.put(key, found, data, self._given_loss)
@@ -338,22 +339,6 @@ class Learner:
         batch = next((level["batch"] for level in self._levels[:2] if "batch" in level), None)
         return about, Novelty(task.name, self._splits["train"], about, task.autoencoder, batch)
 
-    def _pool_for(self, module: nn.Module, head: str | Sequence[str] | None) -> WorkspacePool:
-        return pool_for(module, layouts.layout_of(module, head), self._device)
-
-    def _build(self, seed: int, *, local: bool = False) -> nn.Module:
-        with seeded(seed):
-            module = self._local() if local else self._factory()
-        if not isinstance(module, nn.Module):
-            raise TaskError(f"task {self._name}: the model is of type {type(module).__name__}, not an nn.Module")
-        return module
-
-    def _pool_of(self, model: Model) -> WorkspacePool:
-        for pool in (self._pool, self._local_pool):
-            if model.layout is pool.layout or model.layout == pool.layout:
-                return pool
-        raise LayoutMismatch(f"{model!r} does not fit this task's layout {self.layout.digest[:8]}")
-
     def _needed(self) -> tuple[Auxiliary, Novelty]:
         if self._beside is not None:
             return self._beside
@@ -363,6 +348,13 @@ class Learner:
             f"task {self._name}: the policy needs auxiliary samples, which the task lacks: return `auxiliary`, "
             "inputs that are the same at every place (digits: --set task.auxiliary=0.5)"
         )
+
+
+def networks_of(task: Task, student: str | None, device: torch.device) -> Networks:
+    own = Network(task.name, task.model, device, task.head, task.private, task.shared)
+    if student is None:
+        return Networks(own)
+    return Networks(own, Network(task.name, other_network(task, student), device))
 
 
 def pick(name: str) -> torch.device:

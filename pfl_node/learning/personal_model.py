@@ -13,7 +13,7 @@ from torch import nn
 
 from pfl_node import plugin
 from pfl_node.errors import ConfigError, LayoutMismatch, StoreError, nearest
-from pfl_node.learning.layout import Array, layout_of, tensors_of
+from pfl_node.learning.layout import Array, placement_of, tensors_of
 from pfl_node.learning.seeding import seeded
 from pfl_node.learning.task import Place, Task, other_network
 from pfl_node.learning.tasks import load_task
@@ -99,9 +99,11 @@ def _settings(folder: Path, task: TaskLike | None, options: Mapping[str, Any]) -
 
 
 def _check(module: nn.Module, task: Task, settings: Settings, facts: Mapping[str, str], folder: Path) -> None:
-    head = None if settings.policy.options.get("student_model") else task.head
-    if (digest := facts.get("layout")) and digest != layout_of(module, head).digest:
+    student = settings.policy.options.get("student_model")
+    globs: dict[str, Any] = {} if student else {"private": task.private, "shared": task.shared}
+    layout = placement_of(module, None if student else task.head, **globs).shared
+    if (digest := facts.get("layout")) and digest != layout.digest:
         raise LayoutMismatch(
-            f"task {task.name} builds another model than the one in {folder / MODEL}: "
-            "has its code or an option changed?"
+            f"task {task.name} builds another model than the one in {folder / MODEL} "
+            f"({layout.difference(digest)}): has its code or an option changed?"
         )

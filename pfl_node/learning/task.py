@@ -49,6 +49,8 @@ class Task:
     inputs: str | Sequence[str] | None = None  # columns that the model receives; None: those that it names
     target: str | Sequence[str] | None = None  # columns that are labels; None: label, labels, target, targets or y
     collate: Callable[[list[Any]], Any] | None = None  # makes a batch of rows of a Dataset; None: stack them
+    private: str | Sequence[str] = ()  # globs over tensors and modules that never leave the node ("*.bn*")
+    shared: str | Sequence[str] = ()  # globs over buffers that travel although they are no batch statistics
 
 
 def other_network(task: Task, name: str) -> Callable[[], nn.Module]:

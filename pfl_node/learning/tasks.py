@@ -139,7 +139,7 @@ def _factory(maker: Any, what: str, name: str) -> Callable[[], Any]:
     from torch import nn
 
     if isinstance(maker, nn.Module):
-        return lambda: copy.deepcopy(maker)
+        return lambda: copy.deepcopy(maker, {id(p): p for p in maker.parameters() if not p.requires_grad})
     if callable(maker):
         return lambda: _made(maker, what, name)
     raise TaskError(

@@ -15,7 +15,7 @@ from pfl_node.learning.precision import LossScaler, autocast
 from pfl_node.learning.seeding import generator
 from pfl_node.learning.torch_optim import TorchRule
 from pfl_node.learning.train_options import Options, number_of_batches
-from pfl_node.learning.workspace import Only, Workspace, stretches
+from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.model import Model
 
 Between = Callable[[], None]
@@ -42,7 +42,7 @@ class TrainingRun:
         self._space, self._options = space, options
         self._only, self._lone_samples = only, lone_samples
         self._lr_factor = lr_factor
-        pieces = stretches(space.layout, only)
+        pieces = space.stretches(only)
         if options.arguments is not None or options.precision == "fp16":
             space.prepare(only, lone_samples=lone_samples)  # selects the parameters to train
         self._rules = rules_for(space, options, pieces)
@@ -51,7 +51,8 @@ class TrainingRun:
         self._pulls: list[tuple[Tensor, Tensor, Tensor]] = []
         if anchor is not None and options.prox:
             target = torch.tensor(anchor.vector, device=space.flat.device)
-            self._pulls = [(space.grad[p], space.flat[p], target[p]) for p in pieces]
+            travels = [p for p in pieces if p.stop <= space.layout.size]
+            self._pulls = [(space.grad[p], space.flat[p], target[p]) for p in travels]
 
     def run(self, batches: Iterable[T], loss: Callable[[T], Tensor], between: Between) -> None:
         """One step for the loss of each batch, in training mode."""

@@ -1,6 +1,7 @@
 """A module whose tensors are views of one flat float32 tensor, so that loading or saving a model is one copy.
 
-All nodes of a process with the same kind of module share workspaces (see `workspace_pool.py`).
+The flat tensor has what travels, then what is private. Frozen tensors are not in it: all workspaces of a process
+share them. All nodes of a process with the same kind of module share workspaces (see `workspace_pool.py`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pfl_node.learning.layout import Placement, pack, tensors_of
 from pfl_node.model import Layout, Model, Vector
 
 Only = Literal["core", "head"] | None
-_BatchNorm = nn.modules.batchnorm._BatchNorm
+_NormBase, _BatchNorm = nn.modules.batchnorm._NormBase, nn.modules.batchnorm._BatchNorm
 
 
 class Trained(NamedTuple):
@@ -37,25 +39,37 @@ class Slot(NamedTuple):
 class Workspace:
     """Runs models in one module, one job at a time."""
 
-    def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
-        self.module = module.to(device, torch.float32)
-        self.layout = layout
-        self.flat = torch.zeros(layout.size, device=device)
-        self.grad = torch.zeros(layout.size, device=device)
-        self._home = self.flat if device.type == "cpu" else torch.zeros(layout.size)
+    def __init__(self, module: nn.Module, placement: Placement, device: torch.device) -> None:
+        self.layout, self.private = placement.shared, placement.private
+        self._first = pack(module, self.private)
+        self.module = in_float32(module, placement, device)
+        size = self.layout.size + self.private.size
+        self.flat = torch.zeros(size, device=device)
+        self.grad = torch.zeros(size, device=device)
+        self._home = self.flat if device.type == "cpu" else torch.zeros(size)
         self._trained: list[Trained] = []
         self._slots: list[Slot] = []
-        self._adopt()
-        self._stays = self._buffers_that_stay()
+        self._adopt(self.layout, 0)
+        self._adopt(self.private, self.layout.size)
         self.compiled: nn.Module | None = None  # the module after torch.compile
-        self.batch_norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+        self._stays = self._buffers_that_stay(placement.names)
+        frozen = {name.rpartition(".")[0] for name in placement.frozen}
+        norms = [(name, m) for name, m in module.named_modules() if isinstance(m, _NormBase)]
+        self._frozen_norms = [m for name, m in norms if name in frozen and m not in self._owners]
+        self.batch_norms = [m for _, m in norms if isinstance(m, _BatchNorm) and m not in self._frozen_norms]
 
-    def _adopt(self) -> None:
-        """Make every tensor that is sent a view of the flat one."""
+    @property
+    def _owners(self) -> set[nn.Module]:
+        """The modules with buffers in the flat tensor."""
+        return {slot.owner for slot in self._slots}
+
+    def _adopt(self, layout: Layout, start: int) -> None:
+        """Make every tensor of a layout a view of the flat one."""
         params, owners = dict(self.module.named_parameters()), dict(self.module.named_modules())
-        for entry, span in self.layout.spans():
+        for entry, place in layout.spans():
+            span = slice(start + place.start, start + place.stop)
             view = self.flat[span].view(entry.shape)
-            in_head = span.start >= self.layout.core_size
+            in_head = place.start >= layout.core_size
             if entry.name in params:
                 param = params[entry.name]
                 param.requires_grad_(False)
@@ -71,14 +85,15 @@ class Workspace:
                     Slot(owners[path], key, view, view if live.is_floating_point() else live, in_head)
                 )
 
-    def _buffers_that_stay(self) -> list[tuple[Tensor, Tensor]]:
+    def _buffers_that_stay(self, placed: set[str]) -> list[tuple[Tensor, Tensor]]:
         """Non-persistent buffers and their initial values: nodes must not see each other's."""
-        travels = {e.name for e in self.layout.entries}
-        return [(b, b.clone()) for name, b in self.module.named_buffers() if name not in travels]
+        return [(b, b.clone()) for name, b in self.module.named_buffers() if name not in placed]
 
-    def load(self, model: Model) -> None:
-        """Load this model, in evaluation mode."""
-        np.copyto(self._home.numpy(), model.vector)
+    def load(self, model: Model, private: Vector | None = None) -> None:
+        """Load this model, in evaluation mode. Without a private part, that of the module as it was built."""
+        home, travels = self._home.numpy(), self.layout.size
+        np.copyto(home[:travels], model.vector)
+        np.copyto(home[travels:], self._first if private is None else private)
         if self._home is not self.flat:
             self.flat.copy_(self._home)
         for slot in self._slots:
@@ -90,30 +105,54 @@ class Workspace:
         self.module.eval()
 
     def export(self) -> Vector:
-        """A copy of the current model."""
+        """A copy of the current model without its private part."""
         for slot in self._slots:
             now = slot.owner._buffers[slot.key]  # a module may have replaced the tensor
             if now is not None and now is not slot.view:
                 slot.view.copy_(now.detach())
         if self._home is not self.flat:
             self._home.copy_(self.flat)
-        return self._home.numpy().copy()
+        return self._home.numpy()[: self.layout.size].copy()
+
+    def export_private(self) -> Vector:
+        """A copy of the private part at the time of the last `export`."""
+        return self._home.numpy()[self.layout.size :].copy()
 
     def prepare(self, only: Only, *, lone_samples: bool = False) -> list[slice]:
         """Switch to training mode for a part (None: both); returns the slices of the flat tensors to optimize.
 
-        Modules with buffers in the frozen part stay in evaluation mode, so that their statistics do not change; so
-        does batch normalisation if it would see single samples.
+        Modules with buffers in the other part stay in evaluation mode, so that their statistics do not change; so
+        does batch normalisation if it is frozen or would see single samples.
         """
         self.module.train()
         for slot in self._slots:
             if only is not None and slot.in_head != (only == "head"):
                 slot.owner.training = False  # not its submodules
-        for norm in self.batch_norms if lone_samples else ():
+        for norm in self._frozen_norms + (self.batch_norms if lone_samples else []):
             norm.eval()
         for param, in_head in self._trained:
             param.requires_grad_(only is None or in_head == (only == "head"))
-        return stretches(self.layout, only)
+        return self.stretches(only)
+
+    def stretches(self, only: Only) -> list[slice]:
+        """The slices of the flat tensors to optimize; those that travel come first."""
+        start = self.layout.size
+        private = [slice(start + p.start, start + p.stop) for p in stretches(self.private, only)]
+        return stretches(self.layout, only) + private
+
+
+def in_float32(module: nn.Module, placement: Placement, device: torch.device) -> nn.Module:
+    """On the device and in float32. Frozen tensors keep their type, unless the trained ones have another."""
+    mixed = any(t.dtype != torch.float32 for _, t, trained in tensors_of(module) if trained)
+    kept = () if mixed else placement.frozen
+    frozen = {id(t) for name, t, _ in tensors_of(module) if name in set(kept)}
+
+    def convert(tensor: Tensor) -> Tensor:
+        keep = id(tensor) in frozen or not tensor.is_floating_point()
+        return tensor.to(device, None if keep else torch.float32)
+
+    module._apply(convert)  # type: ignore[no-untyped-call]
+    return module
 
 
 def stretches(layout: Layout, only: Only) -> list[slice]:

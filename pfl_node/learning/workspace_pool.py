@@ -1,4 +1,7 @@
-"""Shared workspaces: nodes with equal modules borrow from one pool, so that fifty nodes need one or two copies."""
+"""Shared workspaces: nodes with equal modules borrow from one pool, so that fifty nodes need one or two copies.
+
+Frozen tensors with equal values exist once per process, even if the modules around them are not alike.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
-from weakref import ReferenceType, WeakSet
+from weakref import ReferenceType, WeakSet, WeakValueDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pfl_node.learning.eval_cache import EvalCache
+from pfl_node.learning.layout import Placement, tensors_of
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Layout
 
@@ -23,39 +27,76 @@ PLAIN = (int, float, str, bytes, set, frozenset, FunctionType, BuiltinFunctionTy
 class WorkspacePool:
     """The workspaces for one kind of module. Urgent work during a job gets another workspace."""
 
-    def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, placement: Placement, device: torch.device) -> None:
         self.module = module  # as the factory built it; never run
-        self.layout = layout
+        self.placement = placement
         self.device = device
+        self._frozen = share_frozen(module, placement, device)
         self.memory = EvalCache()
         self._free: list[Workspace] = []
+
+    @property
+    def layout(self) -> Layout:
+        """What travels."""
+        return self.placement.shared
 
     @contextmanager
     def borrow(self) -> Iterator[Workspace]:
         try:
             workspace = self._free.pop()
         except IndexError:
-            workspace = Workspace(copy.deepcopy(self.module), self.layout, self.device)
+            same = {id(t): t for name, t, _ in tensors_of(self.module) if name in self._frozen.tensors}
+            workspace = Workspace(copy.deepcopy(self.module, same), self.placement, self.device)
         try:
             yield workspace
         finally:
             self._free.append(workspace)
 
 
-_pools: dict[tuple[str, torch.device], WeakSet[WorkspacePool]] = {}  # alive while a learner uses them
+class FrozenTensors:
+    """The frozen tensors of a module, by name."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+
+
+_pools: dict[tuple[str, str, torch.device], WeakSet[WorkspacePool]] = {}  # alive while a learner uses them
+_frozen: WeakValueDictionary[tuple[str, torch.device], FrozenTensors] = WeakValueDictionary()
 _lock = threading.Lock()
 
 
-def pool_for(module: nn.Module, layout: Layout, device: torch.device) -> WorkspacePool:
+def pool_for(module: nn.Module, placement: Placement, device: torch.device) -> WorkspacePool:
     """The pool of this process for modules like this one."""
     with _lock:
-        pools = _pools.setdefault((layout.digest, device), WeakSet())
+        key = (placement.shared.digest, placement.private.digest, device)
+        pools = _pools.setdefault(key, WeakSet())
         for pool in pools:
             if alike(pool.module, module):
                 return pool
-        pool = WorkspacePool(module, layout, device)
+        pool = WorkspacePool(module, placement, device)
         pools.add(pool)
         return pool
+
+
+def share_frozen(module: nn.Module, placement: Placement, device: torch.device) -> FrozenTensors:
+    """Let the module use the frozen tensors of this process that have the same values; they live as long as the
+    answer."""
+    if not placement.frozen:
+        return FrozenTensors({})
+    key = (placement.shared.frozen, device)
+    known = _frozen.get(key)
+    if known is None:
+        found = {name: t for name, t, _ in tensors_of(module) if name in set(placement.frozen)}
+        known = FrozenTensors({name: t.detach().to(device) for name, t in found.items()})
+        _frozen[key] = known
+    params, owners = dict(module.named_parameters()), dict(module.named_modules())
+    for name, tensor in known.tensors.items():
+        if name in params:
+            params[name].data = tensor
+        else:
+            path, _, key_in_owner = name.rpartition(".")
+            owners[path]._buffers[key_in_owner] = tensor
+    return known
 
 
 def alike(a: nn.Module, b: nn.Module) -> bool:

@@ -302,6 +302,8 @@ class Recorder:
             "layout": self.learner.layout.digest,
             "samples": str(self.learner.samples),
         }
+        if self.learner.layout.frozen:
+            facts["frozen"] = self.learner.layout.frozen  # the digest of the base model, which is not in the file
         if self._last_measured:
             facts["measured_round"] = str(self._last_measured[1])
         return facts | {name: f"{figure:.6g}" for name, figure in self._figures().items()}

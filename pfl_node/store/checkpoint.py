@@ -76,7 +76,7 @@ def read_checkpoint(
         sealed = _verified(path)
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            _compare(path, metadata, {"layout": layout.digest, **facts}, sealed=sealed)
+            _compare(path, metadata, facts, layout, sealed=sealed)
             vectors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         state: dict[str, Any] = thaw(json.loads(metadata["state"]), vectors, layout, predictions)
     except FileNotFoundError:
@@ -111,12 +111,16 @@ def _verified(path: Path) -> bool:
     return True
 
 
-def _compare(path: Path, metadata: Mapping[str, str], facts: Mapping[str, str], *, sealed: bool) -> None:
+def _compare(
+    path: Path, metadata: Mapping[str, str], facts: Mapping[str, str], layout: Layout, *, sealed: bool
+) -> None:
     known = metadata.get("format") in (FORMAT, WITHOUT_CHECKSUM)
     if known and not sealed and (metadata["format"] == FORMAT or "checksum" in metadata):
         raise Unusable(path, "damaged: its checksum is missing", damaged=True)
-    expected = {"format": metadata["format"] if known else FORMAT, **facts}
+    expected = {"format": metadata["format"] if known else FORMAT, "layout": layout.digest, **facts}
     for key, value in expected.items():
         if metadata.get(key) != value:
             why = f"of another {key} ({metadata.get(key)!r}, now {value!r})"
+            if key == "layout" and layout.frozen and "layout" in metadata:
+                why = f"of another model ({layout.difference(metadata['layout'])})"
             raise Unusable(path, why, damaged=False)

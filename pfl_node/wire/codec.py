@@ -232,11 +232,11 @@ def _check_layout(header: pb.Header, layout: Layout) -> None:
 
 
 def misfit(digest: str, layout: Layout) -> Refused:
-    layouts = f"{digest[:8]}, here {layout.digest[:8]}"
     if layout.part == "predictions":
+        layouts = f"{digest[:8]}, here {layout.digest[:8]}"
         text = f"predictions about other auxiliary samples or classes: {layouts}; all nodes need the same ones"
         return Refused(Reason.LAYOUT, text)
-    return Refused(Reason.LAYOUT, f"a {layout.part} of another layout: {layouts}")
+    return Refused(Reason.LAYOUT, f"this {layout.part} does not fit: {layout.difference(digest)}")
 
 
 def _check_size(header: pb.Header, size: int) -> int:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pfl_node.learning.layout import layout_of, pack
+from pfl_node.learning.layout import layout_of, pack, placement_of
 from pfl_node.learning.workspace import Workspace, stretches
 from pfl_node.learning.workspace_pool import alike, pool_for
 from pfl_node.model import Layout, Model
@@ -16,8 +16,8 @@ from tests.unit.learning.nets import Tied, convolutions, plain, with_batch_norm,
 CPU = torch.device("cpu")
 
 
-def space(module: nn.Module, head: str | None = None) -> Workspace:
-    return Workspace(module, layout_of(module, head), CPU)
+def space(module: nn.Module, head: str | None = None, shared: Sequence[str] = ()) -> Workspace:
+    return Workspace(module, placement_of(module, head, shared=shared), CPU)
 
 
 def numbers(layout: Layout, seed: int = 0) -> Model:
@@ -60,7 +60,7 @@ def test_an_export_is_a_copy() -> None:
 
 def test_integers_and_booleans_are_rounded_back_to_their_types() -> None:
     module = Tied()
-    w = space(module)
+    w = space(module, shared=["calls", "mask"])
     arrays = {e.name: s for e, s in w.layout.spans()}
     vector = pack(Tied(), w.layout)
     vector[arrays["calls"]] = 11.6  # an average of counters
@@ -86,7 +86,7 @@ def test_a_module_that_replaces_its_buffer_is_still_exported_and_loaded() -> Non
             self.seen = self.seen + len(x)
             return self.fc(x)  # type: ignore[no-any-return]
 
-    w = space(Counts())
+    w = space(Counts(), shared="seen")
     start = Model(w.layout, np.zeros(w.layout.size, np.float32))
     for _ in range(2):
         w.load(start)
@@ -177,7 +177,7 @@ def test_what_one_node_leaves_in_a_buffer_that_stays_another_does_not_see() -> N
 
 def test_modules_alike_share_one_pool_and_others_do_not() -> None:
     def pool(module: nn.Module) -> object:
-        return pool_for(module, layout_of(module), CPU)
+        return pool_for(module, placement_of(module), CPU)
 
     mine = pool(with_dropout())
     assert pool(with_dropout()) is mine
@@ -213,7 +213,7 @@ def test_modules_are_alike_when_everything_but_the_numbers_is_the_same() -> None
 
 def test_a_borrowed_workspace_is_not_lent_twice_and_is_used_again() -> None:
     module = plain()
-    pool = pool_for(module, layout_of(module), CPU)
+    pool = pool_for(module, placement_of(module), CPU)
     with pool.borrow() as first, pool.borrow() as second:
         assert first is not second
     with pool.borrow() as third, pool.borrow() as fourth:
@@ -222,7 +222,7 @@ def test_a_borrowed_workspace_is_not_lent_twice_and_is_used_again() -> None:
 
 def test_a_workspace_comes_back_when_its_job_fails() -> None:
     module = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1))
-    pool = pool_for(module, layout_of(module), CPU)
+    pool = pool_for(module, placement_of(module), CPU)
     with pytest.raises(KeyError), pool.borrow() as first:
         raise KeyError
     with pool.borrow() as again:
