@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ASKED = 31  # peers whose rounds determine the first round of a new node
 ANSWER_CHECKS, CHECK_INTERVAL = 50, 0.02  # times, seconds; their product is the timeout for the answers
+ASK_TRIES = 4  # until half of the peers have answered
 
 
 class AllMembers(Protocol):
@@ -85,18 +86,31 @@ class RunMembers:
         return Rounds(self.alive(), self._membership)
 
     async def swarm_round(self) -> int:
-        """Ask some peers for their rounds and wait for the answers. Gossiped rounds are ignored: by forging
-        them, one member could make a new node start in any round."""
+        """The median round of some peers, of which more than half must have reported it: one that has not counts
+        as in round 0. Rounds that others report for it are ignored, unless the peer signed them: by forging them,
+        one member could make a new node start in any round."""
         peers = sorted(self.alive())
         asked = Random(self._membership.me.id).sample(peers, min(ASKED, len(peers)))
+        for _ in range(ASK_TRIES):
+            await self._answers(asked)
+            if 2 * len(self._membership.heard() & set(asked)) > len(asked):
+                break
+        rounds = sorted(self._reported_round(peer) for peer in asked)
+        return rounds[(len(rounds) - 1) // 2] if rounds else 0
+
+    async def _answers(self, asked: Sequence[PeerId]) -> None:
+        """Ask the peers for their rounds and wait until all have answered, or for a second."""
         self.ask(asked)
         for _ in range(ANSWER_CHECKS):
             if self._membership.heard() >= set(asked):
-                break
+                return
             await asyncio.sleep(CHECK_INTERVAL)
-        heard, known = self._membership.heard(), self.rounds()
-        rounds = sorted(known[peer] for peer in asked if peer in heard and peer in known)
-        return rounds[(len(rounds) - 1) // 2] if rounds else 0
+
+    def _reported_round(self, peer: PeerId) -> int:
+        member = self._membership.get(peer)
+        if member is None or (member.seal is None and peer not in self._membership.heard()):
+            return 0
+        return member.round
 
     def finished(self) -> Sequence[PeerId]:
         self.alive()

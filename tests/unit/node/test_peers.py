@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pfl_node.membership.member import Member, State
+from pfl_node.membership.member import Member, Seal, State
 from pfl_node.membership.member_events import Joined
 from pfl_node.membership.run_members import RunMembers
 from pfl_node.node.notifier import Notifier
@@ -59,6 +59,20 @@ def test_a_newcomer_begins_where_peers_say_they_are_themselves() -> None:
     table: Any = Table([member("a", 9), member("b", 1 << 52), member("c", 1 << 52)], answers={"a": 10, "b": 11})
     assert asyncio.run(members_of(table, 5).swarm_round()) == 10
     assert sorted(table.asked) == ["a", "b", "c"]
+
+
+def test_a_newcomer_does_not_follow_the_few_that_answer() -> None:
+    """Less than half: the others may be slow, and those that were quick may lie."""
+    rows = [member(name, 50) for name in "abcde"]
+    table: Any = Table(rows, answers={"a": 1 << 52, "b": 1 << 52})
+    assert asyncio.run(members_of(table, 5).swarm_round()) == 0
+
+
+def test_a_signed_round_counts_like_an_answer() -> None:
+    seal = Seal(0, b"", b"signature")
+    rows = [replace(member(name, 50), seal=seal) for name in "abcde"]
+    table: Any = Table(rows, answers={"a": 1 << 52, "b": 51})
+    assert asyncio.run(members_of(table, 5).swarm_round()) == 50
 
 
 def test_those_alive_in_my_run_have_an_address() -> None:
