@@ -53,7 +53,6 @@ class Admissions:
         if now - check.since < self._timeout:
             again = max(self._timeout - (now - check.since), 0.05)
             return Admission(False, f"checking whether {known.address} still has the id {known.id}", again), known
-        del self._checks[newcomer.id]
         return Admission(True), None
 
     def answered(self, member: Member) -> None:

@@ -25,6 +25,7 @@ from pfl_node.membership.view import View
 CHALLENGES_LIMIT = 8  # members notified after one sync that they are considered dead
 GOSSIP_DELAY = 0.05  # of the gossip interval, so that simultaneous rumours are sent together
 GAIN = 4  # times the size of a datagram that the answer to an address which is not a member's may have
+MOVES_LIMIT = 64  # members whose old addresses are checked at a time
 FAREWELLS = 40  # members notified of a departure; they notify the rest
 
 
@@ -46,6 +47,7 @@ class Swim:
         self._admissions = Admissions(self._view, config)
         self._candidates = Candidates(rng, 2 * config.probe_interval, config.candidates)
         self._prober = Prober(self._view, config, self._timers, self._time, self._outbox)
+        self._moves: dict[str, tuple[Rumor, str]] = {}  # rumours of new addresses while the old ones are checked
 
     @property
     def me(self) -> Member:
@@ -223,11 +225,43 @@ class Swim:
         member = rumor.member
         if proven or not self._view.is_new(member, now) or self._signatures.fresh(member):
             self._view.learn(rumor, now, spread=spread, own=own)
+        elif not self._may_move(rumor, source):
+            return
         elif (seq := self._candidates.ask(member, source, now)) is not None:
             ping = Packet(Kind.PING, self.me, seq, member.id)
             self._outbox.packets.append((member.address, ping))
             if self._config.transport == "udp" and self._candidates.silent(member):
                 self._outbox.actions.append(PingCall(member.address, ping))
+
+    def _may_move(self, rumor: Rumor, source: str) -> bool:
+        """A member that is present moves only if its old address is silent, which is checked first. Otherwise
+        anyone who answers at another address could move it, faster than it can refute."""
+        member = rumor.member
+        known = self._view.roster.get(member.id)
+        if known is None or not known.state.present or self._signatures.required:
+            return True
+        admission, holder = self._admissions.ask(member, self._time.now)
+        if holder is not None and member.id not in self._moves and len(self._moves) < MOVES_LIMIT:
+            self._moves[member.id] = (rumor, source)
+            self._ping_holder(holder)
+        return admission.accepted
+
+    def _ping_holder(self, holder: Member) -> None:
+        """Several times, and by a call, too: one lost datagram must not let an attacker move a member."""
+        seq = self._prober.ping(holder)
+        if self._config.transport == "udp":
+            ping = Packet(Kind.PING, self.me, seq, holder.id)
+            self._outbox.actions.append(PingCall(holder.address, ping))
+        self._timers.set(("move", holder.id), self._time.now + self._config.probe_timeout / 2)
+
+    def _move(self, member: str) -> None:
+        rumor, source = self._moves[member]
+        holder = self._admissions.ask(rumor.member, self._time.now)[1]
+        if holder is not None:
+            self._ping_holder(holder)
+            return
+        del self._moves[member]
+        self._learn(self._check(), rumor, source)
 
     def _report_forgery(self, check: RecordCheck, by: str) -> None:
         if check.forged is not None:
@@ -256,6 +290,8 @@ class Swim:
                 self._gossip()
             case "sync":
                 self._request_syncs()
+            case "move":
+                self._move(str(key))
             case "renew":
                 self._view.change_me()
                 self._timers.set(("renew", 0), self._time.now + RENEWAL)

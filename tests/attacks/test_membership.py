@@ -169,6 +169,20 @@ def _gain(stranger: socket.socket, to: tuple[str, int], padding: int) -> float:
         return back / len(ping)
 
 
+def test_false_addresses_do_not_move_a_member_that_answers_however_many_there_are(figure: Figure) -> None:
+    """Without TLS. The attacker answers every ping to the false address at once."""
+    hand, there = Hand(3), "192.0.2.66:1"
+    for n in range(200):
+        lie = replace(peer(1), address=there, incarnation=2 + n)
+        hand.hear_rumor(lie, sender=peer(2))
+        for address, packet in hand.said(Kind.PING):
+            if address == there:
+                hand.hear(Packet(Kind.ACK, lie, packet.seq, "p1"), source=there)
+        hand.answer_all(0.1)
+        assert hand.swim.get("p1") == peer(1)
+    figure("200 false addresses in 20 s, without TLS", "moved, faster than refuted", "not moved while it answers")
+
+
 def test_a_relay_pings_members_only_and_only_for_members(figure: Figure) -> None:
     hand = Hand(3)
     hand.packets.clear()

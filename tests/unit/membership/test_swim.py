@@ -327,6 +327,7 @@ def test_a_restart_with_a_higher_incarnation_at_another_address_replaces_the_old
     hand = Hand(3)
     life = replace(peer(1, incarnation=2), address="10.0.0.77:7000")
     hand.hear(Packet(Kind.PING, life, seq=1, target="me"))
+    hand.wait(0.8)  # its old address is silent
     assert hand.swim.get("p1") == peer(1)
     hand.answers(life)
     assert hand.swim.get("p1") == life
@@ -338,6 +339,7 @@ def test_a_probe_of_the_old_life_does_not_count_against_the_new_one() -> None:
     hand.wait_for(Kind.PING)
     life = replace(peer(1, incarnation=2), address="10.0.0.77:7000")
     hand.hear(Packet(Kind.GOSSIP, life))
+    hand.wait(0.8)
     hand.answers(life)
     hand.wait(1.0)
     assert not hand.told(Suspected)
