@@ -17,7 +17,9 @@ from pfl_node.membership.signatures import Proof, Signed
 T = TypeVar("T")
 
 BATCH = 16  # signatures to verify before the event loop does other work; about 2 ms
-CREDENTIALS_LIMIT = 512  # per call
+CREDENTIALS_LIMIT = 128  # per call; each has at most 8 kB
+PAUSE = 5.0  # seconds for which an address is not asked again after it did not have a credential
+PAUSES_LIMIT = 256  # addresses
 
 Fetch = Callable[[str, Sequence[str]], Awaitable[list[bytes]]]  # address, ids
 
@@ -27,6 +29,7 @@ class RecordVerifier:
         self._signed = signed
         self._fetch = fetch
         self._asked: set[str] = set()  # members whose credentials are being fetched
+        self._paused: dict[str, float] = {}  # by address: until when it is not asked
 
     async def verify(self, members: Iterable[Member], address: str) -> None:
         """Verify these records; fetch missing credentials from `address`. Raises Refused if one is invalid."""
@@ -52,21 +55,34 @@ class RecordVerifier:
         self._signed.keys.add(credential)
 
     async def _fetch_and_verify(self, missing: dict[str, Member], address: str) -> None:
+        if asyncio.get_running_loop().time() < self._paused.get(address, 0.0):
+            return
+        self._pause(address)  # until it has answered
         self._asked |= missing.keys()
         try:
             for ids in batched(missing, CREDENTIALS_LIMIT):
-                for batch in batched((await self._fetch(address, ids))[:CREDENTIALS_LIMIT], BATCH):
-                    for credential in batch:
-                        self._signed.keys.add(credential)
-                    await asyncio.sleep(0)
+                await self._add_all(await self._fetch(address, ids))
         except PeerGone:
             return  # the members are left out; another message will name them again
         finally:
             self._asked -= missing.keys()
+        proofs: set[Proof] = set()
         for several in batched(missing.values(), BATCH):
-            if Proof.FORGED in map(self._signed.verify, several):
-                return
+            proofs.update(map(self._signed.verify, several))
             await asyncio.sleep(0)
+        if not proofs & {Proof.UNKNOWN, Proof.FORGED}:
+            self._paused.pop(address, None)
+
+    async def _add_all(self, credentials: Sequence[bytes]) -> None:
+        for batch in batched(credentials[:CREDENTIALS_LIMIT], BATCH):
+            for credential in batch:
+                self._signed.keys.add(credential)
+            await asyncio.sleep(0)
+
+    def _pause(self, address: str) -> None:
+        if len(self._paused) >= PAUSES_LIMIT:
+            self._paused.clear()
+        self._paused[address] = asyncio.get_running_loop().time() + PAUSE
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
