@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import Message
@@ -32,7 +31,13 @@ if TYPE_CHECKING:
 
 Context = Any
 OLD_VERSION, OLD_SERVICE = 1, "pfl.v1.Membership"
-OLD_METHODS = ("Join", "Ping", "PingReq", "Sync", "Leave")
+OLD_METHODS: dict[str, tuple[type[Message], str]] = {  # the request, and its field with the sender
+    "Join": (pb.JoinRequest, "member"),
+    "Ping": (pb.Packet, "sender"),
+    "PingReq": (pb.Packet, "sender"),
+    "Sync": (pb.State, "sender"),
+    "Leave": (pb.LeaveRequest, "member"),
+}
 Method = Callable[[Any, Context], Awaitable[Message]]
 
 
@@ -161,12 +166,12 @@ class MembershipService(MembershipServicer):
         return answer
 
     def _refusal(self, call: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
-        async def refuse(_: bytes, context: Context) -> bytes:
+        async def refuse(message: bytes, context: Context) -> bytes:
             seen_by_caller = packet_codec.versions_differ(packet_codec.VERSION, mine=OLD_VERSION)
             refused = Refused(Reason.NOT_SERVED, seen_by_caller)
             self._membership.counters[str(refused.reason)] += 1
-            caller, text = unquote(context.peer()), packet_codec.versions_differ(OLD_VERSION)
-            self._membership.warn(caller.rpartition(":")[0], "refused %s from %s: %s", call, caller, text)
+            member, text = _old_sender(call, message), packet_codec.versions_differ(OLD_VERSION)
+            self._membership.warn(member, "refused %s of %s: %s", call, member, text)
             await context.abort(STATUS[refused.reason], refused.text, refusal_metadata(refused))
             raise AssertionError("abort does not return")
 
@@ -182,3 +187,13 @@ def _sender(wire: pb.Member) -> Member:
     member = packet_codec.from_wire(wire)
     check_sender(member.id)
     return member
+
+
+def _old_sender(call: str, message: bytes) -> str:
+    """For the log: who sent a request of version 1, whose fields version 2 has, too."""
+    kind, field = OLD_METHODS[call]
+    try:
+        member = packet_codec.from_wire(getattr(parsed(kind, message), field))
+    except Refused:
+        return "an unknown node"
+    return f"{member.name} ({member.id}) at {member.address}"

@@ -57,8 +57,7 @@ def test_an_old_node_is_refused_and_both_sides_have_a_line(
     asyncio.run(scenario())
     lines = [record.getMessage() for record in caplog.records if "protocol" in record.getMessage()]
     assert len(lines) == 1
-    assert lines[0].startswith("refused Join from ipv4:127.0.0.1:")
-    assert lines[0].endswith(LINE.format(1, 2))
+    assert lines[0] == "refused Join of old (old) at 127.0.0.1:9: " + LINE.format(1, 2)
 
 
 def test_an_old_seed_does_not_admit_a_new_node_which_logs_the_reason(
