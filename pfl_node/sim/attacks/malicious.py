@@ -7,23 +7,21 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.model import Model
 from pfl_node.node.ports import HONEST, Role
-from pfl_node.policies.base import Policy
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
 from pfl_node.settings.sections import AttackSettings, GuardSettings
 from pfl_node.sim.attacks import perturb
-from pfl_node.steps import Fetch, Gather, Publish, Receive, Report, Send, Step, Train, relay
+from pfl_node.sim.intercepted_policy import InterceptedPolicy, P, intercepted
+from pfl_node.steps import Fetch, Gather, Publish, Receive, Report, Send, Step, Train
 from pfl_node.types import Eval, Offer, PeerId
 
 if TYPE_CHECKING:
     from pfl_node.learning.task import Place, Task
-
-P = TypeVar("P", bound=Policy)
 
 
 def malicious_places(attack: AttackSettings, nodes: int, seed: int) -> frozenset[int]:
@@ -89,7 +87,7 @@ class AttackPlan:
         return self.attack.strength or perturb.z_max(self.nodes, self.malicious)
 
 
-class Malicious(Policy):
+class Malicious(InterceptedPolicy):
     """The base of malicious policies. They follow their algorithm, or peers would not use their models."""
 
     plan: AttackPlan
@@ -112,6 +110,10 @@ class Malicious(Policy):
             for offer in answer:
                 self.store(offer)
         return answer
+
+    def handler_begins(self, offer: Offer | None) -> None:
+        if offer:
+            self.store(offer)
 
     def store(self, offer: Offer) -> None:
         if offer.model.layout.part == "predictions":  # a checkpoint cannot contain them
@@ -169,28 +171,7 @@ class Malicious(Policy):
 
 def malicious(cls: type[P], plan: AttackPlan) -> type[P]:
     """A malicious subclass of a policy, with its name and its state."""
-
-    async def main(self: Any) -> None:
-        await relay(cls.main(self), self.intercept)
-
-    async def on_model(self: Any, offer: Offer) -> None:
-        self.store(offer)
-        await relay(cls.on_model(self, offer), self.intercept)
-
-    async def on_quiet(self: Any) -> None:
-        await relay(cls.on_quiet(self), self.intercept)
-
-    body: dict[str, Any] = {
-        "plan": plan,
-        "main": main,
-        "on_quiet": on_quiet,
-        "keeps": (*cls.keeps, "heard", "old"),
-        "__module__": cls.__module__,
-        "__doc__": cls.__doc__,
-    }
-    if cls.pushes():
-        body["on_model"] = on_model
-    return cast(type[P], type(cls.__name__, (Malicious, cls), body))
+    return intercepted(cls, Malicious, plan=plan, keeps=(*cls.keeps, "heard", "old"))
 
 
 def role_of(settings: Settings, index: int | None, nodes: int | None, pool: SharedModels | None = None) -> Role:

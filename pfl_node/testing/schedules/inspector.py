@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,10 @@ from pfl_node import steps
 from pfl_node.model import Model
 from pfl_node.node.gather import LOOK
 from pfl_node.policies.base import Policy
-from pfl_node.steps import (
-    Average,
-    Fetch,
-    Linger,
-    Step,
-)
+from pfl_node.sim.intercepted_policy import InterceptedPolicy, P, intercepted
+from pfl_node.steps import Average, Fetch, Linger, Step
+from pfl_node.store.policy_state import freeze, thaw
+from pfl_node.testing.contract.toy_learner import LAYOUT
 from pfl_node.testing.schedules.round_check import RoundCheck
 from pfl_node.testing.schedules.rules import Violations
 from pfl_node.testing.schedules.shadow_mailbox import FATES, ShadowMailboxes
@@ -30,6 +29,30 @@ if TYPE_CHECKING:
 
 FUZZ = 1e-6  # seconds, and relative error, allowed for rounding
 TRANSFER = 0.01  # seconds to transfer a small model
+
+
+class TracedPolicy(InterceptedPolicy):
+    """Shows its steps and answers to an inspector. Its state passes through the checkpoint format before it is
+    restored."""
+
+    inspector: Inspector
+
+    def intercept(self, step: Step[Any]) -> Generator[Step[Any], Any, Any]:
+        began = self.inspector.before_step(self, step)
+        answer = yield step
+        self.inspector.after_step(self, step, answer, began)
+        return answer
+
+    def handler_begins(self, offer: Offer | None) -> None:
+        self.inspector.handler_begins(self, offer)
+
+    def handler_ends(self) -> None:
+        self.inspector.handler_ends(self)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        frozen, vectors = freeze(dict(state))
+        super().restore(thaw(json.loads(json.dumps(frozen)), vectors, LAYOUT))
+        self.inspector.rounds.restored(self)
 
 
 class Inspector:
@@ -45,6 +68,9 @@ class Inspector:
         self._busy: set[PeerId] = set()  # nodes whose handler is running
         self._clocks: dict[PeerId, float] = {}  # the last time that each node saw
         self._published: dict[PeerId, list[Model]] = {}
+
+    def traced(self, policy: type[P]) -> type[P]:
+        return intercepted(policy, TracedPolicy, inspector=self)
 
     def attach(self, world: World) -> None:
         self._world = world
@@ -80,9 +106,6 @@ class Inspector:
 
     # -- the policy ----------------------------------------------------------------------------------------
 
-    def restored(self, policy: Policy) -> None:
-        self.rounds.restored(policy)
-
     def handler_begins(self, policy: Policy, offer: Offer | None) -> None:
         me = policy.me
         self._check("handlers", me not in self._busy, me, "a handler began before the last one ended")
@@ -95,6 +118,7 @@ class Inspector:
         self._busy.discard(policy.me)
 
     def before_step(self, policy: Policy, step: Step[Any]) -> float:
+        """Returns the time by the node's own clock."""
         me, node = policy.me, self._node(policy)
         self._check(
             "handlers", node.up and node.policy is policy, me, f"awaits {type(step).__name__} while it is down"

@@ -24,11 +24,10 @@ from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import JSON, EventJournal, exact
 from pfl_node.sim.faults import kind_of
 from pfl_node.sim.simulation import Simulation
-from pfl_node.testing.contract.toy_learner import LAYOUT, two_clusters
+from pfl_node.testing.contract.toy_learner import two_clusters
 from pfl_node.testing.schedules.generator import Schedule
 from pfl_node.testing.schedules.inspector import Inspector
 from pfl_node.testing.schedules.rules import Violation, Violations
-from pfl_node.testing.schedules.traced_policy import traced
 from pfl_node.types import PeerId
 
 COSTS = Costs(batch=0.5)  # a round takes a second or more, so that faults occur in the middle of one
@@ -93,7 +92,7 @@ def run(schedule: Schedule, sets: Sequence[str] = (), *, twice: bool = True) -> 
         raise ConfigError("attack.kind breaks the rules on purpose: use `pfl-node sim` for attacks")
     inspector = Inspector(violations, _staleness(settings))
     journal = MemoryJournal(inspector.row)
-    swarm = _swarm(schedule, settings, violations, journal, lambda cls: traced(cls, inspector, LAYOUT))
+    swarm = _swarm(schedule, settings, violations, journal, inspector.traced)
     inspector.attach(swarm.world)
     inspector.views.plan(swarm)
     _run(swarm, violations)
