@@ -3,10 +3,9 @@ from [0, 1)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from pfl_node.node.ports import Job
 from pfl_node.sim.learner_port import LearnerPort
@@ -50,33 +49,21 @@ def between(low: float, high: float, chance: float) -> float:
 
 def seconds_of(job: Job, costs: Costs, learner: LearnerPort) -> float:
     """The duration of a job on a node of speed 1."""
-    options = job.options
+    options, auxiliary = job.options, learner.predictions.entries[0].shape[0] if learner.predictions else 0
     match job.kind:
         case "train":
             return costs.batch * learner.batches(options.get("epochs"), options.get("steps"))
-        case "distill":
-            return distill_seconds(options, costs, _auxiliary(learner))
-        case "predict":
-            return predict_seconds(options, costs, learner.samples, _auxiliary(learner))
+        case "distill":  # in every epoch, train on batches and, with `best`, score the held-out samples
+            held = round(options["held"] * auxiliary)
+            evaluation = costs.sample * held * options["best"]
+            epoch = costs.batch * ceil((auxiliary - held) / options["batch"]) + evaluation
+            return float(options["epochs"] * epoch)
+        case "predict":  # predict every auxiliary sample and train the autoencoder
+            training = costs.batch * int(options["novelty"]) * ceil(learner.samples / BATCH)
+            return costs.sample * auxiliary + training
         case "score":
             models = job.models if isinstance(job.models, Sequence) else ()
             return costs.sample * len(models) * learner.size(options.get("split", "train"), options.get("samples"))
         case "each":
             return costs.sample * learner.size("train", None)
     return 0.0
-
-
-def _auxiliary(learner: LearnerPort) -> int:
-    return learner.predictions.entries[0].shape[0] if learner.predictions else 0
-
-
-def predict_seconds(options: Mapping[str, Any], costs: Costs, samples: int, auxiliary: int) -> float:
-    """Predict every auxiliary sample and train the autoencoder."""
-    return costs.sample * auxiliary + costs.batch * int(options["novelty"]) * ceil(samples / BATCH)
-
-
-def distill_seconds(options: Mapping[str, Any], costs: Costs, auxiliary: int) -> float:
-    """In every epoch, train on batches and, with `best`, score the held-out samples."""
-    held = round(options["held"] * auxiliary)
-    evaluation = costs.sample * held * options["best"]
-    return float(options["epochs"] * (costs.batch * ceil((auxiliary - held) / options["batch"]) + evaluation))

@@ -87,6 +87,7 @@ class Flight:
     """One RPC in progress."""
 
     call: Call
+    name: str  # of the RPC
     sender: Process
     peer: PeerId
     nbytes: int  # of the model in the request; 0: a request without a model
@@ -125,17 +126,15 @@ class SimNetwork:
     ) -> int:
         packed = self._pack(model)
         envelope = self._envelope(model.layout.part, round=round, tag=tag, samples=samples, notes=notes or {})
-
         offer = Offer(self._me.id, packed.model, round, tag, samples, notes or {})
+        fabric = self._world.fabric
 
         def visit(flight: Flight, receiver: Process) -> None:
-            host = receiver.host
-            if round is None and not packed.failure and receiver.keeps_for_later(offer, packed.nbytes):
-                self._world.fabric.reply(flight, receiver, packed.nbytes)
-                return
-            host.deliver(self._admitted(host, "SendModel", envelope, packed))
-            self._taken(flight, receiver, packed.nbytes)
-            self._world.fabric.reply(flight, receiver, packed.nbytes)
+            later = round is None and not packed.failure and receiver.keeps_for_later(offer, packed.nbytes)
+            if not later:
+                receiver.host.deliver(self._admitted(receiver.host, "SendModel", envelope, packed))
+                fabric.accept(receiver, "SendModel", self._me.id, "send", round, packed.nbytes)
+            fabric.reply(flight, receiver, packed.nbytes)
 
         moved: int = await self._call("send", "SendModel", peer, packed.nbytes, visit, round=round)
         return moved
@@ -153,14 +152,14 @@ class SimNetwork:
 
     async def _evaluated(self, flight: Flight, receiver: Process, offer: Offer) -> None:
         """Runs at the peer."""
+        fabric = self._world.fabric
         try:
             score = await receiver.host.evaluate(offer)
         except Refused as refused:
-            self._world.fabric.refuse(flight, receiver, "EvaluateModel", refused)
+            fabric.refuse(flight, receiver, refused)
         else:
-            receiver.host.count("EvaluateModel", "ok", self._me.id, flight.nbytes)
-            self._taken(flight, receiver, flight.nbytes)
-            self._world.fabric.reply(flight, receiver, score)
+            fabric.accept(receiver, "EvaluateModel", self._me.id, "ask", None, flight.nbytes)
+            fabric.reply(flight, receiver, score)
 
     async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:  # noqa: ARG002
         wanted = layout.of(part) if layout.part == "model" else layout
@@ -173,9 +172,8 @@ class SimNetwork:
             if offer.model.layout.digest != wanted.digest:
                 raise misfit(wanted.digest, offer.model.layout)
             packed = Packed.of(offer.model, self._wire)
-            host.count(name, "ok", self._me.id, packed.nbytes)
             receiver.traffic.sent(packed.nbytes)
-            self._taken(flight, receiver, 0)
+            self._world.fabric.accept(receiver, name, self._me.id, "fetch", None, packed.nbytes)
             self._world.fabric.reply(flight, receiver, (offer, packed), nbytes=packed.nbytes)
 
         offer, packed = await self._call("fetch", name, peer, 0, visit, expected=wanted.nbytes)
@@ -225,14 +223,7 @@ class SimNetwork:
         number = self._me.calls[peer] = self._me.calls.get(peer, -1) + 1
         end = own.when(deadline) if own else deadline
         answer = loop.create_future()
-
-        def visited(flight: Flight, receiver: Process) -> None:
-            try:
-                visit(flight, receiver)
-            except Refused as refused:
-                world.fabric.refuse(flight, receiver, name, refused)
-
-        flight = Flight(call, self._me, peer, nbytes, round, number, loop.now, end, visited, answer)
+        flight = Flight(call, name, self._me, peer, nbytes, round, number, loop.now, end, visit, answer)
         self._calls[flight] = None
         timer = loop.call_at(deadline, _late, flight, bandwidth)
         world.fabric.dispatch(flight)
@@ -262,15 +253,6 @@ class SimNetwork:
             host.cancel(call, envelope)
             raise
         return Offer(envelope.sender, model, envelope.round, envelope.tag, envelope.samples, envelope.notes)
-
-    def _taken(self, flight: Flight, receiver: Process, nbytes: int) -> None:
-        if flight.call == "send":
-            receiver.host.count("SendModel", "ok", self._me.id, nbytes)
-        if nbytes:
-            receiver.traffic.received(nbytes)
-        self._world.message(
-            receiver.id, "taken", **{"from": self._me.id, "call": flight.call, "round": flight.round}
-        )
 
 
 def _late(flight: Flight, bandwidth: Bandwidth) -> None:
@@ -316,44 +298,56 @@ class Fabric:
             if heard < flight.end:
                 world.clock.at(heard, _end, flight.answer, PeerGone(flight.peer, "no connection"))
             return
-        receiver.context.run(flight.visit, flight, receiver)
+        try:
+            receiver.context.run(flight.visit, flight, receiver)
+        except Refused as refused:
+            self.refuse(flight, receiver, refused)
 
-    def refuse(self, flight: Flight, receiver: Process, name: str, refused: Refused) -> None:
-        """Count and log a refusal, and return its reason to the sender."""
-        world, reason = self._world, refused.reason.value
+    def accept(
+        self, receiver: Process, name: str, sender: PeerId, call: Call, round: int | None, nbytes: int
+    ) -> None:
+        """Count and log a message that the receiver has accepted."""
+        receiver.host.count(name, "ok", sender, nbytes)
+        if call != "fetch":
+            receiver.traffic.received(nbytes)
+        self._world.message(receiver.id, "taken", **{"from": sender, "call": call, "round": round})
+
+    def _reject(
+        self, receiver: Process, name: str, sender: PeerId, call: Call, round: int | None, reason: str
+    ) -> None:
         receiver.traffic.refused[reason] += 1
-        receiver.host.count(name, reason, flight.sender.id, 0)
-        facts = {"from": flight.sender.id, "call": flight.call, "round": flight.round, "reason": reason}
-        world.message(receiver.id, "refused", **facts)
+        receiver.host.count(name, reason, sender, 0)
+        facts = {"from": sender, "call": call, "round": round, "reason": reason}
+        self._world.message(receiver.id, "refused", **facts)
+
+    def refuse(self, flight: Flight, receiver: Process, refused: Refused) -> None:
+        """Count and log a refusal, and return its reason to the sender."""
+        world, sender = self._world, flight.sender.id
+        self._reject(receiver, flight.name, sender, flight.call, flight.round, refused.reason.value)
         back = world.clock.now + self._travel(flight, 0, "back")
-        if self._gets_back(flight, back, flight.end):
+        if self._gets_back(flight, back):
             error = Refused(refused.reason, refused.text, flight.peer, round=refused.round)
             world.clock.at(back, _end, flight.answer, error)
 
     def redeliver(self, receiver: Process, offer: Offer, nbytes: int) -> None:
         """Deliver a model that arrived while the receiver was held at the end of a segment. The sender already has
         its acknowledgement, so delivery is retried until the inbox has room."""
-        host, facts = receiver.host, {"from": offer.sender, "call": "send", "round": offer.round}
+        host, sender, round = receiver.host, offer.sender, offer.round
         if not receiver.up:
-            self._world.nodes[offer.sender].traffic.models_lost += 1
-            self._world.message(offer.sender, "lost", to=receiver.id, call="send", round=offer.round)
+            self._world.nodes[sender].traffic.models_lost += 1
+            self._world.message(sender, "lost", to=receiver.id, call="send", round=round)
             return
-        if receiver.mailbox.waiting_from(offer.sender):
+        if receiver.mailbox.waiting_from(sender):
             clock = self._world.clock
             clock.at(clock.now + ROOM, self.redeliver, receiver, offer, nbytes, context=receiver.context)
             return
-        envelope = Envelope(offer.sender, host.run, offer.round, part=offer.model.layout.part)
         try:
-            host.admit("SendModel", envelope)
+            host.admit("SendModel", Envelope(sender, host.run, round, part=offer.model.layout.part))
             host.deliver(offer)
         except Refused as refused:
-            receiver.traffic.refused[refused.reason.value] += 1
-            host.count("SendModel", refused.reason.value, offer.sender, 0)
-            self._world.message(receiver.id, "refused", **facts, reason=refused.reason.value)
+            self._reject(receiver, "SendModel", sender, "send", round, refused.reason.value)
         else:
-            host.count("SendModel", "ok", offer.sender, nbytes)
-            receiver.traffic.received(nbytes)
-            self._world.message(receiver.id, "taken", **facts)
+            self.accept(receiver, "SendModel", sender, "send", round, nbytes)
 
     def reply(self, flight: Flight, receiver: Process, answer: Any, *, nbytes: int = 0) -> None:
         """Return the answer to the caller. The acknowledgement of a send is exempt from random loss, but a
@@ -363,7 +357,7 @@ class Fabric:
         lost = flight.call != "send" and world.conditions.loses(
             world.clock.now, lambda n: self._chance(flight, f"unheard{n}")
         )
-        if lost or not self._gets_back(flight, back, flight.end):
+        if lost or not self._gets_back(flight, back):
             if nbytes:
                 receiver.traffic.models_lost += 1
             return
@@ -375,9 +369,9 @@ class Fabric:
         facts = {"to": flight.peer, "call": flight.call, "round": flight.round}
         self._world.message(flight.sender.id, "lost", **facts)
 
-    def _gets_back(self, flight: Flight, back: float, end: float) -> bool:
+    def _gets_back(self, flight: Flight, back: float) -> bool:
         """Does an answer that arrives at time `back` reach the caller before the deadline?"""
-        return back <= end and not self._world.conditions.blocked(flight.peer, flight.sender.id, back)
+        return back <= flight.end and not self._world.conditions.blocked(flight.peer, flight.sender.id, back)
 
     def _travel(self, flight: Flight, nbytes: int, way: str) -> float:
         world = self._world

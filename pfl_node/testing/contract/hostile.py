@@ -82,7 +82,7 @@ class Hostile:
 
     def _handler(self) -> Flow:
         quiet = self.policy.quiet_after is not None and self.rng.random() < 0.5
-        if quiet or not (came := self._offers([self.rng.choice(CROWD)], self._parts(), None)):
+        if quiet or not (came := self._offers([self.rng.choice(CROWD)], self.policy.takes, None)):
             return self.policy.on_quiet()
         return self.policy.on_model(came[0])
 
@@ -114,9 +114,9 @@ class Hostile:
                 return tuple(self._some(step.to))
             case steps.Gather():
                 strangers = self._some(CROWD, 0.1) if step.others else []
-                return self._offers([*step.peers, *strangers], self._parts(), step.round)
+                return self._offers([*step.peers, *strangers], self.policy.takes, step.round)
             case steps.Receive():
-                return self._offers(self._some(CROWD)[: step.n], self._parts(), None)
+                return self._offers(self._some(CROWD)[: step.n], self.policy.takes, None)
             case steps.Fetch():
                 return self._offers(step.peers, (step.part,), self.rng.randrange(ROUNDS))
             case steps.Ask():
@@ -173,9 +173,6 @@ class Hostile:
 
     def _eval(self) -> Eval:
         return Eval(self.rng.choice(LOSSES), self.rng.choice(ACCURACIES), self.rng.choice(SIZES))
-
-    def _parts(self) -> tuple[Part, ...]:
-        return self.policy.takes
 
     def _offers(self, peers: Sequence[PeerId], parts: Sequence[Part], round: int | None) -> tuple[Offer, ...]:
         return tuple(self._offer(p, self.rng.choice(parts), round) for p in self._some(peers) if parts)
