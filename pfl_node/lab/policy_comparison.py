@@ -17,9 +17,8 @@ from pfl_node.lab.runner import OnCell
 from pfl_node.policies import POLICIES, configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.settings import PolicySettings, Settings
-from pfl_node.sim.process_pool import run_all
 from pfl_node.sim.sim_worker import RunOrder
-from pfl_node.sim.worker_process import Message, cores
+from pfl_node.sim.worker_process import Message, cores, run_all
 
 Knobs = Mapping[str, Any]
 

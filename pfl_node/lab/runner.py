@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 from pfl_node.lab.experiment import Backend, Cell, Experiment
 from pfl_node.lab.results_dir import ResultsDir
-from pfl_node.sim.process_pool import OnMessage, run_all
 from pfl_node.sim.sim_worker import RunOrder
-from pfl_node.sim.worker_process import Message, cores
+from pfl_node.sim.worker_process import Message, OnMessage, cores, run_all
 from pfl_node.swarm.format import quiet
 
 SWARM_CELL = (

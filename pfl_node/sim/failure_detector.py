@@ -15,7 +15,7 @@ from pfl_node.types import PeerId
 if TYPE_CHECKING:
     from pfl_node.node.ports import MembersListener
     from pfl_node.sim.node_process import Process
-    from pfl_node.sim.world import World
+    from pfl_node.sim.simulation import World
 
 V = TypeVar("V", covariant=True)
 

@@ -18,7 +18,7 @@ from pfl_node.steps import Average
 
 if TYPE_CHECKING:
     from pfl_node.sim.node_process import Process
-    from pfl_node.sim.world import World
+    from pfl_node.sim.simulation import World
 
 
 class AverageCache:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pfl_node.protocol.privacy.controls import PrivacyControls
     from pfl_node.settings import Settings
     from pfl_node.sim.node_process import Process
-    from pfl_node.sim.world import World
+    from pfl_node.sim.simulation import World
 
 ABOUT_THE_DAEMON = {"round": "learning_seconds", "finished": "how"}  # fields left out of a simulation's journal
 

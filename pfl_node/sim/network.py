@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pfl_node.node.host import Host
     from pfl_node.settings import WireSettings
     from pfl_node.sim.node_process import Process
-    from pfl_node.sim.world import World
+    from pfl_node.sim.simulation import World
 
 Call = Literal["send", "fetch", "ask"]
 ROOM = 0.1  # virtual seconds between two checks for room in an inbox

@@ -31,7 +31,7 @@ from pfl_node.types import Offer, PeerId
 
 if TYPE_CHECKING:
     from pfl_node.sim.event_loop import VirtualLoop
-    from pfl_node.sim.world import World
+    from pfl_node.sim.simulation import World
 
 
 class Silent:

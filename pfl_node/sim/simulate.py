@@ -20,9 +20,8 @@ from pfl_node.sim.job_pool import Inline, JobPool
 from pfl_node.sim.learner_port import Load, learners_of
 from pfl_node.sim.outcome import Summary
 from pfl_node.sim.segments import RunFiles
-from pfl_node.sim.simulation import Progress, Simulation
+from pfl_node.sim.simulation import Progress, Simulation, Watch, nobody_watches
 from pfl_node.sim.snapshot import SegmentMark
-from pfl_node.sim.world import Watch, nobody_watches
 from pfl_node.tracking.tracking import Observe, Tracking, both, tracking
 from pfl_node.types import PeerId
 

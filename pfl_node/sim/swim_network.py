@@ -18,7 +18,7 @@ from pfl_node.types import PeerId
 
 if TYPE_CHECKING:
     from pfl_node.sim.node_process import Process
-    from pfl_node.sim.world import World
+    from pfl_node.sim.simulation import World
 
 CALL = "call:"  # address prefix for the answer to a call
 AGAIN = 1.0  # seconds between two attempts to join

@@ -8,9 +8,8 @@ from typing import Any
 
 from pfl_node.errors import PflError
 from pfl_node.settings import PolicySettings, Settings
-from pfl_node.sim.process_pool import SIMULATE
 from pfl_node.sim.sim_worker import RunOrder
-from pfl_node.sim.worker_process import WorkerProcess
+from pfl_node.sim.worker_process import SIMULATE, WorkerProcess
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.settings import Settings
 from pfl_node.swarm.baseline import Baseline
-from pfl_node.swarm.demo_text import hints, kinds
+from pfl_node.swarm.demo import hints, kinds
 from pfl_node.swarm.format import quiet, terminal
 from pfl_node.swarm.live_view import showing
 from pfl_node.swarm.messages import directory, page_address

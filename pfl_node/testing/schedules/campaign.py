@@ -15,8 +15,7 @@ from typing import Any
 from pfl_node.errors import PflError
 from pfl_node.settings.load import load_settings
 from pfl_node.sim.faults import Crash, Fault, Restart
-from pfl_node.sim.process_pool import run_all
-from pfl_node.sim.worker_process import JsonOrder, Message, ParentPipe, serve
+from pfl_node.sim.worker_process import JsonOrder, Message, ParentPipe, run_all, serve
 from pfl_node.testing.schedules.generator import draw
 from pfl_node.testing.schedules.trial import Trial, run
 

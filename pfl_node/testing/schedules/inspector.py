@@ -25,7 +25,7 @@ from pfl_node.types import Offer, PeerId
 
 if TYPE_CHECKING:
     from pfl_node.sim.node_process import Process
-    from pfl_node.sim.world import World
+    from pfl_node.sim.simulation import World
 
 FUZZ = 1e-6  # seconds, and relative error, allowed for rounding
 TRANSFER = 0.01  # seconds to transfer a small model

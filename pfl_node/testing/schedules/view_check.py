@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from pfl_node.sim.faults import Crash, Cut, Fault, Join, Partition, Restart, Skew
-from pfl_node.sim.simulation import Simulation
-from pfl_node.sim.world import World
+from pfl_node.sim.simulation import Simulation, World
 from pfl_node.testing.schedules.rules import Violations
 
 

@@ -17,9 +17,8 @@ from pfl_node.lab.swarms import swarm_checkpoints
 from pfl_node.lab.swarms.swarm_cell import SwarmCell, patient, progress
 from pfl_node.lab.swarms.swarm_checkpoints import NodeMark, SwarmCheckpoints, SwarmMark, combined
 from pfl_node.settings import Settings
-from pfl_node.sim.process_pool import run_all
 from pfl_node.sim.sim_worker import RunOrder
-from pfl_node.sim.worker_process import Message, WorkerProcess
+from pfl_node.sim.worker_process import Message, WorkerProcess, run_all
 from pfl_node.store.data_dir import DataDir
 from pfl_node.swarm.messages import events_path, node_name, state_path
 from tests.unit.swarm.made_swarms import after, outcome, record, started, swarm

@@ -10,7 +10,7 @@ from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_loop import VirtualLoop
 from pfl_node.sim.failure_detector import FailureDetector
 from pfl_node.sim.faults import Conditions
-from pfl_node.sim.world import World
+from pfl_node.sim.simulation import World
 from pfl_node.types import PeerId
 from tests.unit.sim.toy_swarms import A, B, C, D
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from pfl_node.settings import Settings, TaskSettings
-from pfl_node.sim.process_pool import run_all
 from pfl_node.sim.sim_worker import RunOrder
-from pfl_node.sim.worker_process import Message
+from pfl_node.sim.worker_process import Message, run_all
 
 ROOT = Path(__file__).resolve().parents[3]
 

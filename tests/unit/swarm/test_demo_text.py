@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.swarm.demo_text import groups, hints, kinds, next_steps, opening
+from pfl_node.swarm.demo import groups, hints, kinds, next_steps, opening
 from tests.unit.swarm.made_swarms import record, settings
 
 
