@@ -17,7 +17,7 @@ PflError
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -128,11 +128,30 @@ class Refused(PeerMisbehaved):
         self.round = round  # the round of the node that refuses, if relevant
 
 
+SIMILAR = 0.7  # of 1; two of three letters are not enough
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The hint at the end of an error message: the most similar known name, or all of them."""
+    """The hint at the end of an error message: the most similar known name or, if none is similar, all of them."""
     names = sorted(known)
-    lower = {name.lower(): name for name in names}
-    close = get_close_matches(word, names, n=1) or [
-        lower[name] for name in get_close_matches(word.lower(), lower, n=1)
-    ]
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    best = max(names, key=lambda name: (_similarity(word, name), -len(name)), default="")
+    if best and _similarity(word, best) >= SIMILAR:
+        return f"did you mean {best!r}?"
+    return f"known: {', '.join(names)}"
+
+
+def _similarity(word: str, name: str) -> float:
+    """From 0 to 1. The least similar part of a dotted name counts, so that a common section does not."""
+    parts, others = word.split("."), name.split(".")
+    if len(parts) != len(others):
+        parts, others = [word], [name]
+    return min(_alike(a, b) for a, b in zip(parts, others, strict=True))
+
+
+def _alike(a: str, b: str) -> float:
+    if a == b:
+        return 1.0
+    a, b = a.lower(), b.lower()
+    if sorted(a) == sorted(b) or (a and b and (a.startswith(b) or b.startswith(a))):  # transposed, or shortened
+        return max(SIMILAR, SequenceMatcher(None, a, b).ratio())
+    return SequenceMatcher(None, a, b).ratio()

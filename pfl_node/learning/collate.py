@@ -118,8 +118,9 @@ def check_finite(tree: Tree, where: str, numbers: Sequence[int] | None = None, n
         if tree.ndim == 2:
             column = names[rest[0]] if names else rest[0]
             place += f", column {column!r}"
-        count = len(set(bad[:, 0].tolist()))
-        raise TaskError(f"{where} contains a NaN or an infinity: {place} ({count} samples in all)")
+        others = len(set(bad[:, 0].tolist())) - 1
+        more = f" (and in {others} more)" if others else ""
+        raise TaskError(f"{where} contains a NaN or an infinity: {place}{more}")
 
 
 def _finite(tensor: Tensor) -> bool:

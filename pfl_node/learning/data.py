@@ -110,6 +110,8 @@ def _tupled(names: Any) -> Any:
 
 def tensors(data: Any, where: str, task: Task | None = None) -> Data:
     """Convert arrays in any supported structure to tensors; raises TaskError."""
+    if problem := unusable(data):
+        raise TaskError(f"{where} is {problem}")
     if isinstance(data, Mapping):
         columns = columns_of(data, task and task.inputs, task and task.target, where)
         assert columns is not None
@@ -117,15 +119,13 @@ def tensors(data: Any, where: str, task: Task | None = None) -> Data:
     elif isinstance(data, tuple | list) and len(data) == 2:
         x, y = data
     else:
-        raise TaskError(f"{where} is {unusable(data) or _expected(data)}")
+        raise TaskError(
+            f"{where} is a {type(data).__name__}: give (x, y), or a Dataset with __len__ and __getitem__"
+        )
     x, y = _tree(x, f"{where}'s x"), _tree(y, f"{where}'s y")
     y = each_leaf(y, whole_labels)
     _check_lengths(x, y, where)
     return Data(x, y)
-
-
-def _expected(data: Any) -> str:
-    return f"a {type(data).__name__}: give (x, y), or a Dataset with __len__ and __getitem__"
 
 
 def _check_lengths(x: Tree, y: Tree, where: str) -> None:

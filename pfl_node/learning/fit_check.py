@@ -9,11 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from pfl_node.errors import PflError, TaskError
+from pfl_node.learning import fit_hints
 from pfl_node.learning.auxiliary import IGNORED, classes_of
 from pfl_node.learning.samples import Batch, Samples, call, first, shape_of, take
+from pfl_node.learning.scoring import scores_of
+from pfl_node.plugin import in_a_line, line_of
 
 Loss = Callable[[Any, Any], Tensor]
 PROBED = 2  # samples
+BINARY = (
+    "give it two outputs, or a loss for one: `loss`: lambda output, y: "
+    "nn.BCEWithLogitsLoss()(output.flatten(), y.float())"
+)
 
 
 def probe(
@@ -26,9 +33,9 @@ def probe(
         batch = first(data, PROBED)
         kind = tuple(shape_of(take(tree, slice(1))) for tree in (batch.x, batch.y))
         if kind != like:
-            output = _try(task, module, loss, splits, split, batch, own_loss=own_loss)
+            output = _try(f"task {task}: ", module, loss, splits, split, batch, own_loss=own_loss)
         if like is None:
-            like, classes = kind, classes_of(output, batch.y, own_loss=own_loss)
+            like, classes = kind, classes_of(scores_of(output), batch.y, own_loss=own_loss)
     return classes
 
 
@@ -41,37 +48,71 @@ def _try(
     batch: Batch,
     *,
     own_loss: bool,
-) -> Tensor:
-    y = batch.y
-    hard = isinstance(y, Tensor) and not y.is_floating_point()
-    if not own_loss and not hard and (not isinstance(y, Tensor) or y.ndim < 2):
-        kind = y.dtype if isinstance(y, Tensor) else shape_of(y)
-        raise TaskError(f"task {task}: the labels are {kind}: give integers, or a loss for such labels")
-    try:
-        with torch.inference_mode():
-            output: Tensor = call(module, batch.x)
-            if not own_loss and hard and output.ndim > 1:
-                _check_labels(task, splits, output.shape[1])
+) -> Any:
+    with torch.inference_mode():
+        output = _output(task, module, split, batch)
+        scores = scores_of(output)
+        if not own_loss and getattr(output, "loss", None) is None:
+            _check_labels(task, splits, scores, batch)
+        try:
             loss(output, batch.target)
-    except PflError:
-        raise
-    except Exception as error:  # the user's code may raise anything
-        text = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TaskError(
-            f"task {task}: the model or the loss fails on the {split} data, "
-            f"x {shape_of(batch.x)}, y {shape_of(y)}: {text}"
-        ) from error
+        except PflError as error:
+            raise TaskError(f"{task}{error}") from None
+        except Exception as error:  # the user's code may raise anything
+            hint = fit_hints.of_loss(scores, batch, own_loss=own_loss)
+            raise _failed(task, "loss", split, batch, error, hint, scores) from error
     return output
 
 
-def _check_labels(task: str, splits: Mapping[str, Samples], classes: int) -> None:
+def _output(task: str, module: nn.Module, split: str, batch: Batch) -> Any:
+    with fit_hints.entered(module) as seen:
+        try:
+            return call(module, batch.x)
+        except PflError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            raise _failed(task, "model", split, batch, error, fit_hints.of_layer(seen)) from error
+
+
+def _failed(
+    task: str, what: str, split: str, batch: Batch, error: Exception, hint: str, output: Any = None
+) -> TaskError:
+    shapes = f"x {shape_of(batch.x)}, y {shape_of(batch.y)}"
+    shapes += "" if output is None else f", output {shape_of(output)}"
+    why = hint or in_a_line(error)
+    return TaskError(f"{task}the {what} fails{line_of(error)} on the {split} data, {shapes}: {why}")
+
+
+def _check_labels(task: str, splits: Mapping[str, Samples], output: Any, batch: Batch) -> None:
+    """For the default loss, cross-entropy."""
+    y = batch.y
+    if not isinstance(y, Tensor):
+        what = "there are no labels" if y is None else f"the labels are {shape_of(y)}"
+        raise TaskError(f"{task}{what}: cross-entropy needs integers; give a `loss` of (output, labels or else x)")
+    if y.is_floating_point() and y.ndim < 2:
+        raise TaskError(
+            f"{task}the labels are {y.dtype}: cross-entropy needs integers; convert them with y.long() or, for "
+            "regression, give a `loss` such as nn.MSELoss()"
+        )
+    if not isinstance(output, Tensor) or y.is_floating_point() or y.ndim == output.ndim:
+        return
+    classes = output.shape[1] if output.ndim > 1 else 1
     for name, data in splits.items():
-        y = data.labels
-        if y is None or y.is_floating_point():
-            continue
-        low, high = int(y.min()), int(y.max())
-        if high >= classes or (low < 0 and low != IGNORED):
-            wrong = high if high >= classes else low
-            raise TaskError(
-                f"task {task}: the {name} data has a label {wrong}, the model knows 0 to {classes - 1}"
-            )
+        known = data.labels if data.labels is not None else first(data, PROBED).y
+        _check_range(task, name, known, classes)
+
+
+def _check_range(task: str, name: str, y: Tensor, classes: int) -> None:
+    if y.is_floating_point():
+        return
+    low, high = int(y.min()), int(y.max())
+    if classes == 1 and high <= 1:
+        raise TaskError(f"{task}the model has one output and the labels are 0 and 1: {BINARY}")
+    if high < classes and (low >= 0 or low == IGNORED):
+        return
+    wrong = high if high >= classes else low
+    hint = ": labels count from 0, subtract 1" if low == 1 and high == classes else ""
+    raise TaskError(
+        f"{task}the {name} data has a label {wrong}, the model has {classes} outputs, for labels 0 to "
+        f"{classes - 1}{hint}"
+    )

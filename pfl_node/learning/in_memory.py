@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import structlog
 import torch
 from torch import Tensor
@@ -93,10 +94,9 @@ def _equal(a: Any, b: Any) -> bool:
         return isinstance(b, Mapping) and a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
     if isinstance(a, tuple | list):
         return len(a) == len(b) and all(map(_equal, a, b))
-    if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and a.shape == b.shape and bool(((a == b) | (a != a)).all())
-    same = a == b
-    return bool(same.all() if hasattr(same, "all") else same) or bool(a != a)
+    if isinstance(a, Tensor | np.ndarray):
+        return type(a) is type(b) and a.shape == b.shape and bool(np.all(np.asarray((a == b) | (a != a))))
+    return bool(a == b or a != a)
 
 
 def loaded(rows: Rows) -> Data | Rows:

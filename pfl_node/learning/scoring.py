@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from pfl_node.errors import TaskError
 from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.samples import Batch, Samples, Tree, call, in_order, take
 from pfl_node.learning.training_loop import Between
@@ -22,11 +23,19 @@ Figures = npt.NDArray[np.float64]
 
 
 def mean_loss(given: Loss | None, output: Tree, y: Tree) -> Tensor:
-    """The mean loss of a batch; None: cross-entropy."""
+    """The mean loss of a batch; None: the loss that the model computed, or cross-entropy."""
     if given is None:
-        return cross_entropy(output, y)
+        own: Tensor | None = getattr(output, "loss", None)
+        return cross_entropy(scores_of(output), y) if own is None else own
     loss = given(output, y)
+    if not isinstance(loss, Tensor):
+        raise TaskError(f"the loss returned a {type(loss).__name__}, not a tensor")
     return loss if loss.ndim == 0 else loss.mean()
+
+
+def scores_of(output: Tree) -> Tree:
+    """The class scores in an output of Hugging Face models; any other output is returned as it is."""
+    return getattr(output, "logits", output)
 
 
 def measure(
@@ -45,10 +54,11 @@ def measure(
     for some in data.batches(in_order(data.n, batch, draw)):
         with torch.inference_mode():
             output = call(module, some.x)
+            scores = scores_of(output)
             total += mean_loss(loss, output, some.target).item() * some.n
-            right += accuracy(output, some.y) * some.n
+            right += accuracy(scores, some.y) * some.n
             if classes:
-                said.append(output.argmax(1))
+                said.append(scores.argmax(1))
                 true.append(some.y)
         between()
     pairs = (torch.cat(true), torch.cat(said)) if classes else None
@@ -62,14 +72,17 @@ def each(module: nn.Module, data: Samples, loss: Loss | None, *, batch: int) -> 
     for some in data.batches(in_order(data.n, batch)):
         with torch.inference_mode():
             output = call(module, some.x)
-            losses.append(_losses(loss, output, some))
-            rights.append(_rights(output, some))
+            losses.append(_losses(module, loss, output, some))
+            rights.append(_rights(scores_of(output), some))
     return torch.cat(losses).double().cpu().numpy(), torch.cat(rights).double().cpu().numpy()
 
 
-def _losses(loss: Loss | None, output: Tree, batch: Batch) -> Tensor:
+def _losses(module: nn.Module, loss: Loss | None, output: Tree, batch: Batch) -> Tensor:
+    if loss is None and getattr(output, "loss", None) is not None:  # the mean, computed by the model
+        singles = [call(module, take(batch.x, slice(i, i + 1))) for i in range(batch.n)]
+        return torch.stack([single.loss for single in singles])
     if loss is None:
-        return cross_entropy(output, batch.y, reduction="none").view(batch.n, -1).mean(1)
+        return cross_entropy(scores_of(output), batch.y, reduction="none").view(batch.n, -1).mean(1)
     rows = (slice(i, i + 1) for i in range(batch.n))
     return torch.stack([mean_loss(loss, take(output, row), take(batch.target, row)) for row in rows])
 

@@ -130,6 +130,8 @@ def as_task(made: Any, name: str) -> Task:
     for key in ("model", "train"):
         if given.get(key) is None:
             raise TaskError(f"task {name} returned no {key!r}: return a dict or an object with model and train")
+    if isinstance(given.get("loss"), type):
+        raise TaskError(f"task {name}: the loss is a class: give {given['loss'].__name__}(), an instance of it")
     kept = {"name": made.name if isinstance(made, Task) else name}
     makers = {key: _factory(given[key], key, name) for key in MAKERS if given.get(key) is not None}
     return Task(**given | kept | makers)

@@ -39,6 +39,27 @@ def test_the_nearest_name_is_offered_or_all_of_them() -> None:
     assert nearest("zzz", ["pens", "gossip"]) == "known: gossip, pens"
 
 
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("workers", "networks"),
+        ("label", "table"),
+        ("eval.zzz", "eval.on"),
+        ("device", "every"),
+        ("steps", "epochs"),
+    ],
+)
+def test_a_name_that_is_not_similar_is_not_suggested(word: str, name: str) -> None:
+    assert nearest(word, [name]) == f"known: {name}"
+
+
+@pytest.mark.parametrize(
+    ("word", "name"), [("batch_size", "batch"), ("optim", "optimizer"), ("TT", "T"), ("trian.lrr", "train.lr")]
+)
+def test_a_longer_or_shorter_form_is_suggested(word: str, name: str) -> None:
+    assert nearest(word, [name, "something_else", "other.key"]) == f"did you mean {name!r}?"
+
+
 def test_the_nearest_name_may_be_written_in_another_case() -> None:
     assert nearest("PENS", ["pens", "gossip"]) == "did you mean 'pens'?"
     assert nearest("t", ["m", "T"]) == "did you mean 'T'?"

@@ -297,9 +297,17 @@ def test_a_model_of_another_layout_is_refused() -> None:
 @pytest.mark.parametrize(
     ("model", "data", "text"),
     [
-        (lambda: nn.Linear(3, 3), blobs(), "fails on the train data, x (2, 4) float32"),
+        (
+            lambda: nn.Linear(3, 3),
+            blobs(),
+            "the model (Linear) takes 3 features, and a sample has the shape (4,)",
+        ),
         (plain, Data(torch.randn(20, 4), torch.randn(20)), "the labels are torch.float32"),
-        (plain, Data(torch.randn(20, 4), torch.arange(20) % 4), "a label 3, the model knows 0 to 2"),
+        (
+            plain,
+            Data(torch.randn(20, 4), torch.arange(20) % 4),
+            "a label 3, the model has 3 outputs",
+        ),
         (plain, Data(torch.randn(20, 4), torch.arange(20) % 3 - 1), "a label -1"),
         (lambda: "net", blobs(), "the model is of type str"),
     ],
