@@ -1,6 +1,7 @@
 """Peer-to-peer personalized federated learning. Importing this package loads nothing else.
 
-The Python API (`Node`, `simulate`, `swarm`, `load`) is loaded on first use from the packages that implement it.
+The Python API (`Node`, `simulate`, `swarm`, `load`) is loaded on first use from the packages that implement it;
+`__init__.pyi` has its types.
 The modules directly in this package are the shared vocabulary: values and pure functions without I/O, which
 every package below may import. `steps` is the interface between a policy and its node; `model`, `predictions`
 and `types` are the values that travel; `aggregate` combines models; `errors` has the exception tree.
@@ -8,15 +9,7 @@ and `types` are the values that travel; `aggregate` combines models; `errors` ha
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pfl_node.daemon.embedded_node import Node
-    from pfl_node.learning.personal_model import load
-    from pfl_node.sim.run_result import RunResult
-    from pfl_node.sim.run_simulation import simulate
-    from pfl_node.swarm.run_swarm import swarm
-    from pfl_node.types import RoundReport
+from typing import Any
 
 # Read by gRPC when it is imported. Its own resolver queries a name server before it reads /etc/hosts.
 os.environ.setdefault("GRPC_DNS_RESOLVER", "native")

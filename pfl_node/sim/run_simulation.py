@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pfl_node import plugin
 from pfl_node.policies.base import Policy
 from pfl_node.settings.load import settings_of_call
-from pfl_node.sim import simulate as simulate_settings
 from pfl_node.sim.faults import node_ids, parse_faults
 from pfl_node.sim.run_result import NodeModels, RunResult
+from pfl_node.sim.simulate import simulate as simulate_settings
 from pfl_node.tracking.tracking import Observe, check_track, report_of
 from pfl_node.types import PeerId, RoundReport
 
