@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 from bootstrap.options import Options
-from pfl_node.address import join_address
 from pfl_node.daemon.advertise import advertised_address
 from pfl_node.membership.member import Member
 from pfl_node.membership.member_events import Changed, MemberEvent
@@ -61,9 +60,7 @@ class Seed(PeerServicer):
         await self.endpoint.bind(self._options.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self._options, self.endpoint
-        self.address = join_address(
-            *await advertised_address(mine.advertise, bound.host, bound.port, mine.peer_seed)
-        )
+        self.address = await advertised_address(mine.advertise, bound.host, bound.port, mine.peer_seed)
         await self.membership.start(self._options.peer_seed, advertise=self.address)
         await self.endpoint.serving(True)
 

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 
-from pfl_node.address import is_wildcard, parse_address
+from pfl_node.address import is_wildcard, join_address, parse_address
 from pfl_node.errors import ConfigError
 
 PATIENCE = 30.0  # seconds to resolve a seed's name: in a new container network it may appear late
@@ -27,20 +27,20 @@ def check_addresses(listen: str, advertise: str | None, seeds: Sequence[str]) ->
 
 async def advertised_address(
     advertise: str | None, host: str, port: int, seeds: Sequence[str], *, patience: float = PATIENCE
-) -> tuple[str, int]:
+) -> str:
     """`host` and `port` are the bound ones; for the host 0.0.0.0 or ::, the answer is the local address of the
     route to the first seed whose name resolves."""
     if advertise is not None:
         name, wanted = parse_address(advertise, what="advertise", any_port=True)
-        return name, wanted or port
+        return join_address(name, wanted or port)
     if not is_wildcard(host):
-        return host, port
+        return join_address(host, port)
     loop = asyncio.get_running_loop()
     end = loop.time() + patience
     while True:
         for seed in seeds:
             if found := await _towards(seed, family=socket.AF_UNSPEC if ":" in host else socket.AF_INET):
-                return found, port
+                return join_address(found, port)
         if loop.time() >= end:
             raise ConfigError(
                 f"there is no route to {' or '.join(seeds)}, so the address of this node is unknown: "

@@ -11,7 +11,6 @@ import random
 import structlog
 
 from pfl_node import plugin
-from pfl_node.address import join_address
 from pfl_node.daemon.advertise import advertised_address
 from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.daemon.thread_trainer import ThreadTrainer
@@ -32,7 +31,6 @@ from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
 from pfl_node.settings.load import dump
 from pfl_node.store.atomic import write_atomic
-from pfl_node.store.data_dir import DataDir
 from pfl_node.tracking.tracking import Observe, Tracking, both
 from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
@@ -66,7 +64,7 @@ class DaemonNode(ObservedNode):
     def __init__(
         self,
         settings: Settings,
-        home: DataDir,
+        home: DiskStore,
         thread: TrainerThread,
         observe: Observe | None = None,
         *,
@@ -76,8 +74,7 @@ class DaemonNode(ObservedNode):
         self.tls = tls_of(settings, home)
         policy = load_policy(settings.policy.name)
         check_lab(policy, settings, lab=role_of is not None)
-        store = DiskStore(home)
-        place = place_of(settings, store)
+        place = place_of(settings, home)
         role = role_of(settings, place.index, place.nodes) if role_of else HONEST
         dialer = self.tls.dialer if self.tls else None
         self.endpoint = Endpoint(tls=self.tls)
@@ -85,12 +82,11 @@ class DaemonNode(ObservedNode):
         self.node_observer = NodeObserver(self)
         self.membership = self._membership(settings, dialer)
         self._members = self._run_members(settings)
-        name = settings.name or f"node-{home.identity.id[:6]}"
         self._tracking = Tracking(settings, resumes=True)
         super().__init__(
             settings,
             Plan(policy, configure(policy, settings.policy.options)),
-            store=store,
+            store=home,
             network=self.client,
             members=self._members,
             trainer=ThreadTrainer(thread, lambda account: learner_at(settings, place, account, role.poison)),
@@ -99,7 +95,7 @@ class DaemonNode(ObservedNode):
             # Sender ids can be trusted on the single machine of a lab, and where TLS authenticates callers.
             certain=role_of is not None or self.tls is not None or settings.guard.names,
             role=role,
-            observe=both(observe, self._tracking.observer(home.identity.id, name)),
+            observe=both(observe, self._tracking.observer(home.identity.id, self.membership.me.name)),
         )
         self._index = place.index
         self._connect_host()
@@ -162,9 +158,7 @@ class DaemonNode(ObservedNode):
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self.settings, self.endpoint
-        self.address = join_address(
-            *await advertised_address(mine.advertise, bound.host, bound.port, mine.peer_seed)
-        )
+        self.address = await advertised_address(mine.advertise, bound.host, bound.port, mine.peer_seed)
         await self.node_observer.open()
 
     async def _learn(self) -> None:

@@ -12,30 +12,17 @@ from pfl_node.node.ports import Kept, LearnerFacts
 from pfl_node.protocol.privacy.controls import PrivacyControls, privacy_of
 from pfl_node.settings import Settings
 from pfl_node.store.checkpoints import Checkpoints
-from pfl_node.store.data_dir import DataDir, NodeIdentity
+from pfl_node.store.data_dir import DataDir
 from pfl_node.store.journal import Journal, last_round
 from pfl_node.store.model_file import FORMAT, save_model
 from pfl_node.store.privacy_ledger import PrivacyLedger
 
 
-class DiskStore:
-    def __init__(self, home: DataDir) -> None:
-        self._home = home
-        self._journal: Journal | None = None
-
-    @property
-    def identity(self) -> NodeIdentity:
-        return self._home.identity
-
-    @property
-    def slot(self) -> int:
-        return self._home.slot
-
-    def keep_incarnation(self, incarnation: int) -> None:
-        self._home.keep_incarnation(incarnation)
+class DiskStore(DataDir):
+    _journal: Journal | None = None
 
     def open_journal(self) -> None:
-        self._journal = Journal(self._home.journal)
+        self._journal = Journal(self.journal)
 
     def write(self, event: str, data: Mapping[str, Any]) -> None:
         assert self._journal is not None
@@ -46,30 +33,27 @@ class DiskStore:
         self._journal.sync()
 
     def last_round(self) -> int | None:
-        return last_round(self._home.journal)
+        return last_round(self.journal)
 
     def load_checkpoint(self, layout: Layout, facts: Mapping[str, str]) -> Kept | None:
-        found = Checkpoints(self._home.checkpoint).load(layout, **facts)
+        found = Checkpoints(self.checkpoint).load(layout, **facts)
         return Kept(found.state, found.path.name, found.facts.get("node")) if found else None
 
     def save_checkpoint(self, state: Mapping[str, Any], layout: Layout, facts: Mapping[str, str]) -> None:
         who = self.identity
         told = {"node": who.id, "incarnation": str(who.incarnation), "version": __version__}
-        Checkpoints(self._home.checkpoint).save(state, layout, told=told, **facts)
+        Checkpoints(self.checkpoint).save(state, layout, told=told, **facts)
 
     def save_model(
         self, model: Model, learner: LearnerFacts, facts: Mapping[str, str], state: LocalState | None = None
     ) -> None:
         tensors: Any = learner
         given = (model,) if state is None else (model, state)
-        save_model(self._home.model, tensors.tensors(*given), format=FORMAT, **facts)
+        save_model(self.model, tensors.tensors(*given), format=FORMAT, **facts)
 
     def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:
-        return privacy_of(settings, PrivacyLedger(self._home.path), certain=certain)
+        return privacy_of(settings, PrivacyLedger(self.path), certain=certain)
 
     def close_journal(self) -> None:
         if self._journal:
             self._journal.close()
-
-    def close(self) -> None:
-        self._home.close()

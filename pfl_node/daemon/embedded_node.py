@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pfl_node.daemon.assemble import DaemonNode
+from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.daemon.preflight import check
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.startup import check_lab
@@ -23,7 +24,6 @@ from pfl_node.ops.status import details_of
 from pfl_node.policies import load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.settings.load import settings_of_call
-from pfl_node.store.data_dir import DataDir
 from pfl_node.tracking.tracking import EVENTS, report_of
 from pfl_node.types import RoundReport
 
@@ -75,7 +75,7 @@ class Node:
             configure_logs(self.settings.log)
         self._loop = asyncio.get_running_loop()
         self._trainer = TrainerThread()
-        home = DataDir.open(self._directory())
+        home = DiskStore.open(self._directory())
         try:
             self._node = DaemonNode(self.settings, home, self._trainer, self._observe)
         except BaseException:

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from pfl_node.daemon.assemble import DaemonNode
+from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.failpoints import arm
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.startup import check_lab
@@ -25,7 +26,6 @@ from pfl_node.policies import load_policy
 from pfl_node.settings import Settings
 from pfl_node.settings.redact import shown
 from pfl_node.settings.toml import toml
-from pfl_node.store.data_dir import DataDir
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ def as_set(value: Any) -> str:
 
 async def _run(settings: Settings) -> int:
     trainer = TrainerThread()
-    node = DaemonNode(settings, DataDir.open(settings.data_dir), trainer)
+    node = DaemonNode(settings, DiskStore.open(settings.data_dir), trainer)
     try:
         await node.start()
         _on_signals(node)

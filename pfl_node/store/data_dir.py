@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
+from typing import Self
 
 import xxhash
 
@@ -46,7 +47,7 @@ class DataDir:
             raise
 
     @classmethod
-    def open(cls, path: Path | None) -> DataDir:
+    def open(cls, path: Path | None) -> Self:
         """The given directory; None: the first unlocked ./pfl-data/node-N, so that a restarted node finds its own
         again."""
         if path is not None:

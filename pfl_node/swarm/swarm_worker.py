@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from pfl_node.daemon.assemble import DaemonNode
+from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.ports import Job
 from pfl_node.node.recorder import checkpoint_facts
@@ -23,7 +24,6 @@ from pfl_node.ops.status import details_of
 from pfl_node.sim.attacks.malicious import role_of
 from pfl_node.sim.worker_process import ParentPipe, leave, serve_once
 from pfl_node.store.checkpoint import save_checkpoint
-from pfl_node.store.data_dir import DataDir
 from pfl_node.store.journal import Journal
 from pfl_node.swarm.messages import TraceSpec, WorkerSpec, events_path, state_path
 from pfl_node.types import PeerId
@@ -149,7 +149,7 @@ class SwarmWorker:
                 trace.observe(event, data)
             self.parent.send("node", index=index, what=event, data=data)
 
-        node = DaemonNode(settings, DataDir.open(settings.data_dir), self.trainer, observe, role_of=role_of)
+        node = DaemonNode(settings, DiskStore.open(settings.data_dir), self.trainer, observe, role_of=role_of)
         if self.spec.trace:
             self.traces[index] = Trace(self.spec.trace, node, index, self.spec.out, self._saved)
         await node.start()

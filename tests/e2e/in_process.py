@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pfl_node.daemon.assemble import DaemonNode
+from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.settings import Settings
 from pfl_node.sim.attacks.malicious import role_of
-from pfl_node.store.data_dir import DataDir
 
 T = TypeVar("T")
 DEADLINE = 60.0  # seconds for anything to happen on a busy machine
@@ -114,7 +114,7 @@ class Town:
         life = Life(
             DaemonNode(
                 wanted,
-                DataDir.open(self.path / name),
+                DiskStore.open(self.path / name),
                 trainer or self.trainer,
                 observe,
                 role_of=role_of if lab else None,

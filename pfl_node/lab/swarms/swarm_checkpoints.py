@@ -128,13 +128,11 @@ def combined(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict
     """The details of a node over two incarnations, as if it had never been restarted."""
     if before is None:
         return dict(after)
-    sums: dict[str, Any] = {key: _sum(before.get(key), after.get(key)) for key in COUNTERS}
+    sums: dict[str, Any] = {
+        key: dict(Counter(before.get(key) or {}) + Counter(after.get(key) or {})) for key in COUNTERS
+    }
     sums |= {f"bytes_{way}": before[f"bytes_{way}"] + after[f"bytes_{way}"] for way in ("sent", "received")}
     return {**before, **after, **sums, "told": {**before.get("told", {}), **after.get("told", {})}}
-
-
-def _sum(before: Mapping[str, int] | None, after: Mapping[str, int] | None) -> dict[str, int]:
-    return dict(Counter(before or {}) + Counter(after or {}))
 
 
 def _in_use(home: Path) -> str | None:

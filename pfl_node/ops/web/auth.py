@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from pfl_node.address import is_loopback
@@ -42,11 +42,11 @@ class Token:
     def is_right(self, shown: str) -> bool:
         return hmac.compare_digest(shown.encode(), self._token)
 
-    def allows(self, headers: Headers) -> bool:
-        scheme, _, shown = headers.get("authorization", "").partition(" ")
+    def allows(self, visitor: HTTPConnection) -> bool:
+        scheme, _, shown = visitor.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.is_right(shown.strip()):
             return True
-        return hmac.compare_digest(_cookie(headers, self.cookie).encode(), self.ticket.encode())
+        return hmac.compare_digest(visitor.cookies.get(self.cookie, "").encode(), self.ticket.encode())
 
 
 class TokenAuth:
@@ -67,18 +67,18 @@ class TokenAuth:
 
         if scope["type"] != "http":
             return
-        answer = self._refusal(scope["path"], Headers(scope=scope)) or self._app
+        answer = self._refusal(scope["path"], HTTPConnection(scope)) or self._app
         await answer(scope, receive, sealed)
 
-    def _refusal(self, path: str, headers: Headers) -> Response | None:
+    def _refusal(self, path: str, visitor: HTTPConnection) -> Response | None:
         if self._token is None:
             # DNS rebinding: a foreign name may point to this machine; the Host header shows it.
-            if is_loopback(_host(headers.get("host", ""))):
+            if is_loopback(_host(visitor.headers.get("host", ""))):
                 return None
             return PlainTextResponse("this page is only for this machine; use 127.0.0.1 or localhost\n", 403)
-        if path in OPEN or path.startswith(STATIC) or self._token.allows(headers):
+        if path in OPEN or path.startswith(STATIC) or self._token.allows(visitor):
             return None
-        if "text/html" in headers.get("accept", ""):
+        if "text/html" in visitor.headers.get("accept", ""):
             return RedirectResponse("/login", 303)
         return PlainTextResponse(
             "token required: Authorization: Bearer TOKEN\n", 401, {"www-authenticate": "Bearer"}
@@ -89,11 +89,3 @@ def _host(header: str) -> str:
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.rpartition(":")[0] or header
-
-
-def _cookie(headers: Headers, name: str) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return found.value if found else ""

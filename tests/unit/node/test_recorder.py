@@ -27,7 +27,6 @@ from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
 from pfl_node.steps import Publish, Record, Report
 from pfl_node.store.checkpoints import Checkpoints
-from pfl_node.store.data_dir import DataDir
 from pfl_node.types import PeerId
 from tests.arm_failpoints import failing
 from tests.toy import LAYOUT, ToyLearner, constant
@@ -46,7 +45,7 @@ class Scene:
 
     def __init__(self, path: Path, trainer: TrainerThread, settings: dict[str, Any]) -> None:
         self.settings = Settings.model_validate(settings)
-        self.home = DataDir.open(path)
+        self.home = self.store = DiskStore.open(path)
         self.policy = Walk(
             me=ME, cfg=PolicyConfig(), model=constant(8.0), rounds=None, seed=0, rng=random.Random(0)
         )
@@ -55,7 +54,6 @@ class Scene:
         self.observed: list[str] = []
         self.work = WorkCount()
         learner = ToyLearner()
-        self.store = DiskStore(self.home)
         self.recorder = Recorder(
             self.settings,
             self.store,

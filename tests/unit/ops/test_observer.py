@@ -14,12 +14,12 @@ import pytest
 import structlog
 
 from pfl_node.daemon.assemble import DaemonNode
+from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.membership.member import Member
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, Suspected
 from pfl_node.ops.logs import configure_logs
 from pfl_node.settings import LogSettings, Settings
-from pfl_node.store.data_dir import DataDir
 
 BOB = Member("b", "bob", "127.0.0.1:7")
 
@@ -41,7 +41,7 @@ def told(
     configure_logs(LogSettings(level=level, format="json"), stream)
 
     async def main() -> DaemonNode:
-        node = DaemonNode(Settings(), DataDir.open(path), TrainerThread())
+        node = DaemonNode(Settings(), DiskStore.open(path), TrainerThread())
         scene(node)
         await node.close()
         return node

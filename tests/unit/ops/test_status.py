@@ -11,13 +11,13 @@ from typing import Any
 
 from pfl_node import __version__
 from pfl_node.daemon.assemble import DaemonNode
+from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.errors import PeerGone
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.recorder import Recorder
 from pfl_node.ops.status import details_of, status_of
 from pfl_node.settings import Settings
 from pfl_node.steps import Record
-from pfl_node.store.data_dir import DataDir
 from pfl_node.types import Eval, Offer, PeerId
 from pfl_node.wire.peer_pb2 import Status
 from tests.toy import ToyLearner, constant
@@ -27,7 +27,7 @@ YOU = PeerId("you")
 
 def status(path: Path, change: Callable[[DaemonNode], None] | None = None, **settings: Any) -> tuple[Status, Any]:
     async def go() -> Status:
-        home = DataDir.open(path)
+        home = DiskStore.open(path)
         node = DaemonNode(Settings.model_validate(settings), home, TrainerThread())
         try:
             await node.start()
