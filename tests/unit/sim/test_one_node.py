@@ -147,6 +147,22 @@ def test_a_peer_may_have_so_much_scored_in_a_minute_and_no_more(tmp_path: Path) 
     assert run.of("got")[0]["scores"] == [1, 1, 0, 0]
 
 
+def test_the_models_that_wait_for_a_node_have_so_many_bytes_and_no_more(tmp_path: Path) -> None:
+    class Sends(Scripted):
+        async def leader(self) -> None:
+            await Sleep(30.0)
+
+        async def follower(self) -> None:
+            took = [bool(await Send([A], self.model, round=t)) for t in range(3)]
+            await Record("took", {"took": took})
+
+    two = told(serve={"waiting_per_peer": 2 * constant(0.0).nbytes})
+    run = ran(tmp_path, Sends, nodes=2, settings=two)
+    (row,) = run.of("took")
+    assert row["took"] == [True, True, False]
+    assert run.swarm.refused() == {"flood": 1}
+
+
 def test_scoring_for_peers_delays_a_nodes_own_training(tmp_path: Path) -> None:
     class Busy(Scripted):
         async def leader(self) -> None:
