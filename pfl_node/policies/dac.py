@@ -20,8 +20,8 @@ class Dac(Policy):
 
     class Config(PolicyConfig):
         n_sampled: int = Field(4, ge=1, description="peers whose models are fetched in a round")
-        a: float = Field(30.0, ge=0, description="how much the similarities decide in the end: tau goes to a + 1")
-        b: float = Field(0.2, ge=0, description="how soon")
+        a: float = Field(30.0, ge=0, description="weight of the similarities in the end: tau converges to a + 1")
+        b: float = Field(0.2, ge=0, description="how fast tau converges")
         score_samples: int | None = Field(None, ge=1, description="own samples to score a model on; none: all")
 
     takes = ()

@@ -22,7 +22,7 @@ class Dpsgd(Lockstep):
     """D-PSGD, decentralized parallel SGD on a graph that stays (Lian et al. 2017, Algorithm 1)."""
 
     class Config(Lockstep.Config):
-        graph: str = Field("regular", description="ring, regular, or a file with an edge a line, of ids or places")
+        graph: str = Field("regular", description="ring, regular, or a file with an edge per line (ids or places)")
         degree: int = Field(4, ge=1, description="neighbours of a node in the regular graph")
         _edges: Edges | None = PrivateAttr(None)
 

@@ -15,8 +15,8 @@ class EpsilonGreedy(Greedy):
     """Epsilon-greedy (Karlsson & Onoszko 2021, Algorithm 3)."""
 
     class Config(Greedy.Config):
-        eps: float = Field(0.5, ge=0, le=1, description="how likely a selected peer is swapped at the start")
-        decay: float = Field(1.0, gt=0, le=1, description="lambda: by this it shrinks every round")
+        eps: float = Field(0.5, ge=0, le=1, description="initial probability that a selected peer is swapped")
+        decay: float = Field(1.0, gt=0, le=1, description="lambda: factor on eps after every round")
 
     async def select(self) -> Sequence[PeerId]:
         # paper: all sampled peers; here: those that answered, because the others serve no model either

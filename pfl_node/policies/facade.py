@@ -20,10 +20,10 @@ class Facade(El):
 
     class Config(El.Config):
         k: int = Field(2, ge=1, description="heads; about as many as there are clusters")
-        warmup: int = Field(10, ge=0, description="first rounds, of plain EL; 0: each head has a start of its own")
+        warmup: int = Field(10, ge=0, description="first rounds, of plain EL; 0: heads are initialised separately")
         samples: int = Field(80, ge=1, description="own samples that heads are scored on")
         own_samples: bool = Field(False, description="draw them anew for each head, as the thesis' code does")
-        all_reduce: bool = Field(True, description="after the last round, one exchange with everybody")
+        all_reduce: bool = Field(True, description="after the last round, one exchange with all nodes")
 
     keeps = ("heads", "j")
     part: ClassVar[Part] = "head"  # of which there are k

@@ -22,7 +22,7 @@ class FedAvg(Policy):
 
     class Config(PolicyConfig):
         C: float = Field(0.1, gt=0, le=1, description="fraction of the nodes that train in a round; at least one")
-        wait: float = Field(600.0, gt=0, description="seconds to wait for those, who train meanwhile")
+        wait: float = Field(600.0, gt=0, description="seconds to wait for the models of these nodes")
 
     lockstep = exact = True
     keeps = ("begun",)

@@ -1,5 +1,5 @@
-"""`feded`: federated ensemble distillation. What a model says of shared samples travels, not the model, so every
-node may have one of its own kind. The words in the comments are those of the thesis' Algorithm 2."""
+"""`feded`: federated ensemble distillation. Nodes exchange predictions for shared samples, not models, so each may
+have another network. The words in the comments are those of the thesis' Algorithm 2."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class FedEd(Policy):
     """FedED, weighted ensemble distillation (Eriksson 2022, Algorithm 2); a round is all of it."""
 
     class Config(Student):
-        weights: ensemble.How = Field("w2", description="whose word counts: w0 by size, w1 by class, w2 by sample")
-        beta: float = Field(6.0, gt=0, description="w2: how much less one counts who finds a sample strange")
-        # paper: no bound (1); here: 0.4, because a client that finds no sample strange would be the only teacher
-        most: float = Field(0.4, gt=0, le=1, description="w2: share of the samples one decides about; paper: 1")
+        weights: ensemble.How = Field("w2", description="client weights: w0 by size, w1 by class, w2 by sample")
+        beta: float = Field(6.0, gt=0, description="w2: how fast a weight falls with the sample's novelty")
+        # paper: no bound (1); here: 0.4, because a client to which no sample is novel would be the only teacher
+        most: float = Field(0.4, gt=0, le=1, description="w2: largest mean weight of a client; paper: 1")
         gamma: float = Field(1.0, gt=0, le=1, description="share of the clients that teach a sample")
         epochs: float = Field(20.0, gt=0, description="of the local training")
-        autoencoder_epochs: int = Field(30, ge=1, description="w2: of what learns which samples are strange")
-        wait: float = Field(600.0, gt=0, description="seconds to wait for others, who may train for longer")
+        autoencoder_epochs: int = Field(30, ge=1, description="w2: of the autoencoder that measures novelty")
+        wait: float = Field(600.0, gt=0, description="seconds to wait for nodes that train for longer")
 
     lockstep = exact = True
     takes = serves = ("predictions",)
@@ -43,7 +43,7 @@ class FedEd(Policy):
             self.round -= 1  # the others were done when I came: their last round is mine
         for t in self.remaining():
             f_k = await self.local_training(t)
-            offers = await self.exchange(t, await self.say(f_k))
+            offers = await self.exchange(t, await self.predict(f_k))
             told: dict[str, Any] = {"from": [o.sender for o in offers if o.sender != self.me]}
             if (z := self.teacher(t, offers)) is not None:  # z_T
                 told["ensemble"] = (await Score([z]))[0].accuracy  # NaN: the samples have no labels
@@ -59,12 +59,12 @@ class FedEd(Policy):
         self.model = await Train(self.model, epochs=self.cfg.epochs)
         return self.model
 
-    async def say(self, f_k: Model) -> Model:  # z_k <- f_k(x_0)
+    async def predict(self, f_k: Model) -> Model:  # z_k <- f_k(x_0)
         by_class, by_sample = self.cfg.weights == "w1", self.cfg.weights == "w2"
         return await Predict(f_k, novelty=by_sample * self.cfg.autoencoder_epochs, counts=by_class)
 
     async def exchange(self, t: int, mine: Model) -> Sequence[Offer]:
-        """What everybody says, sorted by id, so that all nodes have the same teacher."""
+        """The predictions of all nodes, sorted by id, so that all have the same teacher."""
         await Publish(mine, round=t)
         peers = await Peers()
         await Send(peers, mine, round=t)

@@ -13,7 +13,7 @@ class FedProx(FedAvg):
     """FedProx (Li et al. 2020), as Eriksson 2022, equation 2.7, tells it."""
 
     class Config(FedAvg.Config):
-        mu: float = Field(0.1, ge=0, description="how strongly a client is held; 0: fedavg")
+        mu: float = Field(0.1, ge=0, description="weight of the proximal term; 0: fedavg")
 
     # paper: its code takes the anchor once, at the start, which makes it fedavg; here: w_t, because 2.7 says so
     async def client_update(self, w: Model) -> Model:

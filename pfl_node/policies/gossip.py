@@ -18,8 +18,8 @@ class Gossip(Patient):
     class Config(Patient.Config):
         n_peers: int = Field(20, ge=1, description="models to wait for before they are merged")
         delta: float = Field(1.0, gt=0, description="seconds between two sends, in the mean")
-        jitter: float = Field(0.5, ge=0, le=1, description="how far a wait may be from delta, as a part of it")
-        quiet: float = Field(10.0, gt=0, description="seconds without a model before a round goes on with less")
+        jitter: float = Field(0.5, ge=0, le=1, description="largest deviation from delta, relative to it")
+        quiet: float = Field(10.0, gt=0, description="seconds without a model before a round continues with fewer")
 
     keeps: ClassVar[tuple[str, ...]] = (*Patient.keeps, "trained")
 

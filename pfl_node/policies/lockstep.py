@@ -25,7 +25,7 @@ class Lockstep(Policy):
     """Each round: train, send to some peers, average with the models of some peers."""
 
     class Config(PolicyConfig):
-        all_reduce: bool = Field(False, description="after the last round, one exchange with everybody")
+        all_reduce: bool = Field(False, description="after the last round, one exchange with all nodes")
 
     lockstep = True
     late = True

@@ -17,8 +17,8 @@ T = TypeVar("T")
 Metric = Literal["loss", "accuracy"]
 Scored = Literal["mine", "theirs"]
 
-METRIC = "what a peer is rated by: loss (the lowest is best) or accuracy (the highest)"
-SCORED = "on whose training data: mine (their models) or theirs (my model, they tell)"
+METRIC = "how a peer is rated: loss (the lowest is best) or accuracy (the highest)"
+SCORED = "which training data to score on: mine (their models) or theirs (my model)"
 
 
 class Rating(PolicyConfig):
