@@ -36,7 +36,15 @@ app.callback(invoke_without_command=True)(node_command.run)
 INSPECT = "Inspect a running node"
 PANELS = {
     "Run": (swarm_command.demo, swarm_command.swarm, sim.sim, chaos.chaos),
-    INSPECT: (inspect.status, inspect.peers, watch.events, inspect.ping, inspect.wait, watch.bugreport),
+    INSPECT: (
+        inspect.status,
+        inspect.peers,
+        watch.events,
+        inspect.ping,
+        inspect.wait,
+        inspect.reload,
+        watch.bugreport,
+    ),
     "Identity": (identity.identity,),
     "Reference": (catalog.policies, catalog.tasks, node_command.config),
 }

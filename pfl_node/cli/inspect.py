@@ -42,6 +42,23 @@ def peers(address: Address, format: Format = "table", timeout: Timeout = 3.0) ->
         as_table(columns, [[m[column] for column in columns] for m in members])
 
 
+def reload(
+    address: Address,
+    format: Format = "table",
+    timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Give up waiting.")] = 300.0,
+) -> None:
+    """Let a node call its task again, for new data; model and round stay.
+
+    With TLS it needs the certificate of an operator or the node's own directory.
+    """
+    with connected(address, timeout) as node:
+        samples = node.reload()
+    if format == "json":
+        as_json({"samples": samples})
+    else:
+        print(f"{address}: " + ", ".join(f"{n:,} samples for {split}" for split, n in samples.items()))
+
+
 def ping(
     address: Address,
     count: Annotated[int, typer.Option("--count", "-c", min=1, metavar="N", help="Round trips.")] = 5,

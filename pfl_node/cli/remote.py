@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pfl_node.address import is_loopback, parse_address
 from pfl_node.cli.client_credentials import CREDENTIALS
-from pfl_node.errors import PeerError, PeerGone, Reason, Refused
+from pfl_node.errors import PeerError, PeerGone, Reason, Refused, TaskError
 from pfl_node.jsonable import json_object
 
 if TYPE_CHECKING:
@@ -114,6 +114,17 @@ class Remote:
             me, members = self.members()
             return next((m for m in members if m["id"] == me), {"id": me})
         return facts_of(status)
+
+    def reload(self) -> dict[str, int]:
+        """Let the node call its task again; returns the samples by split. Raises TaskError."""
+        from pfl_node.wire import peer_pb2, peer_pb2_grpc
+
+        stub = peer_pb2_grpc.PeerStub(self.channel)
+        self.serving()  # a call may take long, so check first that the node answers
+        reply = self._call(stub.Reload, peer_pb2.ReloadRequest())
+        if reply.error:
+            raise TaskError(f"{self.address} keeps its old data: {reply.error}")
+        return {split: reply.samples[split] for split in ("train", "val", "test")}
 
     def events(
         self, *, follow: bool, kinds: Sequence[str] = (), last: int | None = None

@@ -26,6 +26,7 @@ from pfl_node.node.startup import check_lab, check_reports, place_of
 from pfl_node.ops.events_service import attach_events
 from pfl_node.ops.observed_node import ObservedNode
 from pfl_node.ops.observer import NodeObserver
+from pfl_node.ops.reload_service import attach_reload
 from pfl_node.ops.status import status_of
 from pfl_node.policies import configure, load_policy
 from pfl_node.settings import Settings
@@ -155,6 +156,7 @@ class DaemonNode(ObservedNode):
         self._keep_settings()
         PeerService(self.host, self.settings.wire, status=lambda: status_of(self)).attach(self.endpoint)
         attach_events(self.endpoint, self.node_observer)
+        attach_reload(self.endpoint, self.reload)
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self.settings, self.endpoint

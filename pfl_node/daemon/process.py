@@ -16,6 +16,7 @@ import structlog
 
 from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.daemon.disk_store import DiskStore
+from pfl_node.errors import TaskError
 from pfl_node.failpoints import arm
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.startup import check_lab
@@ -130,8 +131,8 @@ def _say(line: str) -> None:
 
 
 def _on_signals(node: DaemonNode) -> None:
-    """The first signal ends the node in order, the second immediately. SIGHUP may arrive twice when a terminal
-    closes, so it never ends the node immediately; under nohup it is ignored."""
+    """The first SIGTERM or SIGINT ends the node in order, the second immediately. SIGHUP reloads the task. If it
+    came because the node's terminal was closed, it ends the node in order; under nohup it is ignored."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
 
@@ -142,7 +143,36 @@ def _on_signals(node: DaemonNode) -> None:
             loop.remove_signal_handler(s)
             signal.signal(s, signal.SIG_DFL)
 
+    had_terminal = _has_terminal()
+
+    def hang_up() -> None:
+        if had_terminal and not _has_terminal():
+            log.info("stopping", signal="SIGHUP", hint="its terminal was closed")
+            node.stop()
+        elif not reloading:
+            reloading.append(asyncio.create_task(_reload(node)))
+            reloading[0].add_done_callback(reloading.remove)
+
+    reloading: list[asyncio.Task[None]] = []
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGHUP, handle, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
     for number in signals:
         loop.add_signal_handler(number, handle, number)
+
+
+async def _reload(node: DaemonNode) -> None:
+    """The node has logged the reason of a failure, unless it has not started to learn."""
+    try:
+        await node.reload()
+    except TaskError as error:
+        if node.reloads is None:
+            log.warning("the task was not reloaded", error=str(error))
+
+
+def _has_terminal() -> bool:
+    """Closing a terminal detaches it from the processes that it controlled."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -26,7 +26,7 @@ def learner_at(
     if poison is not None:
         task = poison(task, settings, place)
     student = settings.policy.options.get("student_model")
-    return Learner(
+    learner = Learner(
         task,
         settings.train,
         settings.device,
@@ -37,3 +37,5 @@ def learner_at(
         eval_batch=settings.eval.batch,
         rounds=settings.rounds,
     )
+    learner.source = lambda: learner_at(settings, place, learner.account, poison)
+    return learner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,6 +53,7 @@ class Learner:
     samples: int  # for training
     cluster: int | None
     stateful: bool  # whether nodes keep a LocalState
+    source: Callable[[], Learner] | None = None  # calls the task again
 
     def __init__(
         self,
@@ -250,6 +251,17 @@ class Learner:
         network = self._networks.main
         private = None if state is None else self._networks.private_of(network, StateCell(state))
         return network.tensors(model, private)
+
+    def reload(self, between: Between | None = None) -> dict[str, int]:  # noqa: ARG002
+        """Call the task again and use its data from now on; returns the samples by split. An error changes
+        nothing."""
+        if self.source is None:
+            raise TaskError(f"task {self._name} cannot be called again: it was given as an object")
+        fresh = self.source()
+        if fresh.layout != self.layout or fresh.predictions != self.predictions:
+            raise TaskError(f"task {self._name} returned another model or auxiliary samples: restart the node")
+        vars(self).update(vars(fresh))  # its data, and everything that was derived from it
+        return {str(split): self._splits[split].n for split in self._splits}
 
     def module(self) -> nn.Module:
         """A new module of the network whose models this learner trains, to be filled."""

@@ -31,6 +31,7 @@ from pfl_node.node.ports import (
 )
 from pfl_node.node.recorder import Recorder, restore_checkpoint
 from pfl_node.node.startup import entry_round, fresh_seed, make_policy
+from pfl_node.node.task_reload import TaskReload
 from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.deadlines import Deadlines
@@ -49,6 +50,7 @@ class Node:
     policy: Policy | None = None
     driver: Driver | None = None
     recorder: Recorder | None = None
+    reloads: TaskReload | None = None
     had_rounds = False  # whether any round was left when the policy started
     _resumes: Mapping[str, Any] | None = None  # state of the driver at the end of the previous segment
     _refusal: ConfigError | None = None
@@ -159,21 +161,7 @@ class Node:
     async def _learn(self) -> None:
         learner = await self.trainer.open(self.privacy.account)
         self.policy = policy = await self._make_policy(learner)
-        self.recorder = Recorder(
-            self.settings,
-            self.store,
-            policy,
-            learner,
-            self.trainer,
-            work=self.work,
-            log=self.log,
-            publish=self.host.publish,
-            ended=self._ended,
-            observe=self._observe,
-            tell=self.observer.tell,
-            stops=self._stops,
-            local=lambda: self.trainer.state,
-        )
+        self.recorder = self._make_recorder(policy, learner)
         self.mailbox.advance(policy.round)
         self.host.open(learner, self.trainer)
         await self.network.serving(True)
@@ -194,11 +182,54 @@ class Node:
             guard=self.guard,
             hold=self._hold,
         )
+        self.reloads = TaskReload(
+            self.settings.task.name,
+            self.trainer,
+            policy,
+            learner,
+            self.recorder,
+            observer=self.observer,
+            log=self.log,
+        )
         self.driver = Driver(policy, context)
         if self._resumes:
             self.driver.load(self._resumes)
         self.had_rounds = policy.more
-        await self.driver.run()
+        await self._with_refresh(self.driver.run())
+
+    def _make_recorder(self, policy: Policy, learner: LearnerFacts) -> Recorder:
+        return Recorder(
+            self.settings,
+            self.store,
+            policy,
+            learner,
+            self.trainer,
+            work=self.work,
+            log=self.log,
+            publish=self.host.publish,
+            ended=self._ended,
+            observe=self._observe,
+            tell=self.observer.tell,
+            stops=self._stops,
+            local=lambda: self.trainer.state,
+        )
+
+    async def _with_refresh(self, work: Coroutine[Any, Any, None]) -> None:
+        """Call the task again every `task.refresh` seconds meanwhile."""
+        if self.settings.task.refresh is None or self.reloads is None:
+            return await work
+        refresh = asyncio.create_task(self.reloads.every(self.settings.task.refresh))
+        try:
+            await work
+        finally:
+            refresh.cancel()
+            await asyncio.gather(refresh, return_exceptions=True)
+
+    async def reload(self) -> dict[str, int]:
+        """Call the task again; returns the number of samples by split. Raises TaskError and keeps the old data."""
+        if self.reloads is None:
+            raise TaskError("the node has not started to learn: try again when `pfl-node status` says training")
+        return await self.reloads.now()
 
     async def _make_policy(self, learner: LearnerFacts) -> Policy:
         """Restored from the checkpoint if there is one, otherwise new; and so is the local state."""

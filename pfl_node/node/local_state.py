@@ -43,7 +43,7 @@ class StatefulTrainer:
         self.state = kept
 
     def with_state(self, job: Job) -> Job:
-        if self.state is None or job.kind == "fresh":
+        if self.state is None or job.kind in ("fresh", "reload"):
             return job
         return replace(job, state=self.state if job.kind in TRAINING else self.state.for_evaluation)
 

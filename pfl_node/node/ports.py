@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pfl_node.settings import AggregateSettings, Settings
 
 Tell = Callable[[str, Mapping[str, Any]], None]
-Kind = Literal["fresh", "start", "train", "distill", "predict", "score", "each", "confusion"]
+Kind = Literal["fresh", "start", "train", "distill", "predict", "score", "each", "confusion", "reload"]
 TRAINING = ("train", "distill")  # jobs that replace the local state
 
 

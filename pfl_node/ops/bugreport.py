@@ -20,7 +20,7 @@ from pfl_node.ops.history import tail
 Part = tuple[str, str, Any]  # file name, description, content (text or JSON values)
 LINES = 500  # of a journal
 MOST = 4 << 20  # bytes of the journal that are read
-TOLD = ("warning", "died", "refused", "failed", "checkpoint_failed", "suspected")
+TOLD = ("warning", "died", "refused", "failed", "checkpoint_failed", "reload_failed", "suspected")
 
 HINT = """\
 Logs are not in this archive: a node writes them to its stderr and keeps none.

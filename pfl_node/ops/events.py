@@ -33,6 +33,8 @@ KINDS: dict[str, str] = {
     "changed": "a member refuted a suspicion, or changed its address or name",
     "died": "a member was declared dead",
     "left": "a member left",
+    "reloaded": "the task was called again and its data is in use: `round`, `samples`, `by_split`",
+    "reload_failed": "the task was called again and failed; the old data stays in use: `error`",
     "checkpoint": "a checkpoint was written: `round`, `seconds`",
     "checkpoint_failed": "a checkpoint was not written: `error`",
     "warning": "a condition that needs attention: `text`",

@@ -169,6 +169,11 @@ def _checkpoints(node: ObservedNode) -> Samples:
     return [(("written",), counts["checkpoint"]), (("failed",), counts["checkpoint_failed"])]
 
 
+def _reloads(node: ObservedNode) -> Samples:
+    counts = node.node_observer.hub.counts
+    return [(("reloaded",), counts["reloaded"]), (("failed",), counts["reload_failed"])]
+
+
 def _oracle(node: ObservedNode) -> Samples:
     spent = node.privacy.oracle.spent if node.privacy.oracle else {}
     return [((peer,), spent[peer]) for peer in node.peers() if peer in spent]
@@ -244,6 +249,10 @@ FIGURES = (
     Figure(N + "membership_health", "gauge", (),
            "SWIM health score: 0 is healthy; if higher, this process is slow.",
            lambda n: _one(n.membership.health)),
+    Figure(N + "task_reloads", "counter", ("outcome",), "Calls of the task for new data: reloaded, failed.",
+           _reloads),
+    Figure(N + "training_samples", "gauge", (), "Samples that the node trains on.",
+           lambda n: _one(n.recorder.learner.samples if n.recorder else None)),
     Figure(N + "checkpoints", "counter", ("outcome",), "Checkpoints written and failed.", _checkpoints),
     Figure(N + "checkpoint_age_seconds", "gauge", (), "Time since the last checkpoint; absent: none.",
            _checkpoint_age),

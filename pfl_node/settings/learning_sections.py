@@ -21,6 +21,8 @@ class TaskSettings(BaseModel):
     the node's id."""
     nodes: PositiveInt | None = None
     """The number of places; None: unknown."""
+    refresh: PositiveFloat | None = None
+    """Seconds after which the task is called again for new data; None: only on request."""
 
     @property
     def options(self) -> dict[str, Any]:

@@ -94,6 +94,8 @@ class JobPool:
         self._workers = [Worker(told) for _ in range(workers)]
 
     def submit(self, node: PeerId, learner: LearnerPort, job: Job) -> Result:
+        if job.kind == "reload":  # the worker's learner, and this one, whose facts the node reads
+            Inline().submit(node, learner, job)
         if job.kind in ("fresh", "start"):  # its result is needed at once
             return Inline().submit(node, learner, job)
         index = self._index[node]

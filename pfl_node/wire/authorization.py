@@ -14,6 +14,7 @@ from pfl_node.security.trust import Trust
 log = logging.getLogger(__name__)
 
 READ_ONLY = frozenset({"GetStatus", "GetHistory", "WatchEvents", "List", "Check", "Watch", "ServerReflectionInfo"})
+OPERATOR_CALLS = frozenset({"Reload"})  # for operators, and for the node's own certificate
 LOG_INTERVAL = 60.0  # seconds between log lines about the same caller and reason
 LOG_LIMIT = 1024  # callers and reasons
 
@@ -33,8 +34,11 @@ class Authorization:
             if certificate is None:
                 raise Refused(Reason.NO_TLS, "this connection has no client certificate")
             self.trust.check(certificate)
-            if certificate.operator and call not in READ_ONLY:
+            if certificate.operator and call not in READ_ONLY | OPERATOR_CALLS:
                 text = f"{certificate.id} is an operator, which may read but not call {call}"
+                raise Refused(Reason.NOT_ALLOWED, text)
+            if call in OPERATOR_CALLS and not certificate.operator and certificate.id != self.trust.me:
+                text = f"{call} needs an operator's certificate or the node's own, not that of {certificate.id}"
                 raise Refused(Reason.NOT_ALLOWED, text)
         except Refused as refused:
             peer = certificate.id if certificate else ""

@@ -14,9 +14,10 @@ from typing import Any
 
 import grpc
 
+from pfl_node.address import is_loopback
 from pfl_node.errors import Reason, Refused
 from pfl_node.security.caller import CALLER
-from pfl_node.wire.authorization import Authorization
+from pfl_node.wire.authorization import OPERATOR_CALLS, Authorization
 from pfl_node.wire.call_slots import CallSlot, CallSlots
 from pfl_node.wire.caller_connection import CallerConnection
 from pfl_node.wire.listener import Listener
@@ -126,6 +127,8 @@ class CallGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             raise Refused(Reason.REJECTED, "the connection is closed")
         if self._authorization:
             self._authorization.check_call(name, connection.certificate, connection.host)
+        elif name in OPERATOR_CALLS and not is_loopback(connection.host):
+            raise Refused(Reason.NOT_ALLOWED, f"without TLS, {name} is for callers on the node's own machine")
         now = self._listener.now()
         slot, evicted = self._slots.begin(connection.caller, now)
         if evicted in self._open:

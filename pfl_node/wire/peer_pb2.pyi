@@ -166,6 +166,25 @@ class Status(_message.Message):
     json: str
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., role: _Optional[str] = ..., run: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[str] = ..., round: _Optional[int] = ..., rounds: _Optional[int] = ..., policy: _Optional[str] = ..., task: _Optional[str] = ..., uptime: _Optional[float] = ..., json: _Optional[str] = ...) -> None: ...
 
+class ReloadRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReloadReply(_message.Message):
+    __slots__ = ("samples", "error")
+    class SamplesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    samples: _containers.ScalarMap[str, int]
+    error: str
+    def __init__(self, samples: _Optional[_Mapping[str, int]] = ..., error: _Optional[str] = ...) -> None: ...
+
 class WatchRequest(_message.Message):
     __slots__ = ("follow", "after", "kinds", "last")
     FOLLOW_FIELD_NUMBER: _ClassVar[int]

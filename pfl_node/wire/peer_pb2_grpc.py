@@ -69,6 +69,11 @@ class PeerStub:
                 request_serializer=pfl__node_dot_wire_dot_peer__pb2.WatchRequest.SerializeToString,
                 response_deserializer=pfl__node_dot_wire_dot_peer__pb2.Event.FromString,
                 _registered_method=True)
+        self.Reload = channel.unary_unary(
+                '/pfl.v1.Peer/Reload',
+                request_serializer=pfl__node_dot_wire_dot_peer__pb2.ReloadRequest.SerializeToString,
+                response_deserializer=pfl__node_dot_wire_dot_peer__pb2.ReloadReply.FromString,
+                _registered_method=True)
         self.GetHistory = channel.unary_unary(
                 '/pfl.v1.Peer/GetHistory',
                 request_serializer=pfl__node_dot_wire_dot_peer__pb2.HistoryRequest.SerializeToString,
@@ -128,6 +133,14 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Reload(self, request, context):
+        """Call the task again, for new data. Only for operators and for the node's own certificate; without TLS, only from the
+        node's own machine.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetHistory(self, request, context):
         """How the node did, round by round.
         """
@@ -172,6 +185,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.WatchEvents,
                     request_deserializer=pfl__node_dot_wire_dot_peer__pb2.WatchRequest.FromString,
                     response_serializer=pfl__node_dot_wire_dot_peer__pb2.Event.SerializeToString,
+            ),
+            'Reload': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reload,
+                    request_deserializer=pfl__node_dot_wire_dot_peer__pb2.ReloadRequest.FromString,
+                    response_serializer=pfl__node_dot_wire_dot_peer__pb2.ReloadReply.SerializeToString,
             ),
             'GetHistory': grpc.unary_unary_rpc_method_handler(
                     servicer.GetHistory,
@@ -368,6 +386,33 @@ class Peer:
             '/pfl.v1.Peer/WatchEvents',
             pfl__node_dot_wire_dot_peer__pb2.WatchRequest.SerializeToString,
             pfl__node_dot_wire_dot_peer__pb2.Event.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pfl.v1.Peer/Reload',
+            pfl__node_dot_wire_dot_peer__pb2.ReloadRequest.SerializeToString,
+            pfl__node_dot_wire_dot_peer__pb2.ReloadReply.FromString,
             options,
             channel_credentials,
             insecure,

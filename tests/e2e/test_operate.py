@@ -33,14 +33,6 @@ def learning(start: Start) -> Process:
     return node
 
 
-def test_sighup_ends_a_node_in_order(start: Start, tmp_path: Path) -> None:
-    node = learning(start)
-    node.popen.send_signal(signal.SIGHUP)
-    assert node.wait() == 0
-    assert '"how": "stopped"' in node.output
-    assert list((tmp_path / "pfl-node").glob("checkpoint-*.safetensors"))
-
-
 def test_a_machine_that_is_not_ready_is_exit_code_1_and_one_line(tmp_path: Path) -> None:
     """The unit restarts a node after any code but 2."""
     unit = DOC.read_text()
