@@ -129,6 +129,9 @@ class Model:
         object.__setattr__(self, "layout", layout)
         object.__setattr__(self, "vector", _read_only(vector))
 
+    def __deepcopy__(self, memo: object) -> Model:
+        return self
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"a model is immutable: cannot set {name}")
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from math import isnan
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from pfl_node.model import Model
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import Offer, Part, PeerId
 
 
 class PolicyConfig(BaseModel):
@@ -97,7 +96,7 @@ class Policy(ABC):
 
     def snapshot(self) -> dict[str, Any]:
         """The content of a checkpoint; taken at a Report, when the state is consistent."""
-        kept = {name: _copied(getattr(self, name)) for name in self.keeps}
+        kept = {name: deepcopy(getattr(self, name)) for name in self.keeps}
         return {"model": self.model, "round": self.round, "rng": self.rng.getstate(), "kept": kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -107,28 +106,9 @@ class Policy(ABC):
         self.rng.setstate(state["rng"])
         for name in self.keeps:
             if name in state["kept"]:
-                setattr(self, name, _copied(state["kept"][name]))
+                setattr(self, name, deepcopy(state["kept"][name]))
 
     @classmethod
     def pushes(cls) -> bool:
         """Whether pushed models go to `on_model`."""
         return cls.on_model is not Policy.on_model
-
-
-def _copied(value: Any) -> Any:
-    """Copy containers, so that a snapshot does not change later; models are immutable."""
-    if isinstance(value, dict):
-        same = copy(value)
-        for key, item in value.items():
-            same[key] = _copied(item)
-        return same
-    if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make(_copied(v) for v in value)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return type(value)(_copied(v) for v in value)
-    return value
-
-
-def by_loss(scores: Sequence[Eval]) -> list[int]:
-    """The indices of the scores, lowest loss first, NaN last."""
-    return sorted(range(len(scores)), key=lambda i: (isnan(scores[i].loss), scores[i].loss))

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from pfl_node.model import Model
-from pfl_node.policies.base import by_loss
 from pfl_node.policies.el import El
 from pfl_node.policies.lockstep import Near
+from pfl_node.policies.rating import best_first
 from pfl_node.steps import Average, Fetch, Fresh, Report, Score, Train
 from pfl_node.types import Offer, Part
 
@@ -66,7 +66,7 @@ class Facade(El):
         # of my training data for all, because noise splits clusters; in random order, so that equal heads diverge
         order = self.rng.sample(range(self.cfg.k), self.cfg.k)
         scores = await Score([self.whole(j) for j in order], samples=samples, own_sample_each=each)
-        return order[by_loss(scores)[0]]
+        return best_first(zip(order, scores, strict=True), "loss")[0]
 
     async def merge(self, offers: Sequence[Offer]) -> None:
         if self.part == "head":  # 8: the core that all heads share

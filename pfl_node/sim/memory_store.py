@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_node.errors import ConfigError
 from pfl_node.model import Layout, LocalState, Model
 from pfl_node.node.ports import Kept, LearnerFacts
-from pfl_node.types import PeerId
+from pfl_node.store.data_dir import NodeIdentity
 
 if TYPE_CHECKING:
     from pfl_node.protocol.privacy.controls import PrivacyControls
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from pfl_node.sim.simulation import World
 
 ABOUT_THE_DAEMON = {"round": "learning_seconds", "finished": "how"}  # fields left out of a simulation's journal
-
-
-@dataclass(frozen=True, slots=True)
-class SimIdentity:
-    id: PeerId
-    incarnation: int
 
 
 @dataclass
@@ -51,7 +45,7 @@ class MemoryStore:
         self._world = world
         self._disk = process.disk
         self._disk.lives += 1
-        self.identity = SimIdentity(process.id, self._disk.lives)
+        self.identity = NodeIdentity(process.id, self._disk.lives)
         self._cut = False
 
     @property

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from pfl_node.model import Model
 from pfl_node.node.host import Host
@@ -34,16 +37,8 @@ if TYPE_CHECKING:
     from pfl_node.sim.simulation import World
 
 
-class Silent:
-    """A logger that discards everything: a simulation records its events in the journal."""
-
-    def debug(self, event: str, **facts: Any) -> None: ...
-    def info(self, event: str, **facts: Any) -> None: ...
-    def warning(self, event: str, **facts: Any) -> None: ...
-    def error(self, event: str, **facts: Any) -> None: ...
-
-
-SILENT = Silent()
+# A logger that discards everything: a simulation records its events in the journal.
+SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)).bind()
 
 
 class Process:

@@ -7,7 +7,8 @@ import pytest
 
 from pfl_node.model import Model
 from pfl_node.policies import POLICIES
-from pfl_node.policies.base import Policy, by_loss
+from pfl_node.policies.base import Policy
+from pfl_node.policies.rating import best_first
 from pfl_node.store.policy_state import freeze, thaw
 from tests.drive_policy import LAYOUT, losses, make, model
 
@@ -40,7 +41,7 @@ def hoarder() -> Hoarder:
     ],
 )
 def test_by_loss_as_a_table(values: list[float], order: list[int]) -> None:
-    assert by_loss(losses(*values)) == order
+    assert best_first(enumerate(losses(*values)), "loss") == order
 
 
 def test_the_rounds_that_remain_follow_the_policys_own_count() -> None:
