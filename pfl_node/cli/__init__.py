@@ -8,18 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from pfl_node.cli import (
-    ca_command,
-    catalog,
-    chaos,
-    identity,
-    inspect,
-    lab,
-    node_command,
-    sim,
-    swarm_command,
-    watch,
-)
+from pfl_node.cli import ca_command, catalog, chaos, identity, inspect, lab, node_command, sim, watch
 from pfl_node.cli.client_credentials import takes_credentials
 from pfl_node.cli.exit_codes import Verbs, debugging, exit_status
 from pfl_node.failpoints import arm
@@ -35,7 +24,7 @@ app = typer.Typer(
 app.callback(invoke_without_command=True)(node_command.run)
 INSPECT = "Inspect a running node"
 PANELS = {
-    "Run": (swarm_command.demo, swarm_command.swarm, sim.sim, chaos.chaos),
+    "Run": (node_command.demo, node_command.swarm, sim.sim, chaos.chaos),
     INSPECT: (
         inspect.status,
         inspect.peers,

@@ -1,14 +1,16 @@
-"""`pfl-node` without a verb, which runs one node in the foreground, and `pfl-node config`."""
+"""The verbs that run nodes over gRPC: `pfl-node` without a verb runs one in the foreground, `swarm` and `demo` run
+many on this machine. `config` prints their settings."""
 
 import inspect
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pfl_node import __version__
 from pfl_node.cli.exit_codes import debugging, exit_status
-from pfl_node.cli.options import takes_settings, with_signature
+from pfl_node.cli.options import ABOUT_ONE_NODE, Nodes, takes_settings, with_signature
 from pfl_node.cli.output import as_json
 from pfl_node.errors import ConfigError
 
@@ -25,6 +27,14 @@ def _print_version(wanted: bool) -> None:
 Version = Annotated[
     bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
 ]
+
+Workers = Annotated[
+    int | None, typer.Option(min=1, metavar="W", help="Processes that host the nodes; default: one per core.")
+]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Keep journals, models and the summary in this directory.")
+]
+Live = Annotated[bool, typer.Option("--live/--no-live", help="Show the progress.")]
 
 
 @takes_settings()
@@ -68,6 +78,26 @@ def _run(ctx: typer.Context, version: Version = False, **given: Any) -> int | No
 
 _ctx, _version, _ = inspect.signature(_run).parameters.values()
 run = with_signature(_run, [_ctx, *inspect.signature(_daemon).parameters.values(), _version], like=_run)
+
+
+@takes_settings(leave_out=ABOUT_ONE_NODE)
+def swarm(
+    settings: "Settings", nodes: Nodes = 8, workers: Workers = None, out: Out = None, live: Live = True
+) -> int:
+    """Run many nodes on this machine, in a few processes, over real connections."""
+    from pfl_node.swarm.launch import run_swarm
+
+    return run_swarm(settings, nodes=nodes, workers=workers, out=out, live=live)
+
+
+@takes_settings(leave_out=ABOUT_ONE_NODE)
+def demo(
+    settings: "Settings", nodes: Nodes = 12, workers: Workers = None, out: Out = None, live: Live = True
+) -> int:
+    """Run a small swarm on handwritten digits, which half of the nodes see upside down, and print a report."""
+    from pfl_node.swarm.demo import run_demo
+
+    return run_demo(settings, nodes=nodes, workers=workers, out=out, live=live)
 
 
 @takes_settings()

@@ -16,7 +16,7 @@ Unit = Literal["%", "", "models", "MB", "rounds", "s"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CellResult:
     summary: Mapping[str, Any]  # summary.json
     series: Mapping[int, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)  # round -> node -> row
     target: float | None = None
@@ -38,12 +38,12 @@ class Measure:
     title: str
     unit: Unit
     better: Literal["higher", "lower"]
-    of: Callable[[Found], float | None]
-    why_not: Callable[[Found], str] = lambda _: ""  # why there is no value
+    of: Callable[[CellResult], float | None]
+    why_not: Callable[[CellResult], str] = lambda _: ""  # why there is no value
 
 
-def summary_value(*path: str) -> Callable[[Found], float | None]:
-    def of(found: Found) -> float | None:
+def summary_value(*path: str) -> Callable[[CellResult], float | None]:
+    def of(found: CellResult) -> float | None:
         value: Any = found.summary
         for part in path:
             value = (value or {}).get(part)
@@ -52,10 +52,10 @@ def summary_value(*path: str) -> Callable[[Found], float | None]:
     return of
 
 
-def _cluster(place: int) -> Callable[[Found], float | None]:
+def _cluster(place: int) -> Callable[[CellResult], float | None]:
     """The accuracy of the largest (0) or smallest (-1) cluster."""
 
-    def of(found: Found) -> float | None:
+    def of(found: CellResult) -> float | None:
         if not (sizes := found.sizes):
             return None
         value = found.summary["accuracy_by_cluster"].get(str(sizes[place]))
@@ -64,20 +64,20 @@ def _cluster(place: int) -> Callable[[Found], float | None]:
     return of
 
 
-def _middle(found: Found) -> float | None:
+def _middle(found: CellResult) -> float | None:
     return _cluster(1)(found) if len(found.sizes) == 3 else None
 
 
-def _communication(found: Found) -> float | None:
+def _communication(found: CellResult) -> float | None:
     """As defined in Karlsson & Onoszko 2021, section 3.5."""
     nodes = found.nodes
     return fmean(n["models_sent"] + n["models_received"] for n in nodes) if nodes else None
 
 
-def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[Found], float | None]:
+def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[CellResult], float | None]:
     """Over the clusters, each with the sum of its nodes' confusion matrices."""
 
-    def of(found: Found) -> float | None:
+    def of(found: CellResult) -> float | None:
         groups = []
         for cluster in sorted(found.sizes):
             members = [n for n in found.nodes if n["cluster"] == cluster and n.get("honest", True)]
@@ -89,7 +89,7 @@ def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[Fo
     return of
 
 
-def mean_series(found: Found, what: str = "test_accuracy", cluster: int | None = None) -> dict[int, float]:
+def mean_series(found: CellResult, what: str = "test_accuracy", cluster: int | None = None) -> dict[int, float]:
     honest = [n for n in found.nodes if n.get("honest", True)]
     members = {n["id"] for n in honest if cluster is None or n["cluster"] == cluster}
     series = {}
@@ -100,19 +100,19 @@ def mean_series(found: Found, what: str = "test_accuracy", cluster: int | None =
     return series
 
 
-def _ensemble(found: Found) -> float | None:
+def _ensemble(found: CellResult) -> float | None:
     """The accuracy of the weighted predictions that students learn from, in the last round."""
     return next(reversed(mean_series(found, "ensemble").values()), None)
 
 
-def _rounds_to_target(found: Found) -> float | None:
+def _rounds_to_target(found: CellResult) -> float | None:
     """The number of rounds until the mean accuracy reaches the target; None: it never does."""
     if found.target is None:
         return None
     return next((r + 1.0 for r, a in mean_series(found).items() if a >= found.target), None)
 
 
-def _settled_after(found: Found) -> float | None:
+def _settled_after(found: CellResult) -> float | None:
     """The round after which no node changes its head; None: there are no heads, or at the end the nodes of a
     cluster use several, or two clusters the same one."""
     if not found.summary.get("settled"):
@@ -128,15 +128,15 @@ def _settled_after(found: Found) -> float | None:
     return None if changed is None else float(changed)
 
 
-def _one_cluster(found: Found) -> str:
+def _one_cluster(found: CellResult) -> str:
     return "not applicable" if len(found.sizes) < 2 else ""
 
 
-def _not_reached(found: Found) -> str:
+def _not_reached(found: CellResult) -> str:
     return "not reached" if found.target is not None else ""
 
 
-def _not_settled(found: Found) -> str:
+def _not_settled(found: CellResult) -> str:
     return "did not settle" if found.summary.get("settled") is False else ""
 
 

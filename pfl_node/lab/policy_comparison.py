@@ -11,7 +11,7 @@ from typing import Any
 
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.lab.experiment import Cell, Experiment
-from pfl_node.lab.measures import Found, summary_value
+from pfl_node.lab.measures import CellResult, summary_value
 from pfl_node.lab.results import Estimate, Results
 from pfl_node.lab.runner import OnCell
 from pfl_node.policies import POLICIES, configure, load_policy
@@ -104,7 +104,7 @@ class PolicyComparison:
 
     @cached_property
     def results(self) -> Results:
-        done = {cell: Found(m["summary"]) for cell, m in self.last.items() if m["event"] == "done"}
+        done = {cell: CellResult(m["summary"]) for cell, m in self.last.items() if m["event"] == "done"}
         return Results(self.experiment, done)
 
     @property
@@ -134,12 +134,11 @@ class PolicyComparison:
         return next(entrant for entrant in self.entrants if entrant.title == title)
 
     def runs(self, entrant: Entrant) -> list[Mapping[str, Any]]:
-        return [self.results.found[cell].summary for cell in self.results.cells(entrant.title, "")]
+        return [found.summary for found in self.results.founds(entrant.title, "")]
 
     def estimate(self, entrant: Entrant, *path: str) -> Estimate | None:
         """A figure of summary.json over the seeds; None: no run has it."""
-        value = summary_value(*path)
-        return Estimate.of(value(self.results.found[c]) for c in self.results.cells(entrant.title, ""))
+        return Estimate.of(map(summary_value(*path), self.results.founds(entrant.title, "")))
 
 
 def compare(settings: Settings, entrants: Sequence[Entrant], *, nodes: int, seeds: int = 1) -> PolicyComparison:

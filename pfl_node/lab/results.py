@@ -10,7 +10,7 @@ from typing import Any
 
 from pfl_node.errors import StoreError
 from pfl_node.lab.experiment import Cell, Claim, Experiment
-from pfl_node.lab.measures import MEASURES, Found
+from pfl_node.lab.measures import MEASURES, CellResult
 from pfl_node.lab.results_dir import ResultsDir
 
 # Student's t for 95 % and 1, 2, … degrees of freedom.
@@ -83,12 +83,12 @@ class ClaimVerdict:
 @dataclass(frozen=True)
 class Results:
     experiment: Experiment
-    found: Mapping[Cell, Found]
+    found: Mapping[Cell, CellResult]
 
     def cells(self, run: str, point: str) -> list[Cell]:
         return [c for c in self.experiment.cells if (c.run, c.point) == (run, point) and c in self.found]
 
-    def founds(self, run: str, point: str) -> list[Found]:
+    def founds(self, run: str, point: str) -> list[CellResult]:
         return [self.found[cell] for cell in self.cells(run, point)]
 
     def estimate(self, run: str, point: str, metric: str) -> Estimate | None:
@@ -129,9 +129,9 @@ def read(experiment: Experiment, folder: ResultsDir) -> Results:
     return Results(experiment, {cell: _found(experiment, folder, cell) for cell in done})
 
 
-def _found(experiment: Experiment, folder: ResultsDir, cell: Cell) -> Found:
+def _found(experiment: Experiment, folder: ResultsDir, cell: Cell) -> CellResult:
     try:
-        return Found(folder.summary(cell), series(folder, cell), experiment.target)
+        return CellResult(folder.summary(cell), series(folder, cell), experiment.target)
     except (OSError, ValueError, KeyError) as error:
         why = getattr(error, "strerror", None) or error
         raise StoreError(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pfl_node.errors import ConfigError
 from pfl_node.lab.experiment import Cell, Experiment
-from pfl_node.lab.measures import MEASURES, Found, mean_series, to_paper
+from pfl_node.lab.measures import MEASURES, CellResult, mean_series, to_paper
 from pfl_node.lab.report.phrases import file_name
 from pfl_node.lab.report.result import Result
 from pfl_node.store.atomic import make_directory, write_atomic
@@ -28,7 +28,7 @@ def export(record: Result, place: Path) -> int:
     return len(record.results.found)
 
 
-def scalars(experiment: Experiment, cell: Cell, found: Found) -> Iterator[Scalar]:
+def scalars(experiment: Experiment, cell: Cell, found: CellResult) -> Iterator[Scalar]:
     """Means over all nodes and over each cluster, by number of rounds done; and the final measures."""
     groups: list[tuple[str, int | None]] = [("all", None)]
     if len(found.sizes) > 1:

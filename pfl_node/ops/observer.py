@@ -20,7 +20,7 @@ from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Le
 from pfl_node.membership.member_events import MemberEvent as News
 from pfl_node.ops.events import Hub, NodeEvent
 from pfl_node.ops.history import History
-from pfl_node.ops.status import Moved
+from pfl_node.ops.status import TransferTotals
 from pfl_node.settings.redact import for_others
 from pfl_node.store.checkpoints import Checkpoints
 
@@ -140,7 +140,7 @@ class NodeObserver:
         if self._round_ended is not None:
             self.round_seconds += now - self._round_ended
         self._round_ended = now
-        moved = Moved.of(self._node)
+        moved = TransferTotals.of(self._node)
         self.history.add({**event.data, "bytes_sent": moved.sent, "bytes_received": moved.received}, event.time)
         self.ties.round(event.data, {str(peer): n for peer, n in moved.models_received.items()})
 

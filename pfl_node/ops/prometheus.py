@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pfl_node import __version__
 from pfl_node.membership.member import State
-from pfl_node.ops.status import Moved
+from pfl_node.ops.status import TransferTotals
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -108,17 +108,17 @@ def _measured(what: str) -> Callable[[ObservedNode], Samples]:
 
 
 def _models(node: ObservedNode) -> Samples:
-    moved = Moved.of(node)
+    moved = TransferTotals.of(node)
     return [(("sent",), moved.models_sent.total()), (("received",), moved.models_received.total())]
 
 
 def _bytes(node: ObservedNode) -> Samples:
-    moved = Moved.of(node)
+    moved = TransferTotals.of(node)
     return [(("sent",), moved.sent), (("received",), moved.received)]
 
 
 def _peer_models(node: ObservedNode) -> Samples:
-    moved = Moved.of(node)
+    moved = TransferTotals.of(node)
     for peer in node.peers():
         yield (peer, "sent"), moved.models_sent[peer]
         yield (peer, "received"), moved.models_received[peer]

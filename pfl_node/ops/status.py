@@ -44,7 +44,7 @@ def facts_of(status: Status) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TransferTotals:
     """Data transferred so far, in calls of both sides."""
 
     sent: int  # bytes
@@ -53,7 +53,7 @@ class Moved:
     models_received: Counter[PeerId]
 
     @classmethod
-    def of(cls, node: ObservedNode) -> Moved:
+    def of(cls, node: ObservedNode) -> TransferTotals:
         models, nbytes, host = node.client.traffic.models, node.client.traffic.bytes, node.host
         fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
         pushed = Counter({peer: n for (peer, way), n in models.items() if way == "out"})
@@ -67,7 +67,7 @@ class Moved:
 
 def details_of(node: ObservedNode) -> dict[str, Any]:
     """JSON values only."""
-    moved = Moved.of(node)
+    moved = TransferTotals.of(node)
     details: dict[str, Any] = {
         "peers": len(node.peers()),
         "waiting_for": list(node.driver.waits.peers) if node.driver else [],

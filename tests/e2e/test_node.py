@@ -115,7 +115,7 @@ def test_a_stop_while_it_still_loads_ends_it(tmp_path: Path) -> None:
         async with Guest(life) as guest:
             assert await guest.state() == "starting"
         assert await life.stops() == "stopped"
-        assert sorted(p.name for p in life.node.home.path.iterdir()) == ["identity.json", "lock"]
+        assert sorted(p.name for p in life.node.home.path.iterdir()) == ["identity.json", "lock", "settings.toml"]
 
     play(tmp_path, scene)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.ops.status import Moved
+from pfl_node.ops.status import TransferTotals
 from pfl_node.types import PeerId
 from tests.e2e.in_process import Life, Town, play
 from tests.netns.link_conditions import Weather
@@ -52,8 +52,8 @@ def lost(lives: list[Life]) -> list[tuple[str, str, int, int]]:
         (
             a.node.name,
             b.node.name,
-            Moved.of(a.node).models_sent[PeerId(b.node.id)],
-            Moved.of(b.node).models_received[PeerId(a.node.id)],
+            TransferTotals.of(a.node).models_sent[PeerId(b.node.id)],
+            TransferTotals.of(b.node).models_received[PeerId(a.node.id)],
         )
         for a, b in pairs
     ]
@@ -85,13 +85,17 @@ async def all_together(nodes: Swarm, rounds: int = 2) -> None:
         for other in lives:
             if other is not life:
                 await life.until(lambda me=life, peer=other: knows(me, peer))  # type: ignore[misc]
-    received = {life: Moved.of(life.node).models_received.copy() for life in lives}
+
+    def received(life: Life, peer: PeerId) -> int:
+        return TransferTotals.of(life.node).models_received[peer]
+
+    before = {(life, other): received(life, PeerId(other.node.id)) for life in lives for other in lives}
     await asyncio.gather(*(life.rounds(rounds) for life in lives))
     for life in lives:
         for other in lives:
             if other is not life:
-                peer = PeerId(other.node.id)
-                await life.until(lambda me=life, p=peer: Moved.of(me.node).models_received[p] > received[me][p])  # type: ignore[misc]
+                peer, seen = PeerId(other.node.id), before[life, other]
+                await life.until(lambda me=life, p=peer, n=seen: received(me, p) > n)  # type: ignore[misc]
 
 
 def test_a_link_that_dies_silently_in_the_middle_of_a_model(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise, product
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.lab.experiment import Cell
-from pfl_node.lab.measures import MEASURES, Found, to_paper
+from pfl_node.lab.measures import MEASURES, CellResult, to_paper
 from pfl_node.lab.report import phrases
 from pfl_node.lab.report.line_plots import cluster_name, groups, seed_note, title_of
 from pfl_node.lab.report.plot_data import Choices, Exchange, choices, exchange
@@ -170,7 +170,7 @@ def _shades(heads: Sequence[int]) -> dict[int, tuple[Any, str]]:
     }
 
 
-def firsts(record: Result) -> Iterator[tuple[Cell, Found]]:
+def firsts(record: Result) -> Iterator[tuple[Cell, CellResult]]:
     for run, point in product(record.experiment.runs, record.experiment.points):
         for cell in record.results.cells(run, point)[:1]:
             yield cell, record.results.found[cell]

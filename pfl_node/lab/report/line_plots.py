@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from pfl_node.lab.measures import MEASURES, Found, to_paper
+from pfl_node.lab.measures import MEASURES, CellResult, to_paper
 from pfl_node.lab.report import phrases
 from pfl_node.lab.report.plot_data import Band, clusters, over_bytes, over_rounds, own_cluster_over_rounds
 from pfl_node.lab.report.result import Result
@@ -53,7 +53,7 @@ def _per_cluster(record: Result, name: str, title: str, over: str) -> Iterator[P
         yield panel
 
 
-def _bands(record: Result, point: str, of: Callable[[list[Found]], Band | None]) -> Bands:
+def _bands(record: Result, point: str, of: Callable[[list[CellResult]], Band | None]) -> Bands:
     """Of the runs that have data at the point."""
     results = record.results
     found = {run: of(results.founds(run, point)) for run in record.experiment.runs}

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from pfl_node.lab.experiment import Cell
-from pfl_node.lab.measures import Found, mean_series
+from pfl_node.lab.measures import CellResult, mean_series
 from pfl_node.lab.results import Results
 from pfl_node.lab.results_dir import JOURNAL, ResultsDir
 
@@ -41,11 +41,11 @@ def band(of_seeds: Sequence[Series], at: Callable[[int], float]) -> Band | None:
     return Band.of(map(at, rounds), columns) if rounds else None
 
 
-def over_rounds(founds: Sequence[Found], what: str, cluster: int | None = None) -> Band | None:
+def over_rounds(founds: Sequence[CellResult], what: str, cluster: int | None = None) -> Band | None:
     return band([s for f in founds if (s := mean_series(f, what, cluster))], lambda r: r + 1)
 
 
-def over_bytes(founds: Sequence[Found], what: str, cluster: int | None = None) -> Band | None:
+def over_bytes(founds: Sequence[CellResult], what: str, cluster: int | None = None) -> Band | None:
     """By megabytes that all nodes together had sent; None: none, or not recorded."""
     sent = [{r: n * len(f.nodes) / 1e6 for r, n in mean_series(f, "bytes_sent").items()} for f in founds]
     if not any(any(series.values()) for series in sent):
@@ -53,12 +53,12 @@ def over_bytes(founds: Sequence[Found], what: str, cluster: int | None = None) -
     return band([mean_series(f, what, cluster) for f in founds], lambda r: fmean(s[r] for s in sent if r in s))
 
 
-def own_cluster_over_rounds(founds: Sequence[Found]) -> Band | None:
+def own_cluster_over_rounds(founds: Sequence[CellResult]) -> Band | None:
     """The share of merged models that came from the own cluster."""
     return band([s for f in founds if (s := same_cluster(f))], lambda r: r + 1)
 
 
-def same_cluster(found: Found) -> Series:
+def same_cluster(found: CellResult) -> Series:
     cluster = {n["id"]: n["cluster"] for n in found.nodes}
     width = max(1, -(-len(found.series) // WINDOWS))
     shares: dict[int, list[float]] = {}
@@ -87,7 +87,7 @@ class Exchange:
     blocks: tuple[tuple[int | None, int], ...]  # clusters in order with their sizes
 
 
-def exchange(found: Found, folder: ResultsDir, cell: Cell) -> Exchange | None:
+def exchange(found: CellResult, folder: ResultsDir, cell: Cell) -> Exchange | None:
     """Merged models if the nodes recorded them, accepted ones otherwise; None: there are none."""
     nodes = sorted(found.nodes, key=lambda n: (n["cluster"] is None, n["cluster"] or 0, n["id"]))
     place = {n["id"]: i for i, n in enumerate(nodes)}
@@ -100,7 +100,7 @@ def exchange(found: Found, folder: ResultsDir, cell: Cell) -> Exchange | None:
     return Exchange(tuple(map(tuple, counts)), tuple(sizes.items())) if any(map(any, counts)) else None
 
 
-def _merged(found: Found) -> Iterator[tuple[str, str]]:
+def _merged(found: CellResult) -> Iterator[tuple[str, str]]:
     for rows in found.series.values():
         for node, row in rows.items():
             for sender in row.get("from") or ():
@@ -126,7 +126,7 @@ class Choices:
     heads: Mapping[int, tuple[int, ...]]
 
 
-def choices(found: Found, cluster: int | None) -> Choices | None:
+def choices(found: CellResult, cluster: int | None) -> Choices | None:
     members = {n["id"] for n in found.nodes if cluster is None or n["cluster"] == cluster}
     counts = {
         round: Counter(row["head"] for node, row in rows.items() if node in members and "head" in row)

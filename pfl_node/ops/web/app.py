@@ -38,7 +38,7 @@ TICK = 1.0  # seconds between messages of /api/live
 READY = ("training", "done")
 WRONG = 0.5  # seconds of delay after a wrong token
 LONGEST_FORM = 4096  # bytes
-KINDS_OF_FILES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+MEDIA_TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -199,7 +199,7 @@ class StaticFiles:
         return text
 
     def answer(self, digest: str, name: str) -> Response:
-        kind = KINDS_OF_FILES.get(name.rpartition(".")[2])
+        kind = MEDIA_TYPES.get(name.rpartition(".")[2])
         if digest != self.digest or kind is None or name not in self._files:
             return PlainTextResponse("there is no such file; reload the page\n", 404)
         return Response(self._files[name], media_type=kind, headers=FOREVER)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.lab.measures import MEASURES, Found, from_paper, mean_series, to_paper
+from pfl_node.lab.measures import MEASURES, CellResult, from_paper, mean_series, to_paper
 
 RIGHT, WRONG = [[10, 0], [0, 10]], [[0, 10], [10, 0]]
 
@@ -15,7 +15,7 @@ def node(id: str, cluster: int | None, **more: Any) -> dict[str, Any]:
     return {"id": id, "cluster": cluster, "models_sent": 3, "models_received": 5, **more}
 
 
-def found(*nodes: dict[str, Any], series: Any = None, target: float | None = None, **more: Any) -> Found:
+def found(*nodes: dict[str, Any], series: Any = None, target: float | None = None, **more: Any) -> CellResult:
     base = {
         "accuracy": 0.7,
         "accuracy_by_cluster": {},
@@ -23,10 +23,10 @@ def found(*nodes: dict[str, Any], series: Any = None, target: float | None = Non
         "bytes_sent": 4_500_000,
         "cpu_seconds": 2.5,
     }
-    return Found({**base, **more, "per_node": list(nodes)}, series or {}, target)
+    return CellResult({**base, **more, "per_node": list(nodes)}, series or {}, target)
 
 
-def of(metric: str, what: Found) -> float | None:
+def of(metric: str, what: CellResult) -> float | None:
     return MEASURES[metric].of(what)
 
 

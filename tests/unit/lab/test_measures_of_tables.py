@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from pfl_node.lab.measures import MEASURES, Found
+from pfl_node.lab.measures import MEASURES, CellResult
 
 
-def found(clusters: str, **more: Any) -> Found:
+def found(clusters: str, **more: Any) -> CellResult:
     """A node for each letter, whose cluster is the letter's place in the alphabet."""
     nodes = [{"id": f"n{i}", "cluster": ord(c) - ord("a")} for i, c in enumerate(clusters)]
     traffic = [{"models_sent": 10 * i, "models_received": i} for i in range(len(nodes))]
-    return Found({"per_node": [n | t for n, t in zip(nodes, traffic, strict=True)], **more})
+    return CellResult({"per_node": [n | t for n, t in zip(nodes, traffic, strict=True)], **more})
 
 
 def test_of_three_clusters_one_is_the_middle() -> None:

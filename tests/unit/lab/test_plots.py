@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.lab.measures import Found
+from pfl_node.lab.measures import CellResult
 from pfl_node.lab.report import bar_plots, plot_data, style
 from pfl_node.lab.report.page import page
 from pfl_node.lab.report.plots import PLOTS
@@ -23,8 +23,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 SMALL: dict[str, Any] = {"nodes": 8, "rounds": 10, "seeds": 2}
 
 
-def found(series: dict[int, dict[str, Any]], **clusters: int | None) -> Found:
-    return Found({"per_node": [{"id": id, "cluster": c} for id, c in clusters.items()]}, series)
+def found(series: dict[int, dict[str, Any]], **clusters: int | None) -> CellResult:
+    return CellResult({"per_node": [{"id": id, "cluster": c} for id, c in clusters.items()]}, series)
 
 
 # -- as numbers ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pfl_node.lab.experiment import Cell, Claim, Experiment
-from pfl_node.lab.measures import Found
+from pfl_node.lab.measures import CellResult
 from pfl_node.lab.report import phrases
 from pfl_node.lab.results import Estimate, Results, t95
 from pfl_node.settings import Settings
@@ -20,7 +20,7 @@ def found(seeds: Mapping[str, list[dict[str, Any]]], claim: Claim) -> Results:
     """Of each run, seed by seed, the accuracies by round."""
     settings = Settings(rounds=40)
     cells = {
-        Cell(run, "", seed, 1, settings, f"{run}/{seed}"): Found(
+        Cell(run, "", seed, 1, settings, f"{run}/{seed}"): CellResult(
             {"accuracy": rows["accuracy"], "per_node": [{"id": "n", "cluster": None}]},
             {r: {"n": {"test_accuracy": a}} for r, a in enumerate(rows.get("rounds", []))},
             TARGET,
