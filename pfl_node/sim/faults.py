@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -115,6 +116,18 @@ FORMS = {
     "skew": "skew:n003x1.5 or skew:n003x1.5+30@10-40",
 }
 
+SPAN = "(@(?P<at>[^-]+)(-(?P<until>.+))?)?"
+MOMENT = "(?P<node>[^@]+)@(?P<at>.+)"
+PATTERNS: dict[str, tuple[Callable[..., Fault], str]] = {
+    "crash": (Crash, MOMENT),
+    "restart": (Restart, MOMENT),
+    "join": (Join, MOMENT),
+    "loss": (Loss, "(?P<rate>[^@]+)" + SPAN),
+    "delay": (Delay, "(?P<seconds>[^@]+)" + SPAN),
+    "slow": (Slow, "(?P<node>[^x@]+)x(?P<factor>[^@]+)" + SPAN),
+    "skew": (Skew, r"(?P<node>[^x+@]+)(?=[x+])(x(?P<rate>[^+@]+))?(\+(?P<ahead>[^@]+))?" + SPAN),
+}  # the text after the colon
+
 
 def node_ids(nodes: int) -> tuple[PeerId, ...]:
     """n000, n001, …, padded so that text order is numeric order."""
@@ -194,31 +207,27 @@ def _parse(text: str, ids: Sequence[PeerId]) -> Fault:
     kind, colon, rest = text.partition(":")
     if kind not in FORMS or not colon:
         raise ConfigError(f"fault {text!r}: unknown kind {kind!r}; {nearest(kind, FORMS)}")
-    what, _, when = rest.partition("@")
     try:
-        return _READ[kind](what, when, ids)
+        return _parse_as(kind, rest, ids)
     except ValueError:
         raise ConfigError(f"cannot parse fault {text!r}; write it like {FORMS[kind]}") from None
+
+
+def _parse_as(kind: str, text: str, ids: Sequence[PeerId]) -> Fault:
+    if kind in ("partition", "cut"):
+        what, _, when = text.partition("@")
+        return _partition(what, when, ids) if kind == "partition" else _cut(what, when, ids)
+    cls, pattern = PATTERNS[kind]
+    found = re.fullmatch(pattern, text)
+    if not found:
+        raise ValueError(text)
+    fields = {name: value for name, value in found.groupdict().items() if value is not None}
+    return cls(**{name: PeerId(value) if name == "node" else float(value) for name, value in fields.items()})
 
 
 def _span(when: str) -> tuple[float, float]:
     start, dash, end = when.partition("-")
     return (float(start) if when else 0.0), (float(end) if dash else inf)
-
-
-def _slow(what: str, when: str, ids: Sequence[PeerId]) -> Slow:  # noqa: ARG001
-    node, x, factor = what.partition("x")
-    if not x:
-        raise ValueError(what)
-    return Slow(PeerId(node), float(factor), *_span(when))
-
-
-def _skew(what: str, when: str, ids: Sequence[PeerId]) -> Skew:  # noqa: ARG001
-    text, plus, ahead = what.partition("+")
-    node, x, rate = text.partition("x")
-    if not (x or plus):
-        raise ValueError(what)
-    return Skew(PeerId(node), float(rate) if x else 1.0, float(ahead) if plus else 0.0, *_span(when))
 
 
 def _cut(what: str, when: str, ids: Sequence[PeerId]) -> Cut:
@@ -253,19 +262,6 @@ def _group(text: str, ids: Sequence[PeerId]) -> frozenset[PeerId]:
         if dash and not (first in ids and last in ids and first <= last):
             raise ConfigError(f"{part!r} is not a range of nodes; there are {ids[0]} to {ids[-1]}")
     return frozenset(found)
-
-
-_READ: dict[str, Callable[[str, str, Sequence[PeerId]], Fault]] = {
-    "crash": lambda what, when, _: Crash(float(when), PeerId(what)),
-    "restart": lambda what, when, _: Restart(float(when), PeerId(what)),
-    "join": lambda what, when, _: Join(float(when), PeerId(what)),
-    "partition": _partition,
-    "cut": _cut,
-    "loss": lambda what, when, _: Loss(float(what), *_span(when)),
-    "delay": lambda what, when, _: Delay(float(what), *_span(when)),
-    "slow": _slow,
-    "skew": _skew,
-}
 
 
 def format_fault(fault: Fault) -> str:

@@ -17,12 +17,11 @@ from heapq import merge
 from pathlib import Path
 from typing import Any
 
-from pfl_node.errors import StoreError
 from pfl_node.settings import Settings
 from pfl_node.sim.outcome import Summary
 from pfl_node.sim.simulation import Simulation
 from pfl_node.sim.snapshot import NodeSnapshot, SegmentMark
-from pfl_node.store.atomic import sync_directory, write_atomic
+from pfl_node.store.atomic import make_directory, sync_directory, write_atomic
 
 FORMAT = "pfl-node segment 2"
 
@@ -36,12 +35,9 @@ class RunFiles:
         self.segments = out / "segments" if out and segmented else None
         self.facts = {"run": settings.run, "task": settings.task.name, "policy": settings.policy.name}
         self.told = json.dumps([FORMAT, settings.model_dump(mode="json"), nodes], sort_keys=True)
-        folder = self.segments or out
-        try:
+        for folder in (out, self.segments):
             if folder:
-                folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot create {out}: {error.strerror or error}") from error
+                make_directory(folder)
 
     def journal(self, round: int) -> Path | None:
         """The journal of the segment that begins with this round."""

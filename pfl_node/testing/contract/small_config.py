@@ -21,7 +21,7 @@ def small(policy: type[Policy], *, real_time: bool = False) -> dict[str, Any]:
     for name, field in policy.Config.model_fields.items():
         default = field.default
         if type(default) is int and default > LARGE:
-            found[name] = max(LARGE, 1 + floor(log(default)), _least(field))
+            found[name] = max(LARGE, 1 + floor(log(default)), bound(field, "ge", -1))
         elif real_time and type(default) is float and "second" in (field.description or ""):
             found[name] = default / SPEEDUP
     return found
@@ -42,11 +42,11 @@ def _others(field: FieldInfo) -> list[Any]:
         return [word for word in get_args(kind) if word != default]
     if default is None:
         return [choice(LARGE) for choice in get_args(kind) if choice in (int, float)]
-    if kind in (int, float) and default and _least(field) == 0:
+    if kind in (int, float) and default and bound(field, "ge", -1) == 0:
         return [type(default)(0)]
     return []
 
 
-def _least(field: FieldInfo) -> float:
-    """The lower bound in the field's metadata; -1: none."""
-    return next((rule.ge for rule in field.metadata if hasattr(rule, "ge")), -1)
+def bound(field: FieldInfo, name: str, other: float) -> float:
+    """The bound of this name (ge, gt, le, lt) in the field's metadata; `other`: none."""
+    return next((getattr(rule, name) for rule in field.metadata if hasattr(rule, name)), other)

@@ -28,7 +28,7 @@ from pfl_node.sim.faults import (
     format_fault,
     node_ids,
 )
-from pfl_node.testing.contract.small_config import small
+from pfl_node.testing.contract.small_config import bound, small
 from pfl_node.types import PeerId
 
 NODES = (2, 6)
@@ -232,8 +232,8 @@ def _value(field: FieldInfo, chance: Random) -> Any:
             return None
         kind = next((k for k in get_args(kind) if k in (int, float)), None)
     if kind is int:
-        low = int(_bound(field, "ge", _bound(field, "gt", -1) + 1))
-        return chance.randint(low, int(min(max(LARGEST, low), _bound(field, "le", _bound(field, "lt", 1e9) - 1))))
+        low = int(bound(field, "ge", bound(field, "gt", -1) + 1))
+        return chance.randint(low, int(min(max(LARGEST, low), bound(field, "le", bound(field, "lt", 1e9) - 1))))
     if kind is float and type(default) in (int, float, type(None)):
         return _fraction(field, float(default or 1.0), chance)
     return ...
@@ -243,10 +243,6 @@ def _fraction(field: FieldInfo, default: float, chance: Random) -> float:
     """Around the default; long times are shortened."""
     seconds = "second" in (field.description or "")
     value = default * (chance.uniform(0.02, 0.3) if seconds and default > 5 else chance.uniform(0.2, 2.0))
-    low = max(_bound(field, "ge", 0.0), _bound(field, "gt", 0.0))
-    high = min(_bound(field, "le", 1e9), _bound(field, "lt", 1e9))
-    return round(min(max(value, low), high), 3)
-
-
-def _bound(field: FieldInfo, name: str, other: float) -> float:
-    return float(next((getattr(rule, name) for rule in field.metadata if hasattr(rule, name)), other))
+    low = max(bound(field, "ge", 0.0), bound(field, "gt", 0.0))
+    high = min(bound(field, "le", 1e9), bound(field, "lt", 1e9))
+    return round(float(min(max(value, low), high)), 3)
