@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isnan
 from typing import TYPE_CHECKING, Any, Literal, NewType
 
 if TYPE_CHECKING:
@@ -17,11 +18,37 @@ NOTE = 192  # bytes of a note without its name
 
 @dataclass(frozen=True, slots=True)
 class Eval:
-    """Loss (lower is better) and accuracy (higher is better) of a model on some data."""
+    """Loss (lower is better) and accuracy (higher is better; NaN: labels are not classes) of a model on some data,
+    and the task's own metrics."""
 
     loss: float
     accuracy: float
     samples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)  # by name; never sent to peers
+    score: float | None = None  # the metric that the task calls best, higher is better; None: it names none
+
+    @property
+    def quality(self) -> float:
+        """Higher is better: the score, else the accuracy, else the negative loss."""
+        if self.score is not None:
+            return self.score
+        return -self.loss if isnan(self.accuracy) else self.accuracy
+
+    def figures(self, *, classes: bool = False) -> dict[str, float]:
+        """By name. The accuracy is left out if it is NaN, unless the labels are `classes`."""
+        accuracy = {"accuracy": self.accuracy} if classes or not isnan(self.accuracy) else {}
+        return {"loss": self.loss, **accuracy, **self.metrics}
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The figure by which the models of a task are compared."""
+
+    name: str
+    higher: bool  # is better
+
+
+ACCURACY, LOSS = Headline("accuracy", higher=True), Headline("loss", higher=False)
 
 
 @dataclass(frozen=True, slots=True)

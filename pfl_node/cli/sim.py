@@ -139,8 +139,7 @@ def facts(summary: "Summary", attack: Sequence[str] = ()) -> dict[str, Any]:
     }
     if attack:
         lines["malicious"] = _malicious(summary, attack)
-    lines["accuracy"] = _percent(summary.accuracy)
-    lines |= {f"  cluster {cluster}": _percent(accuracy) for cluster, accuracy in summary.by_cluster.items()}
+    lines |= _figures(summary)
     if found := summary.neighbour_precision:
         lines["neighbours"] = f"precision {_percent(found.precision)}, recall {_percent(found.recall)}"
     if summary.heads is not None:
@@ -153,6 +152,24 @@ def facts(summary: "Summary", attack: Sequence[str] = ()) -> dict[str, Any]:
         lines["kept out"] = f"{kept_out:,} models, by the guards of honest nodes{_caught(summary)}"
     lines["time"] = f"{summary.virtual_seconds:,.1f} s simulated in {summary.wall_seconds:,.1f} s"
     return lines
+
+
+def _figures(summary: "Summary") -> dict[str, str]:
+    """The headline with its clusters, and the other metrics; the accuracy only if the labels are classes."""
+    name = summary.headline.name
+    if name == "accuracy":
+        first = {"accuracy": _percent(summary.accuracy)}
+        first |= {f"  cluster {cluster}": _percent(value) for cluster, value in summary.by_cluster.items()}
+    else:
+        first = {name: _number(summary.figure(name))}
+        first |= {f"  cluster {cluster}": _number(value) for cluster, value in summary.headline_by_cluster.items()}
+        first |= {"accuracy": _percent(summary.accuracy)} if summary.accuracy is not None else {}
+    others = {name: _number(value) for name, value in summary.metrics.items() if name not in first}
+    return first | others
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"
 
 
 def _malicious(summary: "Summary", attack: Sequence[str]) -> str:

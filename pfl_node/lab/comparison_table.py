@@ -19,6 +19,7 @@ from pfl_node.store.atomic import write_atomic
 SHARED = ("policy", "task", "nodes", "rounds")  # keys of a run's summary that its row has too
 FIGURES = (
     ("accuracy",),
+    ("loss",),
     ("fair_accuracy",),
     ("neighbours", "precision"),
     ("neighbours", "recall"),
@@ -45,7 +46,7 @@ def legend(found: PolicyComparison) -> str:
     whose = " of the honest nodes" if found.settings.attack.kind else ""
     mix = mix_of(found.settings.task)
     data = f"test data with {TESTED[mix]}" if mix else "test data"
-    return f"{spread}shares in %, accuracy{whose} on {data}; models and MB sent by all nodes together"
+    return f"{spread}shares in %, {found.headline.name}{whose} on {data}; models and MB sent by all nodes together"
 
 
 def columns(found: PolicyComparison) -> list[str]:
@@ -62,11 +63,17 @@ def _measures(found: PolicyComparison) -> dict[str, Callable[[Entrant], str]]:
     def figure(form: Callable[[Estimate | None], str], *path: str) -> Callable[[Entrant], str]:
         return lambda entrant: form(found.estimate(entrant, *path))
 
-    accuracy = _with_range if len(found.seeds) > 1 else _percent
-    columns = {"accuracy": figure(accuracy, "accuracy")}
+    several, name = len(found.seeds) > 1, found.headline.name
+    if name == "accuracy":
+        headline, by_cluster = (_with_range if several else _percent), "accuracy_by_cluster"
+    else:
+        headline, by_cluster = (_number_with_range if several else _number), "headline_by_cluster"
+    columns = {name: figure(headline, *found.headline_path)}
     if len(found.clusters) > 1:
-        columns |= {f"cluster {c}": figure(accuracy, "accuracy_by_cluster", c) for c in found.clusters}
+        columns |= {f"cluster {c}": figure(headline, by_cluster, c) for c in found.clusters}
+    if len(found.clusters) > 1 and name == "accuracy":
         columns["fair"] = figure(_percent, "fair_accuracy")
+    columns |= {own: figure(_number, "metrics", own) for own in found.metrics if own != name}
     if any(found.estimate(entrant, "neighbours", "precision") for entrant in found.ran):
         columns |= {what: figure(_percent, "neighbours", what) for what in ("precision", "recall")}
     columns["models"] = figure(partial(_mean, form=",.0f"), "models_sent")
@@ -81,6 +88,14 @@ def _mean(estimate: Estimate | None, form: str, unit: float = 1.0) -> str:
 
 def _percent(estimate: Estimate | None) -> str:
     return _mean(estimate, ".1f", unit=0.01)
+
+
+def _number(estimate: Estimate | None) -> str:
+    return _mean(estimate, ".4g")
+
+
+def _number_with_range(estimate: Estimate | None) -> str:
+    return f"{estimate.mean:.4g} ({estimate.low:.4g}-{estimate.high:.4g})" if estimate else ""
 
 
 def _with_range(estimate: Estimate | None) -> str:
@@ -144,7 +159,9 @@ def _row(found: PolicyComparison, entrant: Entrant) -> dict[str, Any]:
     figures = {path[-1]: _spread(found.estimate(entrant, *path)) for path in FIGURES}
     clusters = {c: _spread(found.estimate(entrant, "accuracy_by_cluster", c)) for c in found.clusters}
     runs = [{k: v for k, v in run.items() if k not in SHARED} for run in found.runs(entrant)]
-    return {**head, **figures, "accuracy_by_cluster": clusters, "runs": runs}
+    own = {name: _spread(found.estimate(entrant, "metrics", name)) for name in found.metrics}
+    metrics = {"metrics": own} if own else {}
+    return {**head, **figures, **metrics, "accuracy_by_cluster": clusters, "runs": runs}
 
 
 def _spread(estimate: Estimate | None) -> dict[str, float] | None:

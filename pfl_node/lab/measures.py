@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pfl_node.lab import fairness
+from pfl_node.learning.task import LOWER_IS_BETTER
 
 Unit = Literal["%", "", "models", "MB", "rounds", "s"]
 
@@ -140,31 +141,53 @@ def _not_settled(found: CellResult) -> str:
     return "did not settle" if found.summary.get("settled") is False else ""
 
 
-MEASURES: dict[str, Measure] = {
-    "accuracy": Measure("accuracy", "%", "higher", summary_value("accuracy")),
-    "ensemble": Measure("ensemble", "%", "higher", _ensemble),
-    "majority": Measure("majority", "%", "higher", _cluster(0)),
-    "middle": Measure("middle cluster", "%", "higher", _middle),
-    "minority": Measure("minority", "%", "higher", _cluster(-1)),
-    "fair_accuracy": Measure("fair accuracy", "%", "higher", summary_value("fair_accuracy")),
-    "demographic_parity": Measure("demographic parity", "", "lower", _fair(fairness.demographic_parity)),
-    "equalized_odds": Measure("equalized odds (TPR)", "", "lower", _fair(fairness.equalized_odds)),
-    "equalized_odds_sum": Measure("equalized odds (TPR + FPR)", "", "lower", _fair(fairness.equalized_odds_sum)),
-    "precision": Measure("precision", "%", "higher", summary_value("neighbours", "precision"), _one_cluster),
-    "recall": Measure("recall", "%", "higher", summary_value("neighbours", "recall"), _one_cluster),
-    "kept_out": Measure("models kept out", "", "lower", summary_value("kept_out")),
-    "quarantine_precision": Measure(
-        "quarantine precision", "%", "higher", summary_value("quarantine", "precision")
-    ),
-    "quarantine_recall": Measure("quarantine recall", "%", "higher", summary_value("quarantine", "recall")),
-    "models_sent": Measure("models sent", "models", "lower", summary_value("models_sent")),
-    "communication": Measure("models per node, sent and received", "models", "lower", _communication),
-    "megabytes": Measure("sent", "MB", "lower", lambda f: f.summary["bytes_sent"] / 1e6),
-    "rounds_to_target": Measure("rounds to target", "rounds", "lower", _rounds_to_target, _not_reached),
-    "settled": Measure("settled", "%", "higher", summary_value("settled")),
-    "settled_after": Measure("settled after", "rounds", "lower", _settled_after, _not_settled),
-    "cpu": Measure("CPU", "s", "lower", summary_value("cpu_seconds")),
-}
+OWN = "metrics."  # a measure with this prefix is a metric of the task, as in `metrics.auc`
+
+
+class Measures(dict[str, Measure]):
+    """Also has the metrics of any task."""
+
+    def __missing__(self, name: str) -> Measure:
+        own = name.removeprefix(OWN)
+        if own == name:
+            raise KeyError(name)
+        better: Literal["higher", "lower"] = "lower" if own.lower() in LOWER_IS_BETTER else "higher"
+        return Measure(own, "", better, summary_value("metrics", own))
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (isinstance(name, str) and name.startswith(OWN) and name != OWN)
+
+
+MEASURES = Measures(
+    {
+        "accuracy": Measure("accuracy", "%", "higher", summary_value("accuracy")),
+        "loss": Measure("loss", "", "lower", summary_value("loss")),
+        "ensemble": Measure("ensemble", "%", "higher", _ensemble),
+        "majority": Measure("majority", "%", "higher", _cluster(0)),
+        "middle": Measure("middle cluster", "%", "higher", _middle),
+        "minority": Measure("minority", "%", "higher", _cluster(-1)),
+        "fair_accuracy": Measure("fair accuracy", "%", "higher", summary_value("fair_accuracy")),
+        "demographic_parity": Measure("demographic parity", "", "lower", _fair(fairness.demographic_parity)),
+        "equalized_odds": Measure("equalized odds (TPR)", "", "lower", _fair(fairness.equalized_odds)),
+        "equalized_odds_sum": Measure(
+            "equalized odds (TPR + FPR)", "", "lower", _fair(fairness.equalized_odds_sum)
+        ),
+        "precision": Measure("precision", "%", "higher", summary_value("neighbours", "precision"), _one_cluster),
+        "recall": Measure("recall", "%", "higher", summary_value("neighbours", "recall"), _one_cluster),
+        "kept_out": Measure("models kept out", "", "lower", summary_value("kept_out")),
+        "quarantine_precision": Measure(
+            "quarantine precision", "%", "higher", summary_value("quarantine", "precision")
+        ),
+        "quarantine_recall": Measure("quarantine recall", "%", "higher", summary_value("quarantine", "recall")),
+        "models_sent": Measure("models sent", "models", "lower", summary_value("models_sent")),
+        "communication": Measure("models per node, sent and received", "models", "lower", _communication),
+        "megabytes": Measure("sent", "MB", "lower", lambda f: f.summary["bytes_sent"] / 1e6),
+        "rounds_to_target": Measure("rounds to target", "rounds", "lower", _rounds_to_target, _not_reached),
+        "settled": Measure("settled", "%", "higher", summary_value("settled")),
+        "settled_after": Measure("settled after", "rounds", "lower", _settled_after, _not_settled),
+        "cpu": Measure("CPU", "s", "lower", summary_value("cpu_seconds")),
+    }
+)
 
 
 def from_paper(metric: str, value: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from pfl_node.policies.base import Policy
 from pfl_node.settings import PolicySettings, Settings
 from pfl_node.sim.sim_worker import RunOrder
 from pfl_node.sim.worker_process import Message, cores, run_all
+from pfl_node.types import Headline
 
 Knobs = Mapping[str, Any]
 
@@ -109,10 +111,29 @@ class PolicyComparison:
 
     @property
     def ran(self) -> list[Entrant]:
-        """The most accurate first."""
-        means = {e.title: found.mean for e in self.entrants if (found := self.estimate(e, "accuracy"))}
+        """The best first, by the headline of the task."""
+        way = 1.0 if self.headline.higher else -1.0
+        means = {
+            e.title: way * found.mean for e in self.entrants if (found := self.estimate(e, *self.headline_path))
+        }
         ran = [entrant for entrant in self.entrants if entrant.title not in self.failures]
-        return sorted(ran, key=lambda entrant: -means.get(entrant.title, 0.0))
+        return sorted(ran, key=lambda entrant: -means.get(entrant.title, 0.0 if way > 0 else -math.inf))
+
+    @property
+    def headline(self) -> Headline:
+        return self.results.headline
+
+    @property
+    def headline_path(self) -> tuple[str, ...]:
+        """Of the headline in summary.json."""
+        name = self.headline.name
+        return (name,) if name in ("accuracy", "loss") else ("metrics", name)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the task's own metrics."""
+        found = (name for found in self.results.found.values() for name in found.summary.get("metrics", {}))
+        return list(dict.fromkeys(found))
 
     @cached_property
     def failures(self) -> dict[str, str]:
@@ -127,7 +148,12 @@ class PolicyComparison:
     @property
     def clusters(self) -> list[str]:
         return sorted(
-            {c for found in self.results.found.values() for c in found.summary["accuracy_by_cluster"]}, key=int
+            {
+                c
+                for found in self.results.found.values()
+                for c in found.summary.get("headline_by_cluster") or found.summary["accuracy_by_cluster"]
+            },
+            key=int,
         )
 
     def entrant(self, title: str) -> Entrant:

@@ -12,6 +12,7 @@ from pfl_node.errors import StoreError
 from pfl_node.lab.experiment import Cell, Claim, Experiment
 from pfl_node.lab.measures import MEASURES, CellResult
 from pfl_node.lab.results_dir import ResultsDir
+from pfl_node.types import ACCURACY, Headline
 
 # Student's t for 95 % and 1, 2, … degrees of freedom.
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -84,6 +85,12 @@ class ClaimVerdict:
 class Results:
     experiment: Experiment
     found: Mapping[Cell, CellResult]
+
+    @property
+    def headline(self) -> Headline:
+        """The figure by which the task compares models."""
+        told = next((f.summary["headline"] for f in self.found.values() if "headline" in f.summary), None)
+        return Headline(**told) if told else ACCURACY
 
     def cells(self, run: str, point: str) -> list[Cell]:
         return [c for c in self.experiment.cells if (c.run, c.point) == (run, point) and c in self.found]

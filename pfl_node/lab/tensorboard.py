@@ -33,13 +33,20 @@ def scalars(experiment: Experiment, cell: Cell, found: CellResult) -> Iterator[S
     groups: list[tuple[str, int | None]] = [("all", None)]
     if len(found.sizes) > 1:
         groups += [(file_name(experiment.clusters.get(c, f"cluster {c}")), c) for c in sorted(found.sizes)]
-    for what in CURVES:
+    for what in dict.fromkeys((*CURVES, *_own_curves(found))):
         for name, cluster in groups:
             yield from ((f"{what}/{name}", r + 1, v) for r, v in mean_series(found, what, cluster).items())
     for metric in experiment.metrics:
         value = MEASURES[metric].of(found)
         if value is not None:
             yield f"final/{metric}", cell.settings.rounds or 0, to_paper(metric, value)
+
+
+def _own_curves(found: Found) -> Iterator[str]:
+    """The task's own metrics."""
+    for rows in found.series.values():
+        for row in rows.values():
+            yield from (name for name in row if name.startswith(("val_", "test_")))
 
 
 def events(found: Iterable[Scalar]) -> bytes:

@@ -27,6 +27,7 @@ from pfl_node.learning.samples import Samples, Tree, call
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
 from pfl_node.learning.seeding import generator, seed_layers
 from pfl_node.learning.task import Task, other_network
+from pfl_node.learning.task_metrics import metrics_of
 from pfl_node.learning.torch_compile import compile_errors, compiled
 from pfl_node.learning.torch_optim import checked
 from pfl_node.learning.train_options import Options, levels_of, number_of_batches, resolve
@@ -95,6 +96,8 @@ class Learner:
             self._classes = probe(task.name, space.module, self._loss, self._splits, own_loss=own_loss)
             largest = EVAL_BATCH_IMAGES if images and self._device.type == "cpu" else EVAL_BATCH
             self._eval_batch = eval_batch or batch_for(space.module, self._splits["train"], largest)
+            self._metrics = metrics_of(task, space.module, self._splits["val"], self._device)
+        self.headline = self._metrics.headline
         self._has_auxiliary = task.auxiliary is not None
         self._beside = self._with_auxiliary(task, images)
 
@@ -326,19 +329,23 @@ class Learner:
     ) -> Measured:
         """Nodes of a process share test data, so equal models are evaluated once."""
         memory, shared = self._networks.of(model).pool.memory, draw is None and data is self._splits["test"]
-        key = memory.key(model, private, data, self._given_loss) if shared else None
+        what = self._metrics if self._metrics.names else self._given_loss
+        key = memory.key(model, private, data, what) if shared else None
         if key is not None and (known := memory.get(key)) is not None:
             return known
         space.load(model, private)
         found = self._evaluate(space.module, data, draw, between)
         if key is not None:
-            memory.put(key, found, data, self._given_loss)
+            memory.put(key, found, data, what)
         return found
 
     def _evaluate(self, module: nn.Module, data: Samples, draw: Tensor | None, between: Between) -> Measured:
         batch, classes = self._eval_batch, self._classes is not None
+        run = self._metrics.begin(self._device) if self._metrics.collects else None
+        options: dict[str, Any] = {"batch": batch, "classes": classes, "between": between}
         with autocast(self._precision, self._device):
-            return measure(module, data, draw, self._given_loss, batch=batch, classes=classes, between=between)
+            found = measure(module, data, draw, self._given_loss, collect=run.add if run else None, **options)
+        return found._replace(figures=self._metrics.complete(found.figures, run))
 
     def _loss(self, output: Tree, y: Tree) -> Tensor:
         return mean_loss(self._given_loss, output, y)

@@ -47,8 +47,10 @@ def measure(
     batch: int,
     classes: bool,
     between: Between,
+    collect: Callable[[Tree, Tree], None] | None = None,
 ) -> Measured:
-    """Means over the drawn samples (None: all); with `classes` also the true and the predicted classes."""
+    """Means over the drawn samples (None: all); with `classes` also the true and the predicted classes. `collect`
+    is called with the output and the labels of each batch."""
     n = data.n if draw is None else len(draw)
     total, right, said, true = 0.0, 0.0, list[Tensor](), list[Tensor]()
     for some in data.batches(in_order(data.n, batch, draw)):
@@ -60,6 +62,8 @@ def measure(
             if classes:
                 said.append(scores.argmax(1))
                 true.append(some.y)
+            if collect:
+                collect(output, some.target)
         between()
     pairs = (torch.cat(true), torch.cat(said)) if classes else None
     return Measured(Eval(total / n, right / n, n), pairs)

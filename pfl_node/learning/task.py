@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "mse", "rmse", "mape", "error", "wer", "cer"})
+
+
 class Data(NamedTuple):
     """Samples and labels: tensors or numpy arrays of equal length, or tuples or dicts of them."""
 
@@ -40,6 +43,8 @@ class Task:
     test: Any = None
     loss: Callable[[Any, Any], Any] | None = None  # of (output, y or else x), a mean; None: cross-entropy
     head: str | Sequence[str] | None = None  # name prefixes; None: the last layer with parameters; "*": all
+    metrics: Mapping[str, Any] | Sequence[str] | str = ()  # functions of (outputs, y) over a split; torchmetrics
+    best: str | None = None  # the metric that decides which model is best; "min:NAME": lower is better
     train_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys of TrainSettings, which take precedence
     cluster: int | None = None  # the true cluster, for reports; hidden from policies
     auxiliary: Any | None = None  # unlabelled inputs for distillation, the same at every place

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from pfl_node.errors import Reason, Refused
@@ -155,7 +156,7 @@ class Host:
             else:
                 job = Job("score", (offer.model,), {"split": "train"})
                 score = (await self._work(offer, self._learning[1], job))[0]
-            return self._role.score(score)
+            return self._role.score(replace(score, metrics={}))
         finally:
             self._release(offer.sender, offer.nbytes)
 

@@ -12,7 +12,7 @@ from pfl_node.model import Layout, LocalState, Model, StateCell
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Average
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import Eval, Headline, Offer, Part, PeerId
 
 if TYPE_CHECKING:
     from pfl_node.protocol.privacy.controls import PrivacyControls
@@ -70,6 +70,8 @@ class LearnerFacts(Protocol):
     def cluster(self) -> int | None: ...
     @property
     def account(self) -> DpAccount: ...
+    @property
+    def headline(self) -> Headline: ...
     @property
     def stateful(self) -> bool:
         """Whether the node keeps a local state, which the learner's `start` creates."""

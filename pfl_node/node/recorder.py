@@ -20,7 +20,7 @@ from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, no
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import DIVERGED, Publish, Record, Report
-from pfl_node.types import Eval, PeerId
+from pfl_node.types import ACCURACY, Eval, PeerId
 
 # The peer has another model, run or policy, or its answer budget is spent: retrying does not help.
 MISFIT = frozenset(r.value for r in (Reason.LAYOUT, Reason.UNKNOWN_RUN, Reason.NOT_SERVED, Reason.BUDGET))
@@ -193,7 +193,8 @@ class Recorder:
         """Log a round, at most once a second."""
         if now() - self._logged >= 1.0:
             self._logged = now()
-            known = {k: round(row[k], 4) for k in ("val_loss", "val_accuracy") if k in row}
+            names = dict.fromkeys(("loss", "accuracy", self.learner.headline.name))
+            known = {f"val_{k}": round(row[f"val_{k}"], 4) for k in names if f"val_{k}" in row}
             self.log.info("round", round=row["round"], **known)
 
     # -- measurements and files ----------------------------------------------------------------------------
@@ -309,4 +310,9 @@ class Recorder:
         return facts | {name: f"{figure:.6g}" for name, figure in self._figures().items()}
 
     def _figures(self) -> dict[str, float]:
-        return {f"{s}_{w}": getattr(e, w) for s, e in self.measured.items() for w in ("loss", "accuracy")}
+        return {f"{s}_{name}": value for s, found in self.by_split().items() for name, value in found.items()}
+
+    def by_split(self) -> dict[str, dict[str, float]]:
+        """The figures of the personal model."""
+        classes = self.learner.headline == ACCURACY
+        return {split: found.figures(classes=classes) for split, found in self.measured.items()}

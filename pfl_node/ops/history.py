@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,10 @@ from typing import Any
 from pfl_node.jsonable import json_object
 
 POINTS = 256
-FIGURES = ("val_loss", "val_accuracy", "test_loss", "test_accuracy", "bytes_sent", "bytes_received")
+FIGURE = re.compile(
+    r"(val|test)_[A-Za-z]\w{0,40}|bytes_sent|bytes_received"
+)  # the task may have metrics of its own
+MOST = 32  # figures of a point
 TAIL = 8 << 20  # bytes of the journal that are read
 
 
@@ -85,5 +90,11 @@ def tail(path: Path, limit: int) -> Iterable[bytes]:
 
 def _point(row: Mapping[str, Any], time: float) -> HistoryPoint | None:
     round = row.get("round")
-    known = {name: row[name] for name in FIGURES if isinstance(row.get(name), int | float) and isfinite(row[name])}
+    known = figures_of(row)
     return HistoryPoint(round, time, known) if isinstance(round, int) and known else None
+
+
+def figures_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """The finite figures of a round."""
+    numbers = ((name, value) for name, value in row.items() if isinstance(value, int | float) and isfinite(value))
+    return dict(islice(((name, value) for name, value in numbers if FIGURE.fullmatch(name)), MOST))

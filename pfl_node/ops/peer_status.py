@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from math import isfinite
 from typing import Any
 
 from pfl_node.jsonable import json_object
-from pfl_node.ops.history import FIGURES, HistoryPoint
+from pfl_node.ops.history import MOST, HistoryPoint, figures_of
 from pfl_node.wire import peer_pb2 as pb
 
 WORD = 80  # characters of a text
@@ -35,7 +36,8 @@ class PeerStatus:
     models_waiting: int
     waiting_for: list[str]
     waiting_left: float | None  # seconds to its last deadline
-    measured: dict[str, dict[str, float]]  # by split: loss, accuracy
+    measured: dict[str, dict[str, float]]  # by split: loss, accuracy, the task's metrics
+    headline: dict[str, Any]  # the figure by which the task compares models: name, higher
     refused: dict[str, int]  # by reason
     failed_calls: dict[str, int]  # by call and reason
     models_sent: dict[str, int] = field(default_factory=dict)  # by peer
@@ -69,6 +71,7 @@ def peer_status(status: pb.Status) -> PeerStatus:
         waiting_for=_words(details.get("waiting_for")),
         waiting_left=_longest(details.get("waiting")),
         measured=_measured(details.get("measured")),
+        headline=_headline(details.get("headline")),
         refused=_counts(details.get("refused")),
         failed_calls=_counts(details.get("failed_calls")),
         models_sent=_counts(details.get("models_sent")),
@@ -82,8 +85,7 @@ def points_of(history: pb.History, after: int) -> list[HistoryPoint]:
     """Only increasing rounds."""
     found: list[HistoryPoint] = []
     for point in list(history.points)[:POINTS]:
-        figures = {name: point.figures[name] for name in FIGURES if name in point.figures}
-        known = {name: value for name, value in figures.items() if isfinite(value)}
+        known = figures_of(point.figures)
         if point.round > after and known and isfinite(point.time):
             found.append(HistoryPoint(point.round, point.time, known))
             after = point.round
@@ -131,7 +133,14 @@ def _counts(value: Any) -> dict[str, int]:
 def _measured(value: Any) -> dict[str, dict[str, float]]:
     table = _mapping(value)
     return {
-        split: {w: n for w in ("loss", "accuracy") if (n := _number(_mapping(table[split]).get(w))) is not None}
+        split: {
+            _word(w): n for w, v in islice(_mapping(table[split]).items(), MOST) if (n := _number(v)) is not None
+        }
         for split in ("val", "test")
         if split in table
     }
+
+
+def _headline(value: Any) -> dict[str, Any]:
+    row = _mapping(value)
+    return {"name": _word(row.get("name")) or "accuracy", "higher": row.get("higher") is not False}

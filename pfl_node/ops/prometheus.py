@@ -101,10 +101,15 @@ def _state(node: ObservedNode) -> Samples:
 
 def _measured(what: str) -> Callable[[ObservedNode], Samples]:
     def read(node: ObservedNode) -> Samples:
-        measured = node.recorder.measured if node.recorder else {}
-        return [((split,), getattr(found, what)) for split, found in sorted(measured.items())]
+        measured = node.recorder.by_split() if node.recorder else {}
+        return [((split,), figures[what]) for split, figures in sorted(measured.items()) if what in figures]
 
     return read
+
+
+def _task_metrics(node: ObservedNode) -> Samples:
+    measured = node.recorder.measured if node.recorder else {}
+    return [((split, name), n) for split, e in sorted(measured.items()) for name, n in sorted(e.metrics.items())]
 
 
 def _models(node: ObservedNode) -> Samples:
@@ -206,6 +211,8 @@ FIGURES = (
            _measured("loss")),
     Figure(N + "accuracy_ratio", "gauge", ("split",), "Accuracy of the personal model at its last evaluation.",
            _measured("accuracy")),
+    Figure(N + "metric", "gauge", ("split", "metric"), "Metrics of the task, of the personal model at its last "
+           "evaluation.", _task_metrics),
     Figure(N + "learning_seconds", "counter", (), "Time of training and scoring, including queueing.",
            lambda n: _one(n.work.seconds)),
     Figure(N + "worked_models", "counter", ("work",), "Models trained, scored for peers or the policy, evaluated.",

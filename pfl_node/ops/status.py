@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pfl_node import __version__
@@ -93,9 +93,8 @@ def details_of(node: ObservedNode) -> dict[str, Any]:
             "given_up": recorder.given_up,
             "written": recorder.written(),
             "failed_calls": {f"{call} {why}": n for (call, why), n in sorted(recorder.failures.items())},
-            "measured": {
-                split: {"loss": e.loss, "accuracy": e.accuracy} for split, e in recorder.measured.items()
-            },
+            "measured": recorder.by_split(),
+            "headline": asdict(recorder.learner.headline),
             "told": recorder.told,
         }
     return dict(plain(details))

@@ -18,7 +18,9 @@ class Patient(Policy):
 
     class Config(PolicyConfig):
         patience: int | None = Field(
-            None, ge=1, description="rounds without a better validation accuracy before a node stops; none: never"
+            None,
+            ge=1,
+            description="rounds without a better validation accuracy before a node stops; none: never",
         )
         window: int = Field(5, ge=1, description="rounds over which the validation accuracy is averaged")
 
@@ -36,8 +38,8 @@ class Patient(Policy):
         if self.cfg.patience is None or not self.judging:
             return
         (score,) = await Score([self.model], split="val")
-        # paper: accuracy; here: the loss if labels are not classes, because there is no accuracy
-        good = -score.loss if isnan(score.accuracy) else score.accuracy
+        # paper: accuracy; here: the task's best metric, or the loss if labels are not classes
+        good = score.quality
         if isnan(good):
             return
         self.recent = [*self.recent, good][-self.cfg.window :]

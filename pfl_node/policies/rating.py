@@ -17,7 +17,7 @@ T = TypeVar("T")
 Metric = Literal["loss", "accuracy"]
 Scored = Literal["mine", "theirs"]
 
-METRIC = "how a peer is rated: loss (the lowest is best) or accuracy (the highest)"
+METRIC = "how a peer is rated: loss (the lowest is best) or accuracy (the highest), or the best metric of the task"
 SCORED = "which training data to score on: mine (their models) or theirs (my model)"
 
 
@@ -53,10 +53,15 @@ async def rate_peers(
 
 
 def best_first(rated: Iterable[tuple[T, Eval]], metric: Metric) -> list[T]:
-    """NaN comes last; ties keep their order."""
+    """NaN comes last; ties keep their order. In place of the accuracy, the metric that the task calls best counts,
+    and the loss if labels are not classes."""
+    pairs = list(rated)
+    scored = all(score.score is not None for _, score in pairs)
+    classless = all(isnan(score.accuracy) for _, score in pairs)
 
     def key(pair: tuple[T, Eval]) -> tuple[bool, float]:
-        value = pair[1].loss if metric == "loss" else -pair[1].accuracy
+        score = pair[1]
+        value = score.loss if metric == "loss" else -(score.quality if scored or classless else score.accuracy)
         return isnan(value), 0.0 if isnan(value) else value
 
-    return [item for item, _ in sorted(rated, key=key)]
+    return [item for item, _ in sorted(pairs, key=key)]

@@ -26,7 +26,7 @@ from pfl_node.sim.job_pool import Result
 from pfl_node.sim.learner_port import LearnerPort
 from pfl_node.sim.memory_store import Disk, MemoryStore
 from pfl_node.sim.network import SimNetwork, Traffic
-from pfl_node.sim.outcome import NodeRecord
+from pfl_node.sim.outcome import NodeRecord, own_metrics
 from pfl_node.sim.snapshot import NodeSnapshot, State, attributes, goes_on_alone
 from pfl_node.sim.swim_network import SimMembership
 from pfl_node.steps import Report
@@ -323,6 +323,8 @@ class Process:
             honest=self.honest,
             quarantined=tuple(sorted(guard.ever)) if guard else (),
             kept_out=guard.refused.total() if guard else 0,
+            metrics=own_metrics(figures),
+            headline=self.learner.headline,
         )
 
     def _count_mistakes(self, model: Model) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
@@ -13,6 +13,7 @@ from typing import Any
 
 from pfl_node.jsonable import plain
 from pfl_node.store.atomic import write_atomic
+from pfl_node.types import ACCURACY, Headline
 
 Cluster = int
 Heads = dict[Cluster, dict[int, int]]  # for each cluster, how many of its nodes chose each head
@@ -46,6 +47,19 @@ class NodeRecord:
     honest: bool = True  # False for the malicious nodes of an experiment
     quarantined: tuple[str, ...] = ()  # peers that its guard ever quarantined
     kept_out: int = 0  # models that its guard rejected
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the task, on its own test data
+    headline: Headline = ACCURACY
+
+    def figure(self, name: str) -> float | None:
+        """The loss, the accuracy or a metric of the task."""
+        return {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}.get(name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Without metrics of the task if it has none."""
+        row = asdict(self)
+        if not self.metrics and self.headline == ACCURACY:
+            del row["metrics"], row["headline"]
+        return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,12 @@ def _mean(values: Iterable[float | None]) -> float | None:
     """Of the known and finite values."""
     known = [value for value in values if value is not None and isfinite(value)]
     return fmean(known) if known else None
+
+
+def own_metrics(figures: Mapping[str, float]) -> dict[str, float]:
+    """The task's own metrics among the figures of a round."""
+    found = {name.removeprefix("test_"): value for name, value in figures.items() if name.startswith("test_")}
+    return {name: value for name, value in found.items() if name not in ("loss", "accuracy")}
 
 
 def refusals(*counts: Mapping[str, int]) -> str:
@@ -146,6 +166,29 @@ class Outcome:
         )
 
     @property
+    def headline(self) -> Headline:
+        return next((n.headline for n in self.nodes), ACCURACY)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The means of the task's own metrics."""
+        names = dict.fromkeys(name for n in self._honest for name in n.metrics)
+        means = {name: self.figure(name) for name in names}
+        return {name: mean for name, mean in means.items() if mean is not None}
+
+    def figure(self, name: str) -> float | None:
+        """The mean loss, accuracy or metric of the task."""
+        return _mean(n.figure(name) for n in self._honest)
+
+    @property
+    def headline_by_cluster(self) -> dict[Cluster, float]:
+        found = {
+            c: _mean(n.figure(self.headline.name) for n in nodes if n.honest)
+            for c, nodes in self._clusters.items()
+        }
+        return {c: mean for c, mean in found.items() if mean is not None}
+
+    @property
     def heads(self) -> Heads | None:
         """None if no node chose a head or no cluster is known."""
         counts = {c: Counter(n.head for n in nodes if n.head is not None) for c, nodes in self._clusters.items()}
@@ -194,7 +237,10 @@ class Outcome:
             row["quarantine"] = asdict(self.detection)
         if self.heads is not None:
             row |= {"heads_by_cluster": self.heads, "settled": self.settled}
-        row["per_node"] = [asdict(n) for n in self.nodes]
+        if self.metrics or self.headline != ACCURACY:
+            row |= {"headline": asdict(self.headline), "metrics": self.metrics}
+            row["headline_by_cluster"] = self.headline_by_cluster
+        row["per_node"] = [n.as_dict() for n in self.nodes]
         found: dict[str, Any] = plain(row)
         return found
 

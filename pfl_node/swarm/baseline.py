@@ -3,7 +3,7 @@ swarm's parent does not import torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pfl_node.errors import PflError
@@ -17,6 +17,10 @@ class LocalRun:
     accuracy: float | None
     loss: float | None
     accuracy_by_cluster: dict[int, float]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def figure(self, name: str) -> float | None:
+        return {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}.get(name)
 
 
 class Baseline:
@@ -69,4 +73,4 @@ class Baseline:
 
 def _alone(summary: dict[str, Any]) -> LocalRun:
     by_cluster = {int(c): accuracy for c, accuracy in summary["accuracy_by_cluster"].items()}
-    return LocalRun(summary["accuracy"], summary["loss"], by_cluster)
+    return LocalRun(summary["accuracy"], summary["loss"], by_cluster, summary.get("metrics", {}))

@@ -185,10 +185,13 @@ def groups_of(slots: Sequence[NodeSlot], rows: int) -> list[tuple[str, Sequence[
 
 
 def score(slots: Sequence[NodeSlot]) -> str:
-    for key in ("val_accuracy", "val_loss"):
+    """The accuracy; else the first metric of the task, else the loss."""
+    own = [key for s in slots[:1] for key in s.last_round if key.startswith("val_")]
+    for key in dict.fromkeys(("val_accuracy", *(k for k in own if k != "val_loss"), "val_loss")):
         values = [s.last_round.get(key) for s in slots]
         if known := [value for value in values if value is not None and isfinite(value)]:
-            return percent(fmean(known)) if key == "val_accuracy" else f"loss {fmean(known):.4g}"
+            name = key.removeprefix("val_")
+            return percent(fmean(known)) if name == "accuracy" else f"{name} {fmean(known):.4g}"
     return "-"
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pfl_node.sim.outcome import NodeRecord, Outcome
+from pfl_node.sim.outcome import NodeRecord, Outcome, own_metrics
 from pfl_node.swarm.messages import node_name
 from pfl_node.swarm.supervisor import NodeSlot, Swarm
+from pfl_node.types import ACCURACY, Headline
 
 ENDED = ("done", "stopped")  # the states of nodes that shut down cleanly
 
@@ -54,7 +55,8 @@ class SwarmOutcome(Outcome):
 
 def record(slot: NodeSlot, id: str, names: Mapping[str, str]) -> NodeRecord:
     result = slot.result or {}
-    last = {what: slot.last_round.get(f"test_{what}") for what in ("accuracy", "loss")}
+    last = {"accuracy": slot.last_round.get("test_accuracy"), "loss": slot.last_round.get("test_loss")}
+    last |= own_metrics(slot.last_round)
     test = result.get("measured", {}).get("test", last)
     records = result.get("told", {})
     chosen = records.get("neighbours", {}).get("ids")
@@ -75,6 +77,8 @@ def record(slot: NodeSlot, id: str, names: Mapping[str, str]) -> NodeRecord:
         honest=result.get("honest", True),
         quarantined=tuple(sorted(names.get(p, p) for p in result.get("guard", {}).get("ever", {}))),
         kept_out=sum(result.get("guard", {}).get("refused", {}).values()),
+        metrics={name: value for name, value in test.items() if name not in ("accuracy", "loss")},
+        headline=Headline(**result["headline"]) if "headline" in result else ACCURACY,
     )
 
 

@@ -16,6 +16,7 @@ from pfl_node.store.atomic import write_atomic
 from pfl_node.swarm.baseline import LocalRun
 from pfl_node.swarm.format import percent, plural, short, size
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
+from pfl_node.types import ACCURACY
 
 INTERRUPTED = 130  # the exit code of a process ended by Ctrl-C
 MATRIX = 24  # nodes; a larger matrix does not fit a terminal
@@ -72,7 +73,7 @@ class SwarmReport:
 
     def verdict(self) -> str:
         together, alone = self.outcome.accuracy, self.alone.accuracy if self.alone else None
-        if together is None or alone is None:
+        if together is None or alone is None or self.outcome.headline != ACCURACY:
             return ""
         before, after = percent(alone), percent(together)
         change = f"{'rose' if together > alone else 'fell'} from {before} to {after}"
@@ -82,8 +83,8 @@ class SwarmReport:
     def scores(self) -> Table:
         """A row for each cluster, if there are several, and one for all nodes."""
         o = self.outcome
-        if o.accuracy is None:
-            return self._losses()
+        if o.accuracy is None or o.headline != ACCURACY:
+            return self._headlines()
         table = self._score_table("test accuracy")
         by_cluster = o.by_cluster if len(o.by_cluster) > 1 else {}
         before = self.alone.accuracy_by_cluster if self.alone else {}
@@ -94,12 +95,19 @@ class SwarmReport:
         table.add_row("all", str(len(o.nodes)), *self._pair(overall, o.accuracy))
         return table
 
-    def _losses(self) -> Table:
-        table = self._score_table("test loss")
-        before = [] if self.alone is None else [_number(self.alone.loss)]
-        table.add_row(
-            "all", str(len(self.outcome.nodes)), *before, _number(self.outcome.loss), *([""] * len(before))
-        )
+    def _headlines(self) -> Table:
+        """The task's headline, by cluster if there are several."""
+        o = self.outcome
+        name = "loss" if o.headline == ACCURACY else o.headline.name
+        table = self._score_table(f"test {name}")
+        before = [] if self.alone is None else [_number(self.alone.figure(name))]
+        by_cluster = o.headline_by_cluster if len(o.headline_by_cluster) > 1 else {}
+        for cluster, value in by_cluster.items():
+            members = sum(1 for n in o.nodes if n.cluster == cluster)
+            table.add_row(
+                self.kind(cluster), str(members), *([""] * len(before)), _number(value), *([""] * len(before))
+            )
+        table.add_row("all", str(len(o.nodes)), *before, _number(o.figure(name)), *([""] * len(before)))
         return table
 
     def _score_table(self, what: str) -> Table:

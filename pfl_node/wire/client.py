@@ -170,7 +170,10 @@ class PeerClient:
         # NaN is a valid accuracy: a task without classes has none.
         if not math.isfinite(score.loss) or score.accuracy < 0 or score.accuracy > 1:
             raise Refused(Reason.NOT_FINITE, f"its score is loss {score.loss}, accuracy {score.accuracy}", peer)
-        return Eval(score.loss, score.accuracy, score.samples)
+        own = score.score if score.HasField("score") else None
+        if own is not None and not math.isfinite(own):
+            raise Refused(Reason.NOT_FINITE, f"its score by the task's metric is {own}", peer)
+        return Eval(score.loss, score.accuracy, score.samples, score=own)
 
     async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
         """Pull the peer's current model, a part of it or its predictions. `layout` is the layout of that part, or

@@ -93,14 +93,16 @@ class Receipt(_message.Message):
     def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
 class Score(_message.Message):
-    __slots__ = ("loss", "accuracy", "samples")
+    __slots__ = ("loss", "accuracy", "samples", "score")
     LOSS_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     loss: float
     accuracy: float
     samples: int
-    def __init__(self, loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., samples: _Optional[int] = ...) -> None: ...
+    score: float
+    def __init__(self, loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., samples: _Optional[int] = ..., score: _Optional[float] = ...) -> None: ...
 
 class HeadRequest(_message.Message):
     __slots__ = ("sender", "run", "layout")

@@ -108,7 +108,7 @@ class PeerService:
     async def _evaluate_model(self, _: object, context: Context) -> pb.Score:
         async with self._call("EvaluateModel", context) as call:
             score = await self._host.evaluate(await self._receive(context, call))
-        return pb.Score(loss=score.loss, accuracy=score.accuracy, samples=score.samples)
+        return pb.Score(loss=score.loss, accuracy=score.accuracy, samples=score.samples, score=score.score)
 
     async def _get_head(self, message: bytes, context: Context) -> None:
         async with self._call("GetHead", context) as call:

@@ -33,22 +33,26 @@ def accuracy_over_bytes(record: Result) -> Iterator[Panel]:
 
 def _per_cluster(record: Result, name: str, title: str, over: str) -> Iterator[Panel]:
     of = over_rounds if over == "rounds" else over_bytes
+    figure_name = record.results.headline.name
+    share = figure_name == "accuracy"
     drawn: dict[tuple[str, int | None], Bands] = {}
     for point, cluster in product(record.experiment.points, groups(record)):
-        if bands := _bands(record, point, partial(of, what="test_accuracy", cluster=cluster)):
+        if bands := _bands(record, point, partial(of, what=f"test_{figure_name}", cluster=cluster)):
             drawn[point, cluster] = bands
     top = max((max(b.high) for bands in drawn.values() for b in bands.values()), default=1.0)
     low = min((min(b.low) for bands in drawn.values() for b in bands.values()), default=0.0)
     for (point, cluster), bands in drawn.items():
         where = "" if cluster is None else cluster_name(record, cluster)
-        whole = title_of(record, ", ".join(filter(None, (title, where))), point)
+        named = title if share else title.replace("Accuracy", phrases.capital(figure_name))
+        whole = title_of(record, ", ".join(filter(None, (named, where))), point)
         panel = Panel(phrases.file_name(name, point, where), whole)
-        _lines(panel.axes, record, bands)
+        _lines(panel.axes, record, bands, unit=100 if share else 1)
         pad = max(0.02, (top - low) * 0.05)
-        panel.axes.set_ylim(100 * max(0.0, low - pad), 100 * min(1.0, top + pad))
-        panel.axes.set_ylabel("test accuracy, %")
+        if share:
+            panel.axes.set_ylim(100 * max(0.0, low - pad), 100 * min(1.0, top + pad))
+            _target(panel.axes, record, (low - pad, top + pad))
+        panel.axes.set_ylabel("test accuracy, %" if share else f"test {figure_name}")
         _axis(panel.axes, over, max(b.x[-1] for b in bands.values()))
-        _target(panel.axes, record, (low - pad, top + pad))
         panel.legend_below(seed_note(record, "line", "band"))
         yield panel
 
@@ -143,10 +147,10 @@ def _line(axes: Axes, record: Result, run: str, one: Band) -> None:
         axes.fill_between(one.x, one.low, one.high, color=look.colour, alpha=0.15, linewidth=0)
 
 
-def _lines(axes: Axes, record: Result, bands: Bands) -> None:
-    """In per cent."""
+def _lines(axes: Axes, record: Result, bands: Bands, unit: float = 100) -> None:
+    """In per cent unless another unit is given."""
     for run, one in bands.items():
-        mean, low, high = (tuple(100 * y for y in ys) for ys in (one.mean, one.low, one.high))
+        mean, low, high = (tuple(unit * y for y in ys) for ys in (one.mean, one.low, one.high))
         _line(axes, record, run, Band(one.x, mean, low, high))
 
 

@@ -8,6 +8,7 @@ from html import escape
 from importlib.resources import files
 
 from pfl_node.lab.experiment import Experiment
+from pfl_node.lab.measures import MEASURES, OWN
 from pfl_node.lab.report import phrases, result_table
 from pfl_node.lab.report.plots import PLOTS
 from pfl_node.lab.report.result import COMMAND, Result, as_text, facts, not_default
@@ -149,20 +150,21 @@ def _figure(panel: Drawn) -> str:
 
 
 def _runs(record: Result) -> str:
-    rows = []
+    name, rows = record.results.headline.name, []
+    metric = name if name in MEASURES else f"{OWN}{name}"
     for cell in record.experiment.cells:
         found = record.results.found.get(cell)
         name = f'<th scope="row">{_swatch(cell.run, record.experiment)}{escape(phrases.cell_title(cell))}</th>'
         if found is None:
             rows.append(f'<tr>{name}<td class="word" colspan="4">not finished</td></tr>')
             continue
-        accuracy = found.summary.get("accuracy")
+        value = MEASURES[metric].of(found)
         spent = [phrases.duration(found.summary.get(f"{what}_seconds") or 0.0) for what in ("wall", "cpu")]
-        shown = ["–" if accuracy is None else phrases.number("accuracy", accuracy), *spent]
+        shown = ["–" if value is None else phrases.number(metric, value), *spent]
         links = " ".join(_link(cell.folder, file) for file in ("summary.json", "journal.jsonl", "settings.json"))
         cells = "".join(f"<td>{text}</td>" for text in shown)
         rows.append(f'<tr>{name}{cells}<td class="word">{links}</td></tr>')
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("run", "accuracy, %", "wall", "CPU"))
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("run", phrases.heading(metric), "wall", "CPU"))
     heads += '<th scope="col" class="word">files</th>'
     return (
         f"<section><h2>Runs</h2>{_table(heads, ''.join(rows))}"

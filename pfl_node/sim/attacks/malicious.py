@@ -23,6 +23,8 @@ from pfl_node.types import Eval, Offer, PeerId
 if TYPE_CHECKING:
     from pfl_node.learning.task import Place, Task
 
+HIGH = 1e6  # above any metric of a task
+
 
 def malicious_places(attack: AttackSettings, nodes: int, seed: int) -> frozenset[int]:
     """One random place in each of `share * nodes` equal ranges: tasks give adjacent places to the same cluster."""
@@ -198,4 +200,4 @@ def reported_score(attack: AttackSettings) -> Callable[[Eval], Eval]:
     """With lying_scores, a node reports a perfect score for every model, so that it is selected."""
     if "lying_scores" not in attack.kind:
         return lambda score: score
-    return lambda score: Eval(0.0, 1.0, score.samples)
+    return lambda score: Eval(0.0, 1.0, score.samples, score=None if score.score is None else HIGH)

@@ -13,7 +13,7 @@ import numpy as np
 from pfl_node import predictions
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.protocol.privacy.dp_account import DpAccount
-from pfl_node.types import Eval, Part, PeerId, Split
+from pfl_node.types import ACCURACY, Eval, Part, PeerId, Split
 
 BATCH = 8
 LAYOUT = Layout((Entry("core", (3,)),), (Entry("head", (2,)),))
@@ -27,6 +27,7 @@ class ToyLearner:
     predictions = predictions.layout_for(len(AUXILIARY), 2, "toy")
     samples = 10
     stateful = False
+    headline = ACCURACY
 
     def __init__(self, point: float = 0.0, cluster: int | None = None) -> None:
         self.point = point

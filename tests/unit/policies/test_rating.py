@@ -7,6 +7,7 @@ import pytest
 
 from pfl_node.policies.rating import Rating, best_first, rate, rate_peers
 from pfl_node.steps import Ask, Fetch, Score
+from pfl_node.types import Eval
 from tests.drive_policy import A, B, Hand, model, offer
 from tests.pull_swarm import among, right
 
@@ -26,6 +27,18 @@ from tests.pull_swarm import among, right
 def test_best_first_as_a_table(metric: Any, values: list[float], order: list[int]) -> None:
     scores = [right(v) if metric == "accuracy" else right(0.5, loss=v) for v in values]
     assert best_first(enumerate(scores), metric) == order
+
+
+def test_the_tasks_best_metric_takes_the_place_of_the_accuracy_if_every_score_has_it() -> None:
+    by_score = [Eval(1.0, 0.9, 5, score=0.1), Eval(1.0, 0.1, 5, score=0.9)]
+    assert best_first(enumerate(by_score), "accuracy") == [1, 0]
+    one_without = [by_score[0], Eval(1.0, 0.1, 5)]
+    assert best_first(enumerate(one_without), "accuracy") == [0, 1]
+    assert best_first(enumerate(by_score), "loss") == [0, 1]
+
+
+def test_without_classes_the_lowest_loss_is_best() -> None:
+    assert best_first(enumerate(Eval(loss, nan, 5) for loss in (2.0, 1.0, 3.0)), "accuracy") == [1, 0, 2]
 
 
 def test_models_that_are_here_are_scored_on_my_data_all_at_once() -> None:

@@ -165,7 +165,8 @@ def test_when_there_is_nothing_to_report_it_says_so(tmp_path: Path) -> None:
 def test_the_summary_holds_the_comparison(tmp_path: Path) -> None:
     SwarmReport(outcome(*PENS), ALONE).write(tmp_path)
     written = json.loads((tmp_path / "summary.json").read_text())
-    assert written["alone"] == {"accuracy": 0.8, "loss": 1.0, "accuracy_by_cluster": {"0": 0.85, "1": 0.83}}
+    clusters = {"0": 0.85, "1": 0.83}
+    assert written["alone"] == {"accuracy": 0.8, "loss": 1.0, "accuracy_by_cluster": clusters, "metrics": {}}
     assert written["accuracy_by_cluster"]["1"] == pytest.approx(0.82)
 
 

@@ -1,8 +1,8 @@
 // What happened, newest first, as it happens. It can be held, and kinds can be left out.
 
 import { card, h, keyed, put, text } from "./dom.js";
-import { bytes, clock, count, known, percent } from "./format.js";
-import { nameOf, store } from "./store.js";
+import { bytes, clock, count, figure, known } from "./format.js";
+import { headline, nameOf, store } from "./store.js";
 
 const SHOWN = 200;
 const NOISY = ["sent", "received"];
@@ -104,8 +104,9 @@ function rest(data) {
 
 function figures(data) {
   const found = [];
-  if (known(data.test_accuracy)) found.push(`test accuracy ${percent(data.test_accuracy)}`);
-  if (known(data.val_accuracy)) found.push(`validation ${percent(data.val_accuracy)}`);
+  const name = headline();
+  if (known(data[`test_${name}`])) found.push(`test ${name} ${figure(name, data[`test_${name}`])}`);
+  if (known(data[`val_${name}`])) found.push(`validation ${figure(name, data[`val_${name}`])}`);
   if (Array.isArray(data.from)) found.push(`merged ${data.from.length ? data.from.map(nameOf).join(", ") : "nobody"}`);
   if (known(data.head)) found.push(`head ${data.head}`);
   return found;

@@ -16,6 +16,11 @@ export function loss(value) {
   return Math.abs(value) >= 1000 || (value !== 0 && Math.abs(value) < 0.001) ? value.toExponential(1) : value.toFixed(3);
 }
 
+// A figure of a task by its name: the accuracy is a share, other metrics are numbers.
+export function figure(name, value, digits = 1) {
+  return name === "accuracy" ? percent(value, digits) : loss(value);
+}
+
 export function bytes(value) {
   if (!known(value)) return NONE;
   let unit = 0;

@@ -3,17 +3,31 @@
 import { bars } from "./bars.js";
 import { Chart, legend } from "./chart.js";
 import { card, h, keyed, text } from "./dom.js";
-import { bytes, count, duration, loss, NONE, percent, sum } from "./format.js";
-import { doing } from "./overview.js";
-import { clusterColour, nameOf, store } from "./store.js";
+import { bytes, count, duration, loss, NONE, sum } from "./format.js";
+import { doing, score, SHARE } from "./overview.js";
+import { clusterColour, headline, nameOf, store, titled } from "./store.js";
 import { tiles } from "./tiles.js";
 
 const [TEST, VAL] = ["var(--accent)", "var(--c2)"];
 
 export function node(root, id) {
+  const named = () => headline(store.swarm?.byId.get(id));
+  let name = named();
+  let draw = view(root, id, name);
+  return (what) => {
+    if (named() !== name) {
+      name = named();
+      draw = view(root, id, name);
+    }
+    draw(what);
+  };
+}
+
+function view(root, id, name) {
   const title = h("h2", { class: "page-title" });
   const figures = tiles();
-  const accuracy = new Chart("Accuracy", { format: (v) => percent(v, 0), low: 0, high: 1 });
+  const shown = name === "loss" ? "accuracy" : name;
+  const scores = new Chart(titled(shown), shown === "accuracy" ? SHARE : { format: loss, tick: String });
   const losses = new Chart("Loss", { format: loss, tick: String, low: 0 });
   const partners = bars("It has merged no other model yet.");
   const refused = bars("It has refused no message.");
@@ -24,7 +38,7 @@ export function node(root, id) {
     "div",
     {},
     figures.element,
-    h("div", { class: "two" }, card("Accuracy over rounds", accuracy.element, names()), card("Loss over rounds", losses.element, names())),
+    h("div", { class: "two" }, card(`${titled(shown)} over rounds`, scores.element, names()), card("Loss over rounds", losses.element, names())),
     h("div", { class: "three" }, card("Learns with, lately", partners.element), card("Refused and failed", refused.element), card("About", facts)),
   );
   root.replaceChildren(h("p", {}, h("a", { href: "#/" }, "← all nodes")), title, missing, body);
@@ -38,7 +52,7 @@ export function node(root, id) {
     text(title, found ? found.name : "Nobody");
     if (!found) return;
     figures.draw(tilesOf(found));
-    accuracy.draw(lines(id, "accuracy"));
+    scores.draw(lines(id, shown));
     losses.draw(lines(id, "loss"));
     partners.draw(partnersOf(id));
     refused.draw([...troubles(found.refused, "refused"), ...troubles(found.failed_calls, "failed")]);
@@ -51,7 +65,7 @@ function tilesOf(found) {
   return [
     ["State", doing(found), found.uptime === undefined ? "it has not answered" : `up for ${duration(found.uptime)}`, found.error ? "warn" : ""],
     ["Round", count(found.round), found.rounds ? `of ${count(found.rounds)}` : "without an end"],
-    ["Test accuracy", percent(test.accuracy), `validation ${percent(val.accuracy)}`],
+    ...score(found, test, val),
     ["Test loss", loss(test.loss), `validation ${loss(val.loss)}`],
     ["Sent", bytes(found.bytes_sent), `received ${bytes(found.bytes_received)}`],
     ["Refused", count(sum(found.refused)), `${count(sum(found.failed_calls))} calls failed`, sum(found.refused) ? "warn" : ""],

@@ -2,15 +2,30 @@
 
 import { Chart, legend } from "./chart.js";
 import { card, choice, h, keyed, put, text } from "./dom.js";
-import { bytes, count, duration, known, loss, percent, plural, sum } from "./format.js";
-import { clusterColour, nodes, present, store } from "./store.js";
+import { bytes, count, duration, figure, known, loss, percent, plural, sum } from "./format.js";
+import { clusterColour, headline, nodes, present, store, titled } from "./store.js";
 import { tiles } from "./tiles.js";
 
 const ME = "var(--text)";
+export const SHARE = { format: (v) => percent(v, 0), low: 0, high: 1 };
 
+// The figure that the task compares models by may be known only later.
 export function overview(root) {
+  let name = headline();
+  let draw = view(root, name);
+  return (what) => {
+    if (headline() !== name) {
+      name = headline();
+      draw = view(root, name);
+    }
+    draw(what);
+  };
+}
+
+function view(root, name) {
   const figures = tiles();
-  const accuracy = new Chart("Accuracy", { format: (v) => percent(v, 0), low: 0, high: 1 });
+  const share = name === "accuracy" || name === "loss";
+  const scores = new Chart(titled(share ? "accuracy" : name), share ? SHARE : { format: loss, tick: String });
   const losses = new Chart("Loss", { format: loss, tick: String, low: 0 });
   let split = "test";
   const pick = choice("Data", [["test", "test"], ["val", "validation"]], split, (name) => {
@@ -18,7 +33,7 @@ export function overview(root) {
     curves();
   });
   const names = legend([["this node", ME], ["mean of all (dashed)", ME], ["others, by cluster", "var(--lone)"]]);
-  const left = card("Accuracy over rounds", accuracy.element, names);
+  const left = card(`${titled(share ? "accuracy" : name)} over rounds`, scores.element, names);
   left.firstElementChild.append(pick);
   const table = members();
   root.replaceChildren(
@@ -28,7 +43,7 @@ export function overview(root) {
   );
 
   function curves() {
-    accuracy.draw(lines(`${split}_accuracy`));
+    scores.draw(lines(`${split}_${share ? "accuracy" : name}`));
     losses.draw(lines(`${split}_loss`));
   }
 
@@ -47,12 +62,18 @@ function facts(status) {
   const refused = sum(status.refused);
   return [
     ["Round", count(status.round), status.rounds ? `of ${count(status.rounds)}` : "without an end"],
-    ["Test accuracy", percent(test.accuracy), `validation ${percent(val.accuracy)}`],
+    ...score(status, test, val),
     ["Test loss", loss(test.loss), `validation ${loss(val.loss)}`],
     ["Nodes alive", count(alive || 1), `of ${plural(everybody.length || 1, "node", "nodes")} known`],
     ["Sent", bytes(status.bytes_sent), `received ${bytes(status.bytes_received)}`],
     ["Refused", count(refused), refused ? Object.keys(status.refused).join(", ") : "no message", refused ? "warn" : ""],
   ];
+}
+
+// The tile of the task's headline, unless that is the loss, which has a tile of its own.
+export function score(node, test, val) {
+  const name = headline(node);
+  return name === "loss" ? [] : [[`Test ${name}`, figure(name, test[name]), `validation ${figure(name, val[name])}`]];
 }
 
 // Every node quietly in the colour of its cluster, above them the mean, above all this node.
@@ -90,7 +111,7 @@ const COLUMNS = [
   { name: "Node", value: (n) => n.name, first: "name" },
   { name: "State", value: (n) => n.state },
   { name: "Round", value: (n) => n.round, number: true },
-  { name: "Accuracy", value: (n) => n.measured?.test?.accuracy ?? -1, number: true },
+  { name: "Score", value: (n) => n.measured?.test?.[headline(n)] ?? -Infinity, number: true },
   { name: "Loss", value: (n) => n.measured?.test?.loss ?? Infinity, number: true, wide: true },
   { name: "Sent", value: (n) => n.bytes_sent ?? -1, number: true, wide: true },
   { name: "Received", value: (n) => n.bytes_received ?? -1, number: true, wide: true },
@@ -145,7 +166,7 @@ function row() {
 }
 
 function update(tr, node) {
-  const [name, state, round, accuracy, lossCell, sent, received, refused] = tr.children;
+  const [name, state, round, score, lossCell, sent, received, refused] = tr.children;
   const link = name.firstElementChild;
   put(link, "href", `#/node/${encodeURIComponent(node.id)}`);
   link.firstElementChild.style.background = clusterColour(node.id);
@@ -156,8 +177,10 @@ function update(tr, node) {
   put(state, "class", node.state === "suspect" || node.error ? "warn" : null);
   text(round, count(node.round));
   const test = node.measured?.test ?? {};
-  accuracy.firstElementChild.firstElementChild.style.width = `${100 * (known(test.accuracy) ? test.accuracy : 0)}%`;
-  text(accuracy.lastElementChild, percent(test.accuracy));
+  const name_ = headline(node);
+  const value = test[name_];
+  score.firstElementChild.firstElementChild.style.width = `${name_ === "accuracy" && known(value) ? 100 * value : 0}%`;
+  text(score.lastElementChild, `${name_ === "accuracy" ? "" : `${name_} `}${figure(name_, value)}`);
   text(lossCell, loss(test.loss));
   text(sent, bytes(node.bytes_sent));
   text(received, bytes(node.bytes_received));

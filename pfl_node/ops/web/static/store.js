@@ -103,10 +103,8 @@ function extend() {
     while (curve.length && curve.at(-1).round >= round) curve.pop();
     curve.push({
       round,
-      val_loss: val.loss,
-      val_accuracy: val.accuracy,
-      test_loss: test.loss,
-      test_accuracy: test.accuracy,
+      ...prefixed("val_", val),
+      ...prefixed("test_", test),
       bytes_sent: node.bytes_sent,
       bytes_received: node.bytes_received,
     });
@@ -115,7 +113,20 @@ function extend() {
   }
 }
 
+function prefixed(prefix, figures) {
+  return Object.fromEntries(Object.entries(figures).map(([name, value]) => [prefix + name, value]));
+}
+
 // -- questions the views share --------------------------------------------------------------------------------
+
+// The name of the figure by which the task compares models.
+export function headline(node) {
+  return (node ?? store.swarm?.nodes?.find((n) => n.me))?.headline?.name ?? "accuracy";
+}
+
+export function titled(name) {
+  return name[0].toUpperCase() + name.slice(1);
+}
 
 export function nodes() {
   return (store.swarm?.nodes ?? []).filter((node) => node.role === "node");

@@ -1,10 +1,10 @@
 // Who learns with whom: the graph, the heatmap, and the clusters that follow from it.
 
 import { card, choice, h, keyed, text } from "./dom.js";
-import { known, percent, plural } from "./format.js";
+import { figure, known, plural } from "./format.js";
 import { Graph } from "./graph.js";
 import { Heatmap } from "./heatmap.js";
-import { clusterColour, nameOf, ordered, store } from "./store.js";
+import { clusterColour, headline, nameOf, ordered, store } from "./store.js";
 import { doing } from "./overview.js";
 
 const WORDS = { lately: "(weight of late rounds)", total: "models" };
@@ -32,7 +32,7 @@ export function swarm(root) {
       name: node.name,
       me: node.me,
       colour: clusterColour(node.id),
-      label: `${node.name}, ${doing(node)}, accuracy ${percent(node.measured?.test?.accuracy)}`,
+      label: `${node.name}, ${doing(node)}, ${headline(node)} ${figure(headline(node), node.measured?.test?.[headline(node)])}`,
     }));
     const ties = store.swarm.ties[span];
     empty.hidden = Object.values(ties).some((row) => Object.keys(row).length > 0);
@@ -59,11 +59,12 @@ function group() {
 }
 
 function describe(item, ids) {
-  const [mark, title, figure, names] = item.children;
+  const [mark, title, shown, names] = item.children;
   mark.style.background = clusterColour(ids[0]);
   text(title, plural(ids.length, "node", "nodes"));
-  const accuracies = ids.map((id) => store.swarm.byId.get(id)?.measured?.test?.accuracy).filter(known);
-  const mean = accuracies.reduce((a, b) => a + b, 0) / accuracies.length;
-  text(figure, accuracies.length ? `mean accuracy ${percent(mean)}` : "");
+  const score = headline(store.swarm.byId.get(ids[0]));
+  const values = ids.map((id) => store.swarm.byId.get(id)?.measured?.test?.[score]).filter(known);
+  const mean = values.reduce((a, b) => a + b, 0) / values.length;
+  text(shown, values.length ? `mean ${score} ${figure(score, mean)}` : "");
   text(names, ids.map(nameOf).sort().join(", "));
 }
