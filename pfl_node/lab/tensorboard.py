@@ -42,7 +42,7 @@ def scalars(experiment: Experiment, cell: Cell, found: CellResult) -> Iterator[S
             yield f"final/{metric}", cell.settings.rounds or 0, to_paper(metric, value)
 
 
-def _own_curves(found: Found) -> Iterator[str]:
+def _own_curves(found: CellResult) -> Iterator[str]:
     """The task's own metrics."""
     for rows in found.series.values():
         for row in rows.values():
