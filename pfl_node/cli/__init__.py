@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from pfl_node.cli import ca_command, catalog, chaos, identity, inspect, lab, node_command, sim, watch
+from pfl_node.cli import ca_command, catalog, chaos, identity, inspect, lab, node_command, sim, use_model, watch
 from pfl_node.cli.client_credentials import takes_credentials
 from pfl_node.cli.exit_codes import Verbs, debugging, exit_status
 from pfl_node.failpoints import arm
@@ -34,6 +34,7 @@ PANELS = {
         inspect.reload,
         watch.bugreport,
     ),
+    "Use a model": (use_model.predict, use_model.export),
     "Identity": (identity.identity,),
     "Reference": (catalog.policies, catalog.tasks, node_command.config),
 }
