@@ -16,7 +16,7 @@ from pfl_node.membership.signatures import Proof, Signed
 
 T = TypeVar("T")
 
-BATCH = 16  # signatures to verify before the event loop does other work; about 2 ms
+BATCH = 8  # signatures to verify before the event loop does other work; about 1 ms
 CREDENTIALS_LIMIT = 128  # per call; each has at most 8 kB
 PAUSE = 5.0  # seconds for which an address is not asked again after it did not have a credential
 PAUSES_LIMIT = 256  # addresses

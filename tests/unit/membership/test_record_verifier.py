@@ -53,7 +53,7 @@ def test_missing_credentials_are_fetched_once_and_the_loop_goes_on_meanwhile() -
         counting = asyncio.create_task(count())
         await verifier.verify(members, SEED)
         counting.cancel()
-        assert turns >= 59 // 16 * 3  # of looking at records, adding credentials and verifying
+        assert turns >= 59 // 8 * 3  # of looking at records, adding credentials and verifying
         assert source.calls == [59]
         assert {mine.verify(member) for member in members} == {Proof.GENUINE}
         await verifier.verify(members, SEED)
