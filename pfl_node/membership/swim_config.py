@@ -30,7 +30,7 @@ class SwimConfig:
     forget: float = 300.0  # for which dead and departed members stay listed
     tombstone: float = 3600.0  # after that, for which old rumours about them are rejected
     members_limit: int = 4096  # of members and of tombstones
-    packet_bytes: int = 1200  # no path fragments such packets
+    packet_bytes: int = 1200  # no path fragments such datagrams
     grpc_neighbours: int = 8  # members to probe and gossip with if packets are gRPC calls
     candidates: int = 256  # members known from rumours only that are pinged concurrently
     proven: bool = False  # TLS proves who sent a packet
@@ -46,6 +46,7 @@ class SwimConfig:
             raise ConfigError("membership.transport = udp does not work with TLS: UDP is not authenticated")
         if given["transport"] == "grpc":
             given["candidates"] = 64  # each one needs a connection
+            given["packet_bytes"] = 4096  # signed records are twice as large, and calls are not datagrams
         return cls(**{**given, "proven": secure})
 
     @property
