@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from time import monotonic
 
 import structlog
 
@@ -37,10 +38,14 @@ from pfl_node.types import PeerId
 from pfl_node.wire.client import PeerClient
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.endpoint import Endpoint
+from pfl_node.wire.listener import MOST_BUSY
 from pfl_node.wire.membership_service import attach_membership
+from pfl_node.wire.resources import memory
 from pfl_node.wire.server import PeerService
 
 log = structlog.get_logger(__name__)
+
+SHARE_OF_TRAINING = 0.2  # of the event loop's time that callers may take from training
 
 
 class GrpcNetwork(PeerClient):
@@ -58,6 +63,30 @@ class GrpcNetwork(PeerClient):
         await self._endpoint.stop()
 
 
+def fit_to_memory(settings: Settings, available: int) -> Settings:
+    """Waiting models use at most a quarter of the memory, those of one peer a quarter of that."""
+    serve = settings.serve
+    all_, one = min(serve.waiting, available // 4), min(serve.waiting_per_peer, available // 16)
+    return settings.model_copy(
+        update={"serve": serve.model_copy(update={"waiting": all_, "waiting_per_peer": one})}
+    )
+
+
+class BusyShare:
+    """The part of the event loop's time that callers may use: little while the node trains without a pause, so
+    that they cannot slow it down; most of it while it waits for others."""
+
+    def __init__(self, thread: TrainerThread) -> None:
+        self._thread = thread
+        self._last = (monotonic(), thread.idle_seconds())
+
+    def __call__(self) -> float:
+        """Of the time since the last call."""
+        before, self._last = self._last, (monotonic(), self._thread.idle_seconds())
+        elapsed, idle = (now - then for now, then in zip(self._last, before, strict=True))
+        return SHARE_OF_TRAINING if idle < elapsed / 2 else MOST_BUSY
+
+
 class DaemonNode(ObservedNode):
     """`await start()`, `await run()`, `await close()`. Many nodes can share one process and one trainer thread.
     Only a lab passes `role_of`, which may make nodes malicious; a daemon is honest."""
@@ -71,6 +100,7 @@ class DaemonNode(ObservedNode):
         *,
         role_of: RoleOf | None = None,
     ) -> None:
+        settings = fit_to_memory(settings, memory())
         self.home = home
         self.tls = tls_of(settings, home)
         policy = load_policy(settings.policy.name)
@@ -100,6 +130,7 @@ class DaemonNode(ObservedNode):
         )
         self._index = place.index
         self._connect_host()
+        self.endpoint.listener.busy_share = BusyShare(thread)
 
     def _connect_host(self) -> None:
         self.host.tell = self.client.traffic.tell = self.node_observer.tell

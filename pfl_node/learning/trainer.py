@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -67,6 +68,13 @@ class TrainerThread:
         self._last: _Order[None] | None = None  # run when the thread ends
         self._thread: threading.Thread | None = None
         self._at_end: list[Callable[[], None]] = []
+        self._idle_since: float | None = monotonic()
+        self._idle = 0.0  # seconds, without the present pause
+
+    def idle_seconds(self) -> float:
+        """Since the start, without work."""
+        since = self._idle_since
+        return self._idle + (monotonic() - since if since is not None else 0.0)
 
     def at_end(self, work: Callable[[], None]) -> None:
         """Run this on the thread before it ends."""
@@ -119,8 +127,7 @@ class TrainerThread:
     def _work(self) -> None:
         while not self._closing:
             with self._ready:
-                while not (self._urgent or self._jobs or self._closing):
-                    self._ready.wait()
+                self._wait()
             self._run_urgent()
             if order := self._take(self._jobs):
                 order.run()
@@ -131,6 +138,13 @@ class TrainerThread:
             last = self._last
         if last is not None:
             last.run()
+
+    def _wait(self) -> None:
+        if self._idle_since is None:
+            self._idle_since = monotonic()
+        while not (self._urgent or self._jobs or self._closing):
+            self._ready.wait()
+        self._idle, self._idle_since = self.idle_seconds(), None
 
     def _between(self, job: _Order[Any]) -> None:
         if self._urgent:

@@ -48,6 +48,7 @@ class Host:
         mine: Callable[[], Model | None] = lambda: None,
         oracle: NoisyScores | None = None,
         role: Role = HONEST,
+        scores: bool = True,
     ) -> None:
         self.me = me
         self.run = run
@@ -66,6 +67,7 @@ class Host:
         self.mine = mine  # my personal model; the guard compares received models with it
         self.oracle = oracle  # adds noise and enforces a budget; None: exact scores
         self._role = role
+        self._scores = scores  # the policy lets peers ask, and privacy permits it
         self._taking = RateLimit(settings.models_per_minute)
         self._scoring = RateLimit(settings.scores_per_minute)
         self._effort = EffortLimit(settings.scoring)
@@ -217,7 +219,7 @@ class Host:
             raise Refused(Reason.LAYOUT, f"of a {envelope.part} alone there is no score", envelope.sender)
         if call in SERVED:
             self.window.check(envelope.part)
-        if call == "EvaluateModel" and not self.settings.evaluate:
+        if call == "EvaluateModel" and not (self._scores and self.settings.evaluate):
             raise Refused(Reason.NOT_SERVED, f"this node does not serve {call}")
 
     def _spoil(self, peer: PeerId, round: int | None) -> None:

@@ -114,7 +114,13 @@ class Node:
             mine=lambda: self.policy.model if self.policy else None,
             oracle=self.privacy.oracle,
             role=self.role,
+            scores=self._scores_for_peers(),
         )
+
+    def _scores_for_peers(self) -> bool:
+        """An exact score of the training data is not covered by the epsilon of DP-SGD."""
+        exact = self.settings.privacy.dp and not self.settings.privacy.oracle
+        return self.plan.policy.scores_for_peers(self.plan.cfg) and not exact
 
     # -- lifecycle -----------------------------------------------------------------------------------------
 

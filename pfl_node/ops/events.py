@@ -42,6 +42,8 @@ KINDS: dict[str, str] = {
     "lost": "a watcher was too slow: `count` events are missing",
 }
 KEPT = 256  # of each kind
+PER_MINUTE = 6000  # events of one kind that are kept and sent; peers can cause any number of some kinds
+MINUTE = 60.0
 QUEUE = 512  # events queued for one watcher
 WATCHERS = 32
 
@@ -75,17 +77,30 @@ class Hub:
         self._number = 0
         self._watches: set[Watch] = set()
         self._listeners: list[Callable[[NodeEvent], None]] = []
+        self._minute = clock()  # when the present minute began
+        self._told: Counter[str] = Counter()  # by kind, in this minute
 
     def tell(self, kind: str, data: Mapping[str, Any]) -> None:
         """The hub owns `data` from now on; an unknown kind is a bug."""
         self._number += 1
         event = NodeEvent(self._number, self._clock(), kind, data)
-        self._kept[kind].append(event)
         self.counts[kind] += 1
         for listener in self._listeners:
             listener(event)
+        if self._too_many(event):
+            for watch in self._watches:
+                watch.miss(event)
+            return
+        self._kept[kind].append(event)
         for watch in self._watches:
             watch.put(event)
+
+    def _too_many(self, event: NodeEvent) -> bool:
+        if not self._minute <= event.time < self._minute + MINUTE:
+            self._minute = event.time
+            self._told.clear()
+        self._told[event.kind] += 1
+        return self._told[event.kind] > PER_MINUTE
 
     def warn(self, text: str, **data: Any) -> None:
         """Log a warning, and notify watchers."""
@@ -151,6 +166,10 @@ class Watch:
         self._queue.append(event)
         self._news.set()
 
+    def miss(self, event: NodeEvent) -> None:
+        """Count an event that is not sent; the watcher learns the number with the next one."""
+        self._lost += not self._kinds or event.kind in self._kinds
+
     def end(self) -> None:
         self._news.set()
         self._closing.set()
@@ -160,7 +179,7 @@ class Watch:
         self._news.clear()
         found = list(self._queue)
         self._queue.clear()
-        if self._lost:
+        if self._lost and found:
             first = found[0]
             found.insert(0, NodeEvent(first.number - 1, first.time, "lost", {"count": self._lost}))
             self._lost = 0

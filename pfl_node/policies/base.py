@@ -40,6 +40,7 @@ class Policy(ABC):
     solitary: ClassVar[bool] = False  # needs no peers
     takes: ClassVar[tuple[Part, ...]] = ("model",)  # parts that peers may push
     serves: ClassVar[tuple[Part, ...]] = ("model", "core", "head", "predictions")  # parts that peers may fetch
+    asks: ClassVar[bool] = True  # awaits Ask, so peers may let this node score their models
     oracular: ClassVar[bool] = False  # gets its true cluster, so only a lab can run it
     exact: ClassVar[bool] = False  # weights as claimed, as in its paper, unless `aggregate.claim` is a number
     lockstep: ClassVar[bool] = False  # all nodes share the rounds: a late node starts at the current one
@@ -107,6 +108,11 @@ class Policy(ABC):
         for name in self.keeps:
             if name in state["kept"]:
                 setattr(self, name, deepcopy(state["kept"][name]))
+
+    @classmethod
+    def scores_for_peers(cls, cfg: PolicyConfig) -> bool:
+        """Whether a node with this policy serves EvaluateModel."""
+        return cls.asks and getattr(cfg, "scored", "theirs") == "theirs"
 
     @classmethod
     def pushes(cls) -> bool:

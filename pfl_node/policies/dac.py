@@ -25,6 +25,7 @@ class Dac(Policy):
         score_samples: int | None = Field(None, ge=1, description="own samples to score a model on; none: all")
 
     takes = ()
+    asks = False
     keeps = ("s", "hearsay")
 
     def __init__(self, **given: Any) -> None:

@@ -25,6 +25,8 @@ class Facade(El):
         own_samples: bool = Field(False, description="draw them anew for each head, as the thesis' code does")
         all_reduce: bool = Field(True, description="after the last round, one exchange with all nodes")
 
+    serves = ("model", "core", "head")
+
     keeps = ("heads", "j")
     part: ClassVar[Part] = "head"  # of which there are k
 

@@ -25,6 +25,7 @@ class FedAvg(Policy):
         wait: float = Field(600.0, gt=0, description="seconds to wait for the models of these nodes")
 
     lockstep = exact = True
+    asks = False
     keeps = ("begun",)
 
     def __init__(self, **given: Any) -> None:

@@ -30,6 +30,7 @@ class FedEd(Policy):
         wait: float = Field(600.0, gt=0, description="seconds to wait for nodes that train for longer")
 
     lockstep = exact = True
+    asks = False
     takes = serves = ("predictions",)
     keeps = ("taught",)
 

@@ -28,6 +28,8 @@ class Greedy(RandomPull):
                 raise ValueError(f"m_selected = {self.m_selected} is more than m_sample = {self.m_sample}")
             return self
 
+    asks = True
+
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.told: dict[PeerId, Eval | None] = {}  # scores of my model; cleared when it changes

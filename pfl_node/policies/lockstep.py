@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.steps import Average, Gather, Peers, Report, Send, Train
-from pfl_node.types import Offer, PeerId
+from pfl_node.types import Offer, Part, PeerId
 
 
 class Near(NamedTuple):
@@ -28,6 +28,8 @@ class Lockstep(Policy):
         all_reduce: bool = Field(False, description="after the last round, one exchange with all nodes")
 
     lockstep = True
+    asks = False
+    serves: ClassVar[tuple[Part, ...]] = ()
     late = True
 
     async def main(self) -> None:

@@ -30,6 +30,8 @@ class Pens(FindsNeighbours, Gossip):
                 raise ValueError(f"m = {self.m} is more than n_sampled = {self.n_sampled}")
             return self
 
+    asks = True
+
     keeps = (*Gossip.keeps, *FindsNeighbours.keeps)
 
     def __init__(self, **given: Any) -> None:

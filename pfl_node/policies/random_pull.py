@@ -20,6 +20,7 @@ class RandomPull(Patient):
         m_selected: int = Field(20, ge=1, description="peers whose models are averaged with mine in a round")
 
     takes: ClassVar[tuple[Part, ...]] = ()
+    asks = False
     tag = 0  # metadata of my model
 
     # paper: synchronous rounds; here: each node at its own pace, because fetching the current model of a peer

@@ -13,6 +13,8 @@ from pfl_node.types import Offer, PeerId
 class RandomWeighted(RandomPull):
     """RandomWeighted (Karlsson & Onoszko 2021, Algorithm 5)."""
 
+    asks = True
+
     async def average(self, selected: Sequence[PeerId]) -> Sequence[Offer]:  # 7
         told = await Ask(selected, self.model)  # 9-12
         # paper: all selected are fetched; here: not those with answer 0 or none, because they have no weight

@@ -182,7 +182,8 @@ class ServeSettings(Section):
     fetches_per_minute: PositiveInt = 6000
     """GetHead, GetModel and GetPredictions calls of one peer."""
     waiting: PositiveInt = 1 << 30
-    """Bytes of waiting models in total, half of it for future rounds; a single model may be larger."""
+    """Bytes of waiting models in total, half of it for future rounds; a single model may be larger. A daemon uses
+    at most a quarter of its memory, and of the limit of its control group."""
     waiting_per_peer: PositiveInt = 1 << 28
     """Bytes of waiting models of one peer, and of all models being scored; a single model may be larger."""
 

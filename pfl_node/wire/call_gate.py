@@ -20,6 +20,7 @@ from pfl_node.security.caller import CALLER
 from pfl_node.wire.authorization import OPERATOR_CALLS, Authorization
 from pfl_node.wire.call_slots import CallSlot, CallSlots
 from pfl_node.wire.caller_connection import CallerConnection
+from pfl_node.wire.fair_share import CALL
 from pfl_node.wire.listener import Listener
 from pfl_node.wire.quirks.strict_services import Behavior, Context, Handler, behavior_of
 from pfl_node.wire.statuses import STATUS, refusal_metadata
@@ -135,6 +136,7 @@ class CallGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             self._open[evicted].evict()
         call = self._open[slot] = OpenCall(slot, connection)
         connection.calls += 1
+        self._listener.spend(connection, CALL)
         CALLER.set(connection.certificate.id if connection.certificate else None)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SWEEP, self._sweep)

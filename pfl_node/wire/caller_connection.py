@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.security.goaway import refusal_frames
+from pfl_node.wire.fair_share import BYTE
 from pfl_node.wire.pump import Pump
 from pfl_node.wire.tls_stream import HANDSHAKE_RECORD, TlsStream
 
@@ -145,3 +146,4 @@ class CallerConnection:
     def _count(self, size: int) -> None:
         self.received += size
         self.active = self._loop.time()
+        self._listener.spend(self, size * BYTE)

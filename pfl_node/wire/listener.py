@@ -12,11 +12,13 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from time import thread_time
 from typing import Protocol
 
 from pfl_node.errors import Refused
 from pfl_node.security.certificate import Certificate
 from pfl_node.wire.caller_connection import CallerConnection
+from pfl_node.wire.fair_share import FairShare
 from pfl_node.wire.local_socket import LocalSocket, name_of
 from pfl_node.wire.resources import open_files
 
@@ -27,8 +29,10 @@ ACCEPTS = 64  # connections that are accepted before other work of the event loo
 HANDSHAKE = 5.0  # seconds until a caller must be proven, and more if its bytes arrive slowly
 SLOWEST = 16e3  # bytes per second; slower callers are disconnected
 SWEEP = 0.5  # seconds
+INTERVAL = 0.25  # seconds between measurements of the event loop's load
 RETRY = 0.1  # seconds until the next attempt to accept, if no file can be opened
 MOST_UNPROVEN, MOST_PROVEN = 1024, 16384  # connections
+MOST_BUSY = 0.8  # of the event loop's time for callers
 PER_CALLER = 16  # connections of one certificate
 
 
@@ -53,6 +57,11 @@ class Listener:
         self._named: dict[str, CallerConnection] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.evicted: Counter[str] = Counter()  # closed connections, by kind
+        self.busy_share: Callable[[], float] = lambda: MOST_BUSY  # of the event loop that callers may use now
+        self._fair = FairShare()
+        self._paused: set[CallerConnection] = set()
+        self._measured = (0.0, 0.0)  # time and CPU time of this thread
+        self._measuring: asyncio.TimerHandle | None = None
 
     def bind(self, host: str, port: int) -> int:
         """Raises OSError."""
@@ -80,6 +89,7 @@ class Listener:
         self._socket.listen(BACKLOG)
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
         self._timer = asyncio.get_running_loop().call_later(SWEEP, self._sweep)
+        self._measure()
 
     def serve(self, local: LocalSocket | None) -> None:
         """Where gRPC's server listens from now on."""
@@ -93,8 +103,9 @@ class Listener:
 
     def close(self) -> None:
         self.refuse_new()
-        if self._timer:
-            self._timer.cancel()
+        for timer in (self._timer, self._measuring):
+            if timer:
+                timer.cancel()
         for connection in (*self._unproven, *self._proven):
             connection.close()
 
@@ -137,7 +148,14 @@ class Listener:
             elif len(self._proven) > limit:
                 self._evict(list(self._proven), "proven", connection)
 
+    def spend(self, connection: CallerConnection, units: float) -> None:
+        """The caller causes work. Above its share, nothing more is read from its connections for a moment."""
+        if self._fair.spend(connection.caller, units) and connection not in self._paused:
+            self._paused.add(connection)
+            connection.pause()
+
     def forget(self, connection: CallerConnection) -> None:
+        self._paused.discard(connection)
         self._unproven.pop(connection, None)
         self._proven.pop(connection, None)
         self._named.pop(connection.name, None)
@@ -205,6 +223,17 @@ class Listener:
         idle = [one for one in among if not one.calls and one is not new]
         self.evicted[why] += 1
         min(idle, key=lambda one: one.active, default=new).close()
+
+    def _measure(self) -> None:
+        """Compare the load of the event loop with what callers may use, and divide it."""
+        before, now = self._measured, (self.now(), thread_time())
+        self._measured = now
+        elapsed = now[0] - before[0]
+        self._fair.renew((now[1] - before[1]) / elapsed if before[0] and elapsed else 0.0, self.busy_share())
+        paused, self._paused = self._paused, set()
+        for connection in paused:
+            connection.resume()
+        self._measuring = asyncio.get_running_loop().call_later(INTERVAL, self._measure)
 
     def _sweep(self) -> None:
         now = self.now()

@@ -26,7 +26,7 @@ from tests.identities import Site, fresh_id, pinned
 
 Start = Callable[..., Process]
 WHO = ["a revoked member", "a stranger, pinned ids", "anyone, no TLS", "a member"]
-JOIN = "/pfl.v1.Membership/Join"
+JOIN = "/pfl.v2.Membership/Join"
 
 
 @dataclass

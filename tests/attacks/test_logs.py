@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from pfl_node.membership.member import State
+from pfl_node.ops.events import PER_MINUTE, Hub
 from pfl_node.ops.log_lines import LINES, LogLimit
 from pfl_node.ops.logs import configure_logs
 from pfl_node.settings import LogSettings
@@ -35,6 +36,24 @@ def test_a_member_that_joins_and_leaves_all_the_time_writes_a_bounded_log(tmp_pa
         figure("a member that joins and leaves 10,000 times", "3.0 MB/s of log", f"{LINES} lines a minute")
 
     play(tmp_path, scene)
+
+
+def test_events_of_one_kind_are_limited_per_minute_and_watchers_learn_how_many_are_missing(figure: Figure) -> None:
+    now = 0.0
+    hub = Hub(clock=lambda: now)
+    with hub.watch(limit=10 * PER_MINUTE) as watch:
+        for _ in range(5 * PER_MINUTE):
+            hub.tell("refused", {"call": "SendModel", "peer": "eve", "reason": "flood", "bytes": 0})
+        hub.tell("died", {"peer": "ann"})
+        sent = watch.take()
+        assert sum(event.kind == "refused" for event in sent) == PER_MINUTE
+        assert sent[-1].kind == "died"
+        assert sent[0].data == {"count": 4 * PER_MINUTE}
+        now = 60.0
+        hub.tell("refused", {"call": "SendModel", "peer": "eve", "reason": "flood", "bytes": 0})
+        assert [event.kind for event in watch.take()] == ["refused"]
+    assert hub.counts["refused"] == 5 * PER_MINUTE + 1
+    figure("30,000 refused calls in a minute, events sent to a watcher", "30,000", f"{PER_MINUTE:,}")
 
 
 def test_what_was_suppressed_is_counted_and_errors_have_lines_of_their_own() -> None:
