@@ -24,8 +24,7 @@ class Dac(Policy):
         b: float = Field(0.2, ge=0, description="how fast tau converges")
         score_samples: int | None = Field(None, ge=1, description="own samples to score a model on; none: all")
 
-    takes = ()
-    asks = False
+    takes, asks = (), False
     keeps = ("s", "hearsay")
 
     def __init__(self, **given: Any) -> None:

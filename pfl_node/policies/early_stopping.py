@@ -11,6 +11,7 @@ from pydantic import Field
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.steps import Record, Score
+from pfl_node.types import Part
 
 
 class Patient(Policy):
@@ -25,6 +26,8 @@ class Patient(Policy):
         window: int = Field(5, ge=1, description="rounds over which the validation accuracy is averaged")
 
     keeps: ClassVar[tuple[str, ...]] = ("recent", "best", "last")
+    serves: ClassVar[tuple[Part, ...]] = ()
+    asks = False
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)

@@ -25,9 +25,7 @@ class Facade(El):
         own_samples: bool = Field(False, description="draw them anew for each head, as the thesis' code does")
         all_reduce: bool = Field(True, description="after the last round, one exchange with all nodes")
 
-    serves = ("model", "core", "head")
-
-    keeps = ("heads", "j")
+    keeps, serves = ("heads", "j"), ("model", "core", "head")
     part: ClassVar[Part] = "head"  # of which there are k
 
     def __init__(self, **given: Any) -> None:

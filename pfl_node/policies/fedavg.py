@@ -24,8 +24,7 @@ class FedAvg(Policy):
         C: float = Field(0.1, gt=0, le=1, description="fraction of the nodes that train in a round; at least one")
         wait: float = Field(600.0, gt=0, description="seconds to wait for the models of these nodes")
 
-    lockstep = exact = True
-    asks = False
+    lockstep, exact, asks = True, True, False
     keeps = ("begun",)
 
     def __init__(self, **given: Any) -> None:

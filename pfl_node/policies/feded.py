@@ -29,8 +29,7 @@ class FedEd(Policy):
         autoencoder_epochs: int = Field(30, ge=1, description="w2: of the autoencoder that measures novelty")
         wait: float = Field(600.0, gt=0, description="seconds to wait for nodes that train for longer")
 
-    lockstep = exact = True
-    asks = False
+    lockstep, exact, asks = True, True, False
     takes = serves = ("predictions",)
     keeps = ("taught",)
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pfl_node.policies.early_stopping import Patient
 from pfl_node.steps import Average, Linger, Peers, Report, Send, Sleep, Train
-from pfl_node.types import Offer, Part, PeerId
+from pfl_node.types import Offer, PeerId
 
 
 class Gossip(Patient):
@@ -20,9 +20,6 @@ class Gossip(Patient):
         delta: float = Field(1.0, gt=0, description="seconds between two sends, in the mean")
         jitter: float = Field(0.5, ge=0, le=1, description="largest deviation from delta, relative to it")
         quiet: float = Field(10.0, gt=0, description="seconds without a model before a round continues with fewer")
-
-    serves: ClassVar[tuple[Part, ...]] = ()
-    asks = False
 
     keeps: ClassVar[tuple[str, ...]] = (*Patient.keeps, "trained")
 

@@ -10,8 +10,7 @@ class Local(Patient):
     """Local: no communication (Onoszko et al. 2021, section 5.3)."""
 
     solitary = True
-    takes = serves = ()
-    asks = False
+    takes = ()
 
     # paper: the thesis' code does one epoch a round here; here: as many as others, because the text has E for all
     async def main(self) -> None:

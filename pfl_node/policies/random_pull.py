@@ -8,6 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from pfl_node.model import Model
+from pfl_node.policies.base import Policy
 from pfl_node.policies.early_stopping import Patient
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Train
 from pfl_node.types import Offer, Part, PeerId
@@ -20,7 +21,7 @@ class RandomPull(Patient):
         m_selected: int = Field(20, ge=1, description="peers whose models are averaged with mine in a round")
 
     takes: ClassVar[tuple[Part, ...]] = ()
-    asks = False
+    serves = Policy.serves
     tag = 0  # metadata of my model
 
     # paper: synchronous rounds; here: each node at its own pace, because fetching the current model of a peer

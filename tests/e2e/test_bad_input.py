@@ -24,6 +24,7 @@ import zstandard
 from pfl_node.errors import Reason, Refused
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.model import Model
+from pfl_node.policies.base import Policy
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, PeerId
 from pfl_node.wire import peer_pb2 as pb
@@ -159,6 +160,9 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
             common = {"policy": policy, "run": name, "serve": serve, "start": {"wait": 30}}
             bob = await town.runs(f"bob-{name}", **common)
             ann = await town.runs(f"ann-{name}", peer_seed=[bob.address], **common)
+            for life in (ann, bob):  # these policies use neither, but the calls must be safe with any
+                life.node.host._scores = True
+                life.node.host.window._serves = Policy.serves
             sieges[name] = siege = Siege(ann, bob)
             await siege.begins()
         return sieges

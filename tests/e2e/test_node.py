@@ -155,7 +155,7 @@ def test_a_training_that_diverges_is_thrown_away_and_the_node_goes_on(tmp_path: 
 
 def test_an_evaluation_is_answered_while_a_long_training_is_under_way(tmp_path: Path) -> None:
     async def scene(town: Town) -> None:
-        life = await (await town.runs("n", policy=LOCAL, train=FOREVER)).trains()
+        life = await (await town.runs("n", policy={"name": "greedy"}, train=FOREVER)).trains()
         async with Guest(life) as guest:
             assert life.node.policy
             model = life.node.policy.model

@@ -16,7 +16,7 @@ from pfl_node.wire.client import PeerClient
 from tests.e2e.in_process import Life, Town, play
 
 ORACLE = {"oracle": True, "oracle_epsilon": 0.1, "oracle_budget": 0.2, "oracle_total": 10.0}
-ENDLESS: dict[str, Any] = {"policy": {"name": "local"}, "train": {"steps": 10_000_000}}
+ENDLESS: dict[str, Any] = {"policy": {"name": "greedy"}, "train": {"steps": 10_000_000}}
 
 
 def figure(life: Life, name: str) -> list[float]:

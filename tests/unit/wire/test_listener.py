@@ -76,15 +76,13 @@ def test_an_idle_connection_is_closed_after_seconds(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_connection_with_a_call_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HANDSHAKE", 0.0)
-    monkeypatch.setattr(module, "SWEEP", 0.01)
-
     async def scenario(endpoint: Endpoint) -> None:
         async with grpc.aio.insecure_channel(endpoint.address, options=channel_options()) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
-            for _ in range(3):
-                await stub.Check(health_pb2.HealthCheckRequest(), timeout=30, wait_for_ready=True)
-                await asyncio.sleep(0.05)
+            await stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
+            monkeypatch.setattr(module, "HANDSHAKE", -1000.0)
+            endpoint.listener._sweep()
+            await stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
             assert endpoint.listener.evicted["too slow"] == 0
 
     run(scenario)
