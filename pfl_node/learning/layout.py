@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -186,10 +187,11 @@ def head_prefixes(module: nn.Module, head: Head, travels: Sequence[str]) -> tupl
 
 
 def last_layer(trained: Sequence[str]) -> str:
-    """The name of the module with the last trained parameter; empty for a bare layer."""
+    """The name of the module with the last trained parameter; empty for a bare layer. The parts of a
+    parametrization or of an adapter (PEFT) are one layer."""
     if not trained:
         raise TaskError("the model has no parameters to train")
-    return trained[-1].split("parametrizations.")[0].rpartition(".")[0]
+    return re.split(r"parametrizations\.|lora_", trained[-1])[0].rpartition(".")[0]
 
 
 def covers(prefix: str, name: str) -> bool:

@@ -86,6 +86,7 @@ class Networks:
         ends = np.cumsum([0, *(network.placement.private.size for network in self._all)]).tolist()
         self._spans = [slice(*pair) for pair in pairwise(ends)]
         self.private_size: int = ends[-1]
+        self.private_digest = "/".join(network.placement.private.digest for network in self._all)
 
     def of(self, model: Model) -> Network:
         for network in (self.main, self.own):
@@ -97,7 +98,7 @@ class Networks:
         if not self.private_size:
             return LocalState()
         parts = [network.fresh_private(seed) for network in self._all]
-        return LocalState(np.concatenate(parts), "/".join(n.placement.private.digest for n in self._all))
+        return LocalState(np.concatenate(parts), self.private_digest)
 
     def private_of(self, network: Network, state: StateCell | None) -> Vector | None:
         """The private part of one network; None: it has none."""

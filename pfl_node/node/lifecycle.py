@@ -247,6 +247,11 @@ class Node:
             policy, self.settings, self.store, learner.layout, warn=self.observer.warn, log=self.log
         )
         self.trainer.restore(state)
+        if policy.takes == ("core",) and not learner.layout.core.size:
+            self.observer.warn(
+                f"policy {self.settings.policy.name} exchanges cores, but the head is all that is trained and may "
+                "travel: nothing is exchanged; name a smaller `head` in the task"
+            )
         return policy
 
     async def _join(self, policy: Policy) -> None:

@@ -77,6 +77,12 @@ def test_a_layer_with_parametrizations_is_one_head() -> None:
     assert len(names(layout_of(module))[1]) == 3
 
 
+def test_both_matrices_of_an_adapter_are_one_head() -> None:
+    adapter = nn.ModuleDict({"lora_A": nn.Linear(2, 1, bias=False), "lora_B": nn.Linear(1, 2, bias=False)})
+    module = nn.ModuleDict({"first": nn.Linear(2, 2), "last": adapter})
+    assert names(layout_of(module))[1] == ["last.lora_A.weight", "last.lora_B.weight"]
+
+
 def frozen(module: nn.Module, *names: str) -> nn.Module:
     for name, param in module.named_parameters():
         param.requires_grad = not any(name.startswith(n) for n in names)

@@ -230,3 +230,54 @@ def test_an_evaluation_of_equal_models_with_other_private_parts_is_not_taken_fro
     moved = LocalState(np.full(4, 9.0, np.float32), state.layout)
     a, b = (me.score([model], split="test", state=StateCell(s))[0] for s in (state, moved))
     assert a.loss != b.loss
+
+
+def private_node(model: Any, **options: Any) -> Learner:
+    """Trains with differential privacy."""
+    from pfl_node.learning.task import Task
+    from pfl_node.settings import TrainSettings
+    from pfl_node.settings.sections import PrivacySettings
+
+    task = Task("blobs", model, blobs(), val=blobs(), **options)
+    return Learner(task, TrainSettings(steps=2), "cpu", PrivacySettings(dp=True, dp_noise=1.0))
+
+
+def test_differential_privacy_covers_private_parameters() -> None:
+    def norm() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, CLASSES))
+
+    me = private_node(norm, private="2")
+    cell = StateCell(me.start(0))
+    me.train(me.fresh(0), seed=0, state=cell)
+    exact = learner(norm, task_options={"private": "2"}, steps=2)
+    other = StateCell(exact.start(0))
+    exact.train(exact.fresh(0), seed=0, state=other)
+    assert me.account.epsilon > 0
+    a, b, first = cell.state.private, other.state.private, me.start(0).private
+    assert a is not None
+    assert not np.array_equal(a, first)  # type: ignore[arg-type]
+    assert not np.allclose(a, b)  # type: ignore[arg-type]
+
+
+def test_differential_privacy_refuses_private_statistics_that_change() -> None:
+    class Counts(nn.Module):
+        total: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(4, CLASSES)
+            self.register_buffer("total", torch.zeros(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.total += x.detach().sum(0)
+            return self.out(x)  # type: ignore[no-any-return]
+
+    me = private_node(Counts)
+    with pytest.raises(TaskError, match="adds no noise to total"):
+        me.train(me.fresh(0), seed=0, state=StateCell(me.start(0)))
+
+
+def test_differential_privacy_accepts_a_frozen_batch_norm() -> None:
+    me = private_node(frozen_base)
+    assert me.train(me.fresh(0), seed=0) != me.fresh(0)

@@ -118,3 +118,12 @@ def everything(index: int) -> Task:
         )
 
     return made("everything", index, model, offset, private="bn1")
+
+
+def other_base(index: int) -> Task:
+    def model() -> nn.Module:
+        body = backbone()
+        nn.init.constant_(body[0].bias, float(index))  # type: ignore[index]
+        return Chain({"body": body, "out": nn.Linear(HIDDEN, CLASSES)})
+
+    return made("other_base", index, model)

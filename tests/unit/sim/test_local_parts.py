@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pfl_node.sim.node_process import Process
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Simulation
 from pfl_node.testing.contract.small_config import small
+from pfl_node.wire.codec import misfit
 from tests.unit.sim import local_parts
 
 TASKS = Path(local_parts.__file__)
@@ -105,3 +107,14 @@ def test_worker_processes_get_and_return_the_private_part(tmp_path: Path) -> Non
 
 def test_a_run_in_segments_keeps_the_private_part(tmp_path: Path) -> None:
     assert journal(tmp_path / "two", "fedbn", segment=2) == journal(tmp_path / "one", "fedbn", segment=4)
+
+
+def test_peers_with_another_base_model_are_refused_by_name(tmp_path: Path) -> None:
+    told = {"rounds": 2, "task.name": f"{TASKS}:other_base", "policy.name": "el"}
+    simulate(load_settings(overrides=told), nodes=2, out=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    refused = [row for row in rows if row.get("reason") == "layout"]
+    assert refused
+    learners = [learners_of(load_settings(overrides=told), 2)(i, node_ids(2)[i]) for i in range(2)]
+    text = misfit(learners[1].layout.digest, learners[0].layout).text
+    assert text == "this model does not fit: frozen parameters differ: another base model"
