@@ -11,8 +11,8 @@ from pfl_node.cli.output import as_facts, as_json, progress_bar
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pfl_node.testing.schedules.campaign import Batch, Totals
-    from pfl_node.testing.schedules.generator import Schedule
+    from pfl_node.testing.schedules.campaign import SeedRange, Totals
+    from pfl_node.testing.schedules.generator import FaultSchedule
 
 SCHEDULES = 200  # by default
 SHRUNK = 3  # failing schedules that are reduced to fewer faults
@@ -53,7 +53,7 @@ def chaos(
     """Test policies in small simulated swarms with random faults (crashes, restarts, partitions, loss, delay, slow
     nodes, clock skew) and check that the rules hold. A single schedule is described in full; for a schedule that
     breaks a rule, the command that repeats it is printed."""
-    from pfl_node.testing.schedules.campaign import Batch
+    from pfl_node.testing.schedules.campaign import SeedRange
 
     names = _names(policy)
     given = tuple(sets or ())
@@ -61,7 +61,7 @@ def chaos(
         return _one(seed, names, given, fault, format)
     if fault:
         raise ConfigError("--fault applies to a single schedule: give its --seed, and no --schedules")
-    return _many(Batch(seed or 0, schedules or SCHEDULES, names, given), workers, format)
+    return _many(SeedRange(seed or 0, schedules or SCHEDULES, names, given), workers, format)
 
 
 def _names(policy: str | None) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def _one(
     return 1 if trial.broken else 0
 
 
-def _with_faults(schedule: "Schedule", faults: Sequence[str] | None) -> "Schedule":
+def _with_faults(schedule: "FaultSchedule", faults: Sequence[str] | None) -> "FaultSchedule":
     from pfl_node.sim.faults import node_ids, parse_faults
 
     if not faults:
@@ -109,7 +109,7 @@ def _with_faults(schedule: "Schedule", faults: Sequence[str] | None) -> "Schedul
     return replace(schedule, faults=parse_faults([text for text in faults if text != "none"], ids))
 
 
-def _many(batch: "Batch", workers: int | None, format: str) -> int:
+def _many(batch: "SeedRange", workers: int | None, format: str) -> int:
     from pfl_node.sim.worker_process import cores
     from pfl_node.testing.schedules.campaign import run_campaign
 

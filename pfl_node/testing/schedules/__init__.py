@@ -1,7 +1,7 @@
 """Random fault schedules (`pfl-node chaos`): a seed gives a schedule, and its run is checked against rules."""
 
-from pfl_node.testing.schedules.generator import Schedule, command, draw
+from pfl_node.testing.schedules.generator import FaultSchedule, command, draw
 from pfl_node.testing.schedules.rules import RULES, Violation
 from pfl_node.testing.schedules.trial import Trial, run
 
-__all__ = ["RULES", "Schedule", "Trial", "Violation", "command", "draw", "run"]
+__all__ = ["RULES", "FaultSchedule", "Trial", "Violation", "command", "draw", "run"]

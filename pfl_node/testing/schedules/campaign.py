@@ -25,7 +25,7 @@ SHOWN = 3  # violations reported of one schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(JsonOrder):
+class SeedRange(JsonOrder):
     """A range of seeds, one schedule each."""
 
     first: int
@@ -69,7 +69,7 @@ def knobs_of(sets: Sequence[str]) -> dict[str, Any]:
     return load_settings(sets=[text for text in sets if text.strip().startswith("policy.")]).policy.options
 
 
-def run_batch(batch: Batch) -> Totals:
+def run_batch(batch: SeedRange) -> Totals:
     totals, knobs = Totals(), knobs_of(batch.sets)
     for seed in batch.seeds:
         trial = run(draw(seed, batch.policies, knobs), batch.sets)
@@ -85,10 +85,10 @@ def run_batch(batch: Batch) -> Totals:
     return totals
 
 
-def run_campaign(batch: Batch, workers: int, on_progress: Callable[[int], None] | None = None) -> Totals:
+def run_campaign(batch: SeedRange, workers: int, on_progress: Callable[[int], None] | None = None) -> Totals:
     """`on_progress` receives the number of schedules done. One worker means this process."""
     batches = [
-        Batch(first, min(BATCH, batch.seeds.stop - first), batch.policies, batch.sets)
+        SeedRange(first, min(BATCH, batch.seeds.stop - first), batch.policies, batch.sets)
         for first in range(batch.first, batch.seeds.stop, BATCH)
     ]
     totals, done = Totals(), 0
@@ -143,7 +143,7 @@ def _less(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
 
 
 def _serve(order: str, parent: ParentPipe) -> None:
-    parent.send("done", summary=vars(run_batch(Batch.load(order))))
+    parent.send("done", summary=vars(run_batch(SeedRange.load(order))))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ CHANGED = 0.5  # probability of changing a knob
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class FaultSchedule:
     """Drawn from the seed, which also seeds the run itself."""
 
     seed: int
@@ -55,7 +55,7 @@ class Schedule:
     alert: bool = False  # failures are detected in a few seconds instead of after several rounds
 
 
-def command(schedule: Schedule, sets: Sequence[str] = (), *, faults: bool = False) -> str:
+def command(schedule: FaultSchedule, sets: Sequence[str] = (), *, faults: bool = False) -> str:
     """The command that repeats it. `faults`: they are not those of the seed, so the command lists them."""
     words = ["pfl-node", "chaos", "--seed", str(schedule.seed), "--policy", schedule.policy]
     for text in sets:
@@ -67,13 +67,13 @@ def command(schedule: Schedule, sets: Sequence[str] = (), *, faults: bool = Fals
     return shlex.join(words)
 
 
-def draw(seed: int, policies: Sequence[str] = (), knobs: Mapping[str, Any] | None = None) -> Schedule:
+def draw(seed: int, policies: Sequence[str] = (), knobs: Mapping[str, Any] | None = None) -> FaultSchedule:
     """Consecutive seeds take the policies in turn. Everything but the knobs is independent of the policy."""
     names = policies or tuple(POLICIES)
     policy = names[seed % len(names)]
     size = Random(f"{seed}/size")
     nodes, rounds = size.randint(*NODES), size.randint(*ROUNDS)
-    return Schedule(
+    return FaultSchedule(
         seed=seed,
         policy=policy,
         nodes=nodes,

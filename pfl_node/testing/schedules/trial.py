@@ -25,7 +25,7 @@ from pfl_node.sim.event_journal import JSON, EventJournal, exact
 from pfl_node.sim.faults import kind_of
 from pfl_node.sim.simulation import Simulation
 from pfl_node.testing.contract.toy_learner import two_clusters
-from pfl_node.testing.schedules.generator import Schedule
+from pfl_node.testing.schedules.generator import FaultSchedule
 from pfl_node.testing.schedules.inspector import Inspector
 from pfl_node.testing.schedules.rules import Violation, Violations
 from pfl_node.types import PeerId
@@ -41,7 +41,7 @@ Listener = Callable[[PeerId | None, str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Trial:
-    schedule: Schedule
+    schedule: FaultSchedule
     broken: tuple[Violation, ...]
     checked: Counter[str]  # how often each rule was checked
     counts: Counter[str]  # messages by outcome, faults by kind, rounds
@@ -84,7 +84,7 @@ class BoundedSimulation(Simulation):
         return super()._over()
 
 
-def run(schedule: Schedule, sets: Sequence[str] = (), *, twice: bool = True) -> Trial:
+def run(schedule: FaultSchedule, sets: Sequence[str] = (), *, twice: bool = True) -> Trial:
     """Raises ConfigError for invalid knobs or settings."""
     violations = Violations()
     settings = settings_of(schedule, sets)
@@ -108,7 +108,7 @@ def run(schedule: Schedule, sets: Sequence[str] = (), *, twice: bool = True) -> 
     )
 
 
-def settings_of(schedule: Schedule, sets: Sequence[str] = ()) -> Settings:
+def settings_of(schedule: FaultSchedule, sets: Sequence[str] = ()) -> Settings:
     knobs = {f"policy.{name}": value for name, value in schedule.knobs.items()}
     own = {"policy.name": schedule.policy, "rounds": schedule.rounds, "seed": schedule.seed}
     return load_settings(overrides={**schedule.settings, **knobs, **own}, sets=sets)
@@ -120,7 +120,7 @@ def _staleness(settings: Settings) -> int:
 
 
 def _swarm(
-    schedule: Schedule,
+    schedule: FaultSchedule,
     settings: Settings,
     violations: Violations,
     journal: MemoryJournal,
@@ -159,7 +159,7 @@ def _run(swarm: BoundedSimulation, violations: Violations) -> None:
         violations.checked["works"] += 1
 
 
-def _again(schedule: Schedule, settings: Settings, journal: MemoryJournal, violations: Violations) -> None:
+def _again(schedule: FaultSchedule, settings: Settings, journal: MemoryJournal, violations: Violations) -> None:
     """Without an inspector, which must not affect the run."""
     again, second = Violations(), MemoryJournal(None)
     _run(_swarm(schedule, settings, again, second, lambda cls: cls), again)

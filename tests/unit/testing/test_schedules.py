@@ -31,8 +31,8 @@ from pfl_node.sim.inline_trainer import AverageCache
 from pfl_node.sim.memory_store import MemoryStore
 from pfl_node.sim.network import Fabric, Flight
 from pfl_node.steps import Average, Gather
-from pfl_node.testing.schedules import RULES, Schedule, command, draw, run
-from pfl_node.testing.schedules.campaign import Batch, run_batch, run_campaign, shrink
+from pfl_node.testing.schedules import RULES, FaultSchedule, command, draw, run
+from pfl_node.testing.schedules.campaign import SeedRange, run_batch, run_campaign, shrink
 from pfl_node.types import Offer, PeerId
 
 HERE = Path(__file__).parent
@@ -85,13 +85,13 @@ def test_knobs_that_are_given_are_not_drawn() -> None:
 
 @pytest.mark.parametrize("first", range(0, 180, 18))
 def test_every_policy_holds_what_must_hold(first: int) -> None:
-    told = run_batch(Batch(first, 18))
+    told = run_batch(SeedRange(first, 18))
     assert told.broken == []
     assert set(told.policies) == set(POLICIES)
 
 
 def test_every_rule_is_looked_at() -> None:
-    assert set(run_batch(Batch(180, 20)).checked) == set(RULES)
+    assert set(run_batch(SeedRange(180, 20)).checked) == set(RULES)
 
 
 def test_the_journals_are_the_same_in_every_process(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_journals_are_the_same_in_every_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_schedules_hold_what_must_hold() -> None:
-    told = run_campaign(Batch(0, MANY), os.cpu_count() or 1)
+    told = run_campaign(SeedRange(0, MANY), os.cpu_count() or 1)
     assert told.broken == []
     assert told.schedules == MANY
     assert set(told.checked) == set(RULES)
@@ -281,14 +281,14 @@ def test_machinery_that_breaks_a_rule_is_found(
 
 def test_as_few_faults_are_left_as_break_the_rule() -> None:
     faults = (Loss(0.1), Crash(1.0, node_ids(3)[1]), Restart(3.0, node_ids(3)[1]), Loss(1.0, 0.0, 60.0))
-    schedule = Schedule(1, policy("Assumes"), nodes=3, rounds=4, faults=faults)
+    schedule = FaultSchedule(1, policy("Assumes"), nodes=3, rounds=4, faults=faults)
     trial = shrink(run(schedule))
     assert trial.schedule.faults == (Loss(0.1),) or trial.schedule.faults == ()
     assert trial.broken[0].rule == "works"
 
 
 def test_the_line_that_repeats_a_schedule_has_all_that_was_set() -> None:
-    schedule = Schedule(4, "my.py:Mine", nodes=3, rounds=2, faults=(Loss(0.5, 0.0, 9.0),))
+    schedule = FaultSchedule(4, "my.py:Mine", nodes=3, rounds=2, faults=(Loss(0.5, 0.0, 9.0),))
     assert command(schedule, ["policy.a=b c"]) == (
         "pfl-node chaos --seed 4 --policy my.py:Mine --set 'policy.a=b c'"
     )
@@ -302,7 +302,7 @@ def test_the_line_that_repeats_a_schedule_has_all_that_was_set() -> None:
 def test_a_node_that_crashes_and_comes_back_before_its_turn_begins_once() -> None:
     """Seed 1048: the node had two drivers and reported every round twice."""
     one = node_ids(2)[1]
-    schedule = Schedule(0, "local", nodes=2, rounds=3, faults=(Crash(0.0, one), Restart(0.001, one)))
+    schedule = FaultSchedule(0, "local", nodes=2, rounds=3, faults=(Crash(0.0, one), Restart(0.001, one)))
     trial = run(schedule)
     assert trial.broken == ()
     assert sum(f'"started","node":"{one}"' in line for line in trial.journal) == 1
