@@ -4,29 +4,29 @@
 #
 # Nothing here needs BuildKit.
 
+# For the same base every time, name its digest: --build-arg BASE=python:3.11-slim@sha256:...
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS wanted
-COPY pyproject.toml docker/requirements.py /src/
+COPY pyproject.toml docker/requirements.py docker/constraints.txt /src/
 RUN python /src/requirements.py /src/pyproject.toml \
       grpcio grpcio-health-checking grpcio-reflection protobuf uvloop xxhash >/requirements.txt
 
 FROM ${BASE} AS libraries
 ARG PIP_INDEX_URL
-ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ARG PIP_TRUSTED_HOST
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-COPY --from=wanted /requirements.txt /requirements.txt
-RUN python -m pip install --target /opt/libraries -r /requirements.txt
+COPY --from=wanted /requirements.txt /src/constraints.txt /
+RUN python -m pip install --target /opt/libraries -c /constraints.txt -r /requirements.txt
 
 FROM ${BASE} AS package
 ARG PIP_INDEX_URL
-ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ARG PIP_TRUSTED_HOST
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-RUN python -m venv /build && /build/bin/pip install hatchling
+COPY docker/constraints.txt /src/
+RUN python -m venv /build && /build/bin/pip install -c /src/constraints.txt hatchling
 COPY pyproject.toml README.md LICENSE /src/
 COPY bootstrap /src/bootstrap
 COPY pfl_node /src/pfl_node

@@ -11,10 +11,11 @@
 #
 # Nothing here needs BuildKit. Layers from the rarest change to the most frequent one: torch, the other libraries, us.
 
+# For the same base every time, name its digest: --build-arg BASE=python:3.11-slim@sha256:...
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS wanted
-COPY pyproject.toml docker/requirements.py /src/
+COPY pyproject.toml docker/requirements.py docker/constraints.txt /src/
 RUN python /src/requirements.py /src/pyproject.toml >/requirements.txt
 
 FROM ${BASE} AS torch
@@ -25,30 +26,30 @@ ARG PIP_TRUSTED_HOST
 ARG TORCH_VERSION=2.13.0
 ARG TORCH_BUILD=cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+COPY docker/constraints.txt /src/
 RUN python -m venv --without-pip /opt/python \
- && install="python -m pip --python /opt/python/bin/python install" \
+ && install="python -m pip --python /opt/python/bin/python install -c /src/constraints.txt" \
  && { $install "torch==${TORCH_VERSION}+${TORCH_BUILD}" || $install "torch===${TORCH_VERSION}"; } \
  && cd /opt/python/lib/python3*/site-packages/torch && rm -rf include share test \
  && find bin -type f ! -name torch_shm_manager -delete
 
 FROM ${BASE} AS libraries
 ARG PIP_INDEX_URL
-ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ARG PIP_TRUSTED_HOST
 ARG EXTRAS
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-COPY --from=wanted /requirements.txt /requirements.txt
-RUN python -m pip install --target /opt/libraries -r /requirements.txt ${EXTRAS} \
+COPY --from=wanted /requirements.txt /src/constraints.txt /
+RUN python -m pip install --target /opt/libraries -c /constraints.txt -r /requirements.txt ${EXTRAS} \
  && find /opt/libraries/scipy /opt/libraries/sklearn -type d -name tests -prune -exec rm -rf {} +
 
 FROM ${BASE} AS package
 ARG PIP_INDEX_URL
-ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 ARG PIP_TRUSTED_HOST
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-RUN python -m venv /build && /build/bin/pip install hatchling
+COPY docker/constraints.txt /src/
+RUN python -m venv /build && /build/bin/pip install -c /src/constraints.txt hatchling
 COPY pyproject.toml README.md LICENSE /src/
 COPY bootstrap /src/bootstrap
 COPY pfl_node /src/pfl_node

@@ -21,7 +21,8 @@ def write_atomic(path: Path, *pieces: Piece, what: str = "file") -> None:
     temp = temporary(path)
     with writing(path, leftover=temp):
         failpoint(f"{what}.create")
-        with temp.open("wb", buffering=0) as file:
+        temp.unlink(missing_ok=True)  # a crash left it, or someone else put a link there
+        with temp.open("xb", buffering=0) as file:
             _write(file, pieces, what)
             failpoint(f"{what}.fsync")
             os.fsync(file.fileno())
