@@ -62,3 +62,10 @@ def test_the_weight_of_one_liar_among_ten_nodes_is_limited_by_the_setting(
     figure(
         f"one liar of ten claims 10^12 samples, aggregate.claim = {claim}", "100 %", f"{share:.0%} of the weight"
     )
+
+
+def test_the_examples_with_shared_keys_say_so() -> None:
+    compose = (ROOT / "compose" / "compose.tls.yaml").read_text()
+    overlay = (ROOT / "compose" / "k8s" / "overlays" / "tls" / "kustomization.yaml").read_text()
+    assert "each of them can read the keys of all" in compose
+    assert "The secret holds the keys of all nodes" in overlay

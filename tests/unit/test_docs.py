@@ -156,3 +156,21 @@ def test_the_examples_of_settings_can_be_loaded(tmp_path: Path) -> None:
         file = tmp_path / "exp.toml"
         file.write_text(example)
         assert load_settings(config=file).policy.name == "pens"
+
+
+def test_every_cell_of_the_threat_model_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "security.md").read_text()
+    section = text[text.index("## Threat model") : text.index("## Attacks on a node")]
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    cells = [row for row in rows if row[0].strip() not in ("asset", "---")]
+    known = {
+        name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", file.read_text())
+    }
+    assert len(cells) > 30
+    for _, limit, tests in cells:
+        assert limit.strip().startswith(("prevented", "limited", "not prevented")), limit
+        named = set(re.findall(r"`(test_\w+)`", tests))
+        assert named, limit
+        assert named <= known, named - known
