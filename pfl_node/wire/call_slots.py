@@ -13,7 +13,8 @@ from pfl_node.errors import Reason, Refused
 
 PER_CALLER = 64  # calls of one caller
 RESERVE = 8  # calls that a caller may have although all places are taken
-FRESH = 1.0  # seconds for which an unread call is not evicted
+FRESH = 1.0  # seconds for which an unread call is not evicted…
+BURST = 4  # …unless there are this many times too many
 QUIET = 5.0  # seconds without a byte after which an unread call ends
 LONGEST = 100.0  # seconds for the first message: 1.5 MB at 16 kB/s
 
@@ -44,8 +45,6 @@ class CallSlots:
         if len(self) >= (2 * self.most if mine < RESERVE else self.most):
             raise Refused(Reason.FLOOD, f"{len(self)} calls are in progress here; try again later")
         evicted = self._crowded(now) if len(self._unread) >= self.unread else None
-        if len(self._unread) >= 4 * self.unread:
-            raise Refused(Reason.FLOOD, f"{len(self._unread)} calls wait for their message; try again later")
         slot = CallSlot(caller, now)
         self._calls[caller] += 1
         self._unread[slot] = None
@@ -69,7 +68,7 @@ class CallSlots:
     def _crowded(self, now: float) -> CallSlot | None:
         caller = Counter(slot.caller for slot in self._unread).most_common(1)[0][0]
         oldest = next(slot for slot in self._unread if slot.caller == caller)
-        if now - oldest.began < FRESH:
+        if now - oldest.began < FRESH and len(self._unread) < BURST * self.unread:
             return None
         del self._unread[oldest]
         return oldest

@@ -182,8 +182,12 @@ class Listener:
             self._take(accepted, str(address[0]).removeprefix("::ffff:"))
 
     def _take(self, accepted: socket.socket, host: str) -> None:
-        accepted.setblocking(False)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:  # the caller has reset the connection
+            accepted.close()
+            return
         connection = CallerConnection(self, accepted, host, self.now())
         self._unproven[connection] = None
         connection.wait()

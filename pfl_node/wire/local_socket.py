@@ -10,7 +10,10 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from pfl_node.errors import Unavailable
+
 LINUX = hasattr(os, "O_PATH")
+LONGEST_PATH = 64  # bytes of the directory
 SEND_BUFFER = 1 << 21  # bytes, if the system allows
 
 
@@ -22,7 +25,7 @@ class LocalSocket:
     """
 
     def __init__(self) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="pfl-"))
+        self._directory = _directory()
         self._path = self._directory / "grpc"
         self._descriptor: int | None = None
         self.address = f"unix:{self._path}"
@@ -56,6 +59,19 @@ class LocalSocket:
     def _remove(self) -> None:
         with suppress(OSError):
             shutil.rmtree(self._directory)
+
+
+def _directory() -> Path:
+    """Raises Unavailable. The path of a Unix socket has at most 107 bytes."""
+    for place in (None, "/tmp", "/dev/shm", "."):
+        try:
+            made = Path(tempfile.mkdtemp(prefix="pfl-", dir=place))
+        except OSError:
+            continue
+        if len(os.fsencode(made)) <= LONGEST_PATH:
+            return made
+        made.rmdir()
+    raise Unavailable("there is no directory for a socket: set TMPDIR to a writable one with a short path")
 
 
 def name_of(peer: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pfl_node.errors import Refused
-from pfl_node.wire.call_slots import FRESH, LONGEST, PER_CALLER, QUIET, RESERVE, CallSlots
+from pfl_node.wire.call_slots import BURST, FRESH, LONGEST, PER_CALLER, QUIET, RESERVE, CallSlots
 
 
 def test_one_caller_has_a_limited_number_of_calls() -> None:
@@ -37,6 +37,12 @@ def test_the_oldest_unread_call_of_the_caller_with_most_of_them_makes_room() -> 
     slots.heard(eves[1])
     slots.heard(eves[2])
     assert first.caller == "ann"
+
+
+def test_a_burst_of_unread_calls_does_not_keep_others_out() -> None:
+    slots = CallSlots(1000, 4)
+    eves = [slots.begin("eve", 0.0)[0] for _ in range(4 * BURST)]
+    assert slots.begin("ann", 0.0)[1] is eves[0]
 
 
 def test_calls_that_send_their_message_are_not_evicted() -> None:

@@ -167,3 +167,13 @@ def test_the_socket_of_grpc_has_no_name_that_others_could_use() -> None:
         accepted.close()
     local.close()
     assert directory not in before
+
+
+def test_a_long_path_for_temporary_files_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    local = LocalSocket()
+    assert len(local.address) < 100
+    assert list(long.iterdir()) == []
+    local.close()
