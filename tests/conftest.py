@@ -27,6 +27,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden-update", action="store_true", help="write the digests of tests/golden anew")
 
 
+SET_BY_LIBRARIES = {
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
+    "TORCHINDUCTOR_CACHE_DIR",
+}
+
+
 @pytest.fixture(autouse=True)
 def same_process_state() -> Iterator[None]:
     """A test leaves the environment, the working directory and the fail points as it found them."""
@@ -35,7 +43,7 @@ def same_process_state() -> Iterator[None]:
     yield
     environment["PYTEST_CURRENT_TEST"] = os.environ["PYTEST_CURRENT_TEST"]
     changed = {name for name, _ in environment.items() ^ os.environ.items()} | set(failpoints._armed or ())
-    changed -= {"TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}  # set by libraries
+    changed -= SET_BY_LIBRARIES
     if _directory() != directory:
         changed.add("working directory")
     os.chdir(directory)

@@ -50,5 +50,5 @@ def _plain(name: str, value: Any) -> Any:
     except (TypeError, ValueError):
         kind = type(value).__name__
         raise TaskError(
-            f"work.state[{name!r}] is a {kind}: keep tensors, numbers, texts, lists or dicts"
+            f"work.state[{name!r}] is of type {kind}: keep tensors, numbers, texts, lists or dicts"
         ) from None

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from pfl_node import predictions
 from pfl_node.errors import ConfigError, LayoutMismatch, TaskError
-from pfl_node.learning import kept_values
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.autoencoder import Novelty
 from pfl_node.learning.auxiliary import Auxiliary, class_counts
@@ -21,17 +20,17 @@ from pfl_node.learning.dp_sgd import check_buffers, private_training
 from pfl_node.learning.eval_batch import batch_for
 from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.fit_check import probe
+from pfl_node.learning.fitting import Fitting, Training, check_loop
 from pfl_node.learning.networks import Network, Networks
 from pfl_node.learning.precision import autocast
-from pfl_node.learning.samples import Samples, Tree, call
+from pfl_node.learning.samples import Samples, Tree
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
 from pfl_node.learning.seeding import generator, seed_layers
 from pfl_node.learning.task import Task, other_network
 from pfl_node.learning.task_metrics import metrics_of
-from pfl_node.learning.torch_compile import compile_errors, compiled
 from pfl_node.learning.torch_optim import checked
-from pfl_node.learning.train_options import Options, levels_of, number_of_batches, resolve
-from pfl_node.learning.training_loop import Between, TrainingRun, batches, lr_factors, nothing
+from pfl_node.learning.train_options import levels_of, number_of_batches, resolve
+from pfl_node.learning.training_loop import Between, nothing
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.model import Layout, LocalState, Model, StateCell, Vector
 from pfl_node.protocol.privacy.dp_account import DpAccount
@@ -79,16 +78,16 @@ class Learner:
         self._name, self._given_loss, self.cluster = task.name, task.loss, task.cluster
         self._networks = networks_of(task, student, self._device)
         self._pool = self._networks.main.pool
-        self.stateful = options.keep or self._networks.private_size > 0
+        self.stateful = options.keep or task.fit is not None or self._networks.private_size > 0
         module = self._pool.module
+        check_loop(task, module, privacy, student)
         self._private = private_training(task.name, module, privacy, self.account)
-        if self._private and student is not None:
-            raise ConfigError("privacy.dp trains one network: leave out policy.student_model")
         images = any(isinstance(m, nn.Conv2d) for m in module.modules())
         task = with_inputs_of(module, task)
         self._splits = settle(task, self._device, data or DataSettings(), images=images)
         self.layout = self._pool.layout
         self.samples = self._splits["train"].n
+        self._fitting = Fitting(task, self._splits["train"], self._loss, self._private)
         with self._pool.borrow() as space:
             private = self._networks.main.first_private
             space.load(Model(self.layout, layouts.pack(module, self.layout)), private)
@@ -141,8 +140,9 @@ class Learner:
         options = resolve(({"epochs": epochs, "steps": steps, "lr": lr}, *self._levels), prox, self._rounds)
         if self._private and not self._private.may(options, self.samples):
             return model
+        given: dict[str, Any] = {"only": only, "seed": seed, "anchor": anchor or model, "round": round}
         with self._networks.loaded(model, state) as space:
-            self._fit(space, options, only, seed, anchor or model, round, state, between or nothing)
+            self._fitting.run(space, Training(options=options, **given, state=state, between=between or nothing))
             vector, private = space.export(), space.export_private()
         if self._private:
             self._check_buffers(model, vector, private, state)
@@ -279,37 +279,6 @@ class Learner:
     def close(self) -> None:
         """End the processes that read data. The learner stays usable."""
         close(self._splits.values())
-
-    def _fit(
-        self,
-        space: Workspace,
-        options: Options,
-        only: Only,
-        seed: int,
-        anchor: Model,
-        round: int,
-        state: StateCell | None,
-        between: Between,
-    ) -> None:
-        lone = min(options.batch, self.samples) == 1
-        rate = lr_factors(options, round, self.samples)
-        descent = TrainingRun(space, options, only=only, lone_samples=lone, anchor=anchor, lr_factor=rate)
-        kept = f"optimizer/{only or 'all'}/"
-        if options.keep and state:
-            descent.load(kept_values.read(state.state, kept))
-        module = compiled(space) if options.compile else space.module
-        train = self._splits["train"]
-        seed_layers(seed, self._device)
-        if self._private:
-            space.prepare(only)
-            self._private.run(descent, space, options, train, seed, self._loss, between)
-        else:
-            chosen = batches(self.samples, options, seed, single=not space.batch_norms)
-            read = train.batches(chosen, seed)
-            with compile_errors(options.compile):
-                descent.run(read, lambda batch: self._loss(call(module, batch.x), batch.target), between)
-        if options.keep and state:
-            state.state = kept_values.write(state.state, kept, descent.state())
 
     def _check_buffers(self, model: Model, vector: Vector, private: Vector, state: StateCell | None) -> None:
         """With privacy.dp, only parameters may change, even among the private tensors: later gradients depend on

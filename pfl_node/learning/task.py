@@ -45,6 +45,7 @@ class Task:
     head: str | Sequence[str] | None = None  # name prefixes; None: the last layer with parameters; "*": all
     metrics: Mapping[str, Any] | Sequence[str] | str = ()  # functions of (outputs, y) over a split; torchmetrics
     best: str | None = None  # the metric that decides which model is best; "min:NAME": lower is better
+    fit: Any | None = None  # own training loop, a function of (model, work); "lightning", "transformers"
     train_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys of TrainSettings, which take precedence
     cluster: int | None = None  # the true cluster, for reports; hidden from policies
     auxiliary: Any | None = None  # unlabelled inputs for distillation, the same at every place

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,13 +141,36 @@ def test_the_example_of_a_task_is_a_task(tmp_path: Path, monkeypatch: pytest.Mon
     from pfl_node.settings import TaskSettings
 
     monkeypatch.setattr(sys, "path", [*sys.path])  # the task's folder is put there
-    (example,) = re.findall(r"```python\n(.*?)```", text("docs/write-a-task.md"), re.DOTALL)
+    example, *_ = re.findall(r"```python\n(.*?)```", text("docs/write-a-task.md"), re.DOTALL)
     file = tmp_path / "hospital.py"
     file.write_text(example)
     settings = TaskSettings.model_validate({"name": f"{file}:ward", "folder": "/data/ward-3"})
     task = load_task(settings, Place(index=None, nodes=None, seed=1, node_id="a"))
     assert task.train.x.shape[1:] == (16,)
     assert task.model()(task.train.x).shape[1:] == (3,)
+
+
+@pytest.mark.filterwarnings("default")  # torch.optim imports the compiler, which warns
+def test_the_examples_of_a_metric_and_of_a_training_loop_work() -> None:
+    import torch
+
+    from pfl_node.learning.learner import Learner
+    from pfl_node.learning.task import Data, Task
+    from pfl_node.model import StateCell
+    from pfl_node.settings import TrainSettings
+
+    names: dict[str, Any] = {"torch": torch}
+    for example in re.findall(r"```python\n(.*?)```", text("docs/write-a-task.md"), re.DOTALL)[1:]:
+        exec(example, names)
+    y = torch.arange(40) % 2
+    data = Data(torch.randn(40, 3) + y.view(-1, 1), y.float().view(-1, 1))
+    own = {"metrics": {"auc": names["auc"]}, "best": "auc", "fit": names["fit"]}
+    task = Task("t", lambda: torch.nn.Linear(3, 1), data, data, loss=torch.nn.BCEWithLogitsLoss(), **own)
+    me = Learner(task, TrainSettings(), "cpu")
+    cell = StateCell(me.start(0))
+    trained = me.train(me.fresh(0), seed=1, prox=0.1, state=cell)
+    assert cell.state.facts == {"fit/rounds": 1}
+    assert me.score([trained])[0].metrics["auc"] > 0.5
 
 
 def test_the_examples_of_settings_can_be_loaded(tmp_path: Path) -> None:

@@ -1,0 +1,118 @@
+"""One training of a workspace's model: by the built-in loop, with privacy.dp, or by the task's own loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+import torch
+from torch import Tensor, nn
+
+from pfl_node.errors import ConfigError, TaskError, nearest
+from pfl_node.learning import kept_values
+from pfl_node.learning.dp_sgd import DpSgd
+from pfl_node.learning.samples import Samples, call
+from pfl_node.learning.seeding import seed_layers
+from pfl_node.learning.task import Task
+from pfl_node.learning.torch_compile import compile_errors, compiled
+from pfl_node.learning.train_options import Options
+from pfl_node.learning.training_loop import Between, TrainingRun, batches, lr_factors
+from pfl_node.learning.work import Fit, Work, lent
+from pfl_node.learning.workspace import Only, Workspace
+from pfl_node.model import Model, StateCell
+from pfl_node.plugin import load
+from pfl_node.settings.sections import PrivacySettings
+
+log = structlog.get_logger(__name__)
+
+ADAPTERS = {
+    "lightning": "pfl_node.learning.lightning_loop:fit",
+    "transformers": "pfl_node.learning.transformers_loop:fit",
+}
+OWN = "fit/"  # prefix of what a task's loop keeps in the local state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The arguments of one training."""
+
+    options: Options
+    only: Only
+    seed: int
+    anchor: Model
+    round: int
+    state: StateCell | None
+    between: Between
+
+
+class Fitting:
+    """How one learner trains."""
+
+    def __init__(
+        self, task: Task, train: Samples, loss: Callable[[Any, Any], Tensor], private: DpSgd | None
+    ) -> None:
+        self._train, self._loss, self._private = train, loss, private
+        self._own = loop_of(task)
+
+    def run(self, space: Workspace, job: Training) -> None:
+        seed_layers(job.seed, space.flat.device)
+        if self._own is not None:
+            self._run_own(self._own, space, job)
+            return
+        options, only, state = job.options, job.only, job.state
+        lone = min(options.batch, self._train.n) == 1
+        rate = lr_factors(options, job.round, self._train.n)
+        descent = TrainingRun(space, options, only=only, lone_samples=lone, anchor=job.anchor, lr_factor=rate)
+        kept = f"optimizer/{only or 'all'}/"
+        if options.keep and state:
+            descent.load(kept_values.read(state.state, kept))
+        if self._private:
+            space.prepare(only)
+            self._private.run(descent, space, options, self._train, job.seed, self._loss, job.between)
+        else:
+            self._descend(descent, space, job)
+        if options.keep and state:
+            state.state = kept_values.write(state.state, kept, descent.state())
+
+    def _descend(self, descent: TrainingRun, space: Workspace, job: Training) -> None:
+        module = compiled(space) if job.options.compile else space.module
+        chosen = batches(self._train.n, job.options, job.seed, single=not space.batch_norms)
+        read = self._train.batches(chosen, job.seed)
+        with compile_errors(job.options.compile):
+            descent.run(read, lambda batch: self._loss(call(module, batch.x), batch.target), job.between)
+
+    def _run_own(self, fit: Fit, space: Workspace, job: Training) -> None:
+        kept = kept_values.read(job.state.state, OWN) if job.state else {}
+        given: dict[str, Any] = {"only": job.only, "seed": job.seed, "round": job.round, "anchor": job.anchor}
+        work = Work(space, self._train, job.options, **given, state=kept, loss=self._loss, between=job.between)
+        space.prepare(job.only)
+        with lent(space.module), torch.enable_grad():
+            fit(space.module, work)
+        if job.state:
+            job.state.state = kept_values.write(job.state.state, OWN, work.state)
+
+
+def loop_of(task: Task) -> Fit | None:
+    """The task's own loop; None: the built-in one."""
+    if task.fit is None or callable(task.fit):
+        return task.fit
+    if task.fit not in ADAPTERS:
+        known = nearest(str(task.fit), ADAPTERS)
+        raise TaskError(f"task {task.name}: fit = {task.fit!r} is neither a function nor an adapter; {known}")
+    found: Fit = load("fit", ADAPTERS[task.fit], TaskError)
+    return found
+
+
+def check_loop(task: Task, module: nn.Module, privacy: PrivacySettings | None, student: str | None) -> None:
+    private = privacy is not None and privacy.dp
+    if private and student is not None:
+        raise ConfigError("privacy.dp trains one network: leave out policy.student_model")
+    if private and task.fit is not None:
+        raise ConfigError("privacy.dp cannot protect a training loop of the task: leave out `fit` or privacy.dp")
+    if task.fit is None and callable(getattr(module, "training_step", None)):
+        log.warning(
+            "the model has a training_step, which the built-in loop does not call: return fit = 'lightning'",
+            task=task.name,
+        )
