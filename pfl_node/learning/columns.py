@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from pfl_node.errors import TaskError
-from pfl_node.learning.rows import Columns, Rows
+from pfl_node.learning.rows import TARGETS, Columns, Rows
 from pfl_node.learning.task import Data, Task
 
 SPLITS = ("train", "val", "test")
@@ -31,16 +31,33 @@ def with_inputs_of(module: nn.Module, task: Task) -> Task:
 def _chosen(module: nn.Module, data: Data | Rows, task: Task, name: str) -> Data | Rows:
     where = f"task {task.name}: the {name} data"
     if isinstance(data, Rows):
-        if data.columns is None or isinstance(data.columns.inputs, str | None):
+        if data.columns is None or data.columns.inputs is None:
             return data
         named = _label_too(module, data.columns, task)
+        if isinstance(
+            data.columns.inputs, str
+        ):  # one input, which is passed by position unless the label goes too
+            inputs = (data.columns.inputs, *named) if named else data.columns.inputs
+            return replace(data, columns=replace(data.columns, inputs=inputs))
         inputs = _wanted(module, data.columns.inputs, where, given=task.inputs is not None)
         inputs = (*((inputs,) if isinstance(inputs, str) else inputs), *named) if named else inputs
         return replace(data, columns=replace(data.columns, inputs=inputs))
     if not isinstance(data.x, dict):
         return data
     inputs = _wanted(module, tuple(data.x), where, given=task.inputs is not None)
+    if label := _label_name(module, task, data):
+        names = (inputs,) if isinstance(inputs, str) else inputs
+        return Data({key: data.x[key] for key in names} | {label: data.y}, data.y)
     return Data(data.x[inputs] if isinstance(inputs, str) else {key: data.x[key] for key in inputs}, data.y)
+
+
+def _label_name(module: nn.Module, task: Task, data: Data) -> str | None:
+    """The parameter of `forward` that takes the labels, with which the model computes its loss."""
+    if task.loss is not None or not isinstance(data.y, Tensor):
+        return None
+    names = (task.target,) if isinstance(task.target, str) else TARGETS if task.target is None else ()
+    parameters = inspect.signature(module.forward).parameters
+    return next((name for name in names if name in parameters and name not in data.x), None)
 
 
 def _label_too(module: nn.Module, columns: Columns, task: Task) -> tuple[str, ...]:
