@@ -55,8 +55,10 @@ class Workspace:
         self._stays = self._buffers_that_stay(placement.names)
         frozen = {name.rpartition(".")[0] for name in placement.frozen}
         norms = [(name, m) for name, m in module.named_modules() if isinstance(m, _NormBase)]
-        self._frozen_norms = [m for name, m in norms if name in frozen and m not in self._owners]
-        self.batch_norms = [m for _, m in norms if isinstance(m, _BatchNorm) and m not in self._frozen_norms]
+        stay = [m for name, m in norms if name in frozen and m not in self._owners]
+        for norm in stay:
+            keep_in_evaluation(norm)
+        self.batch_norms = [m for _, m in norms if isinstance(m, _BatchNorm) and m not in stay]
 
     @property
     def _owners(self) -> set[nn.Module]:
@@ -122,13 +124,13 @@ class Workspace:
         """Switch to training mode for a part (None: both); returns the slices of the flat tensors to optimize.
 
         Modules with buffers in the other part stay in evaluation mode, so that their statistics do not change; so
-        does batch normalisation if it is frozen or would see single samples.
+        does batch normalisation if it would see single samples.
         """
         self.module.train()
         for slot in self._slots:
             if only is not None and slot.in_head != (only == "head"):
                 slot.owner.training = False  # not its submodules
-        for norm in self._frozen_norms + (self.batch_norms if lone_samples else []):
+        for norm in self.batch_norms if lone_samples else ():
             norm.eval()
         for param, in_head in self._trained:
             param.requires_grad_(only is None or in_head == (only == "head"))
@@ -139,6 +141,12 @@ class Workspace:
         start = self.layout.size
         private = [slice(start + p.start, start + p.stop) for p in stretches(self.private, only)]
         return stretches(self.layout, only) + private
+
+
+def keep_in_evaluation(layer: nn.Module) -> None:
+    """Also if a training loop of the task calls `train()`: its statistics belong to all nodes of the process."""
+    layer.eval()
+    layer.train = lambda mode=True: layer  # type: ignore[method-assign]  # noqa: ARG005
 
 
 def in_float32(module: nn.Module, placement: Placement, device: torch.device) -> nn.Module:
