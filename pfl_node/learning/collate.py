@@ -24,6 +24,8 @@ class CollateError(Exception):
 def stack(values: Sequence[Any], what: str, numbers: Sequence[int]) -> Tree:
     """The tree of the samples' tensors, stacked leaf by leaf. `numbers` are the samples' indices, for messages."""
     one = values[0]
+    if isinstance(one, Tensor) and _equal_tensors(values):
+        return settled(torch.stack(list(values)))
     if any(value is None for value in values):
         if all(value is None for value in values):
             return None
@@ -38,6 +40,11 @@ def stack(values: Sequence[Any], what: str, numbers: Sequence[int]) -> Tree:
     tensors = [_leaf(value, f"sample {n}'s {what}") for value, n in zip(values, numbers, strict=True)]
     _check_equal(tensors, what, numbers)
     return settled(torch.stack(tensors))
+
+
+def _equal_tensors(values: Sequence[Any]) -> bool:
+    kind, shape = values[0].dtype, values[0].shape
+    return all(isinstance(value, Tensor) and value.dtype == kind and value.shape == shape for value in values)
 
 
 def as_batch(value: Any) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from pfl_node.errors import TaskError
-from pfl_node.learning.rows import TARGETS, Columns, Rows
-from pfl_node.learning.task import Data, Task
+from pfl_node.learning.rows import TARGETS, Rows
+from pfl_node.learning.task import ColumnData, Data, Task
 
 SPLITS = ("train", "val", "test")
 
@@ -33,37 +33,42 @@ def _chosen(module: nn.Module, data: Data | Rows, task: Task, name: str) -> Data
     if isinstance(data, Rows):
         if data.columns is None or data.columns.inputs is None:
             return data
-        named = _label_too(module, data.columns, task)
-        if isinstance(
-            data.columns.inputs, str
-        ):  # one input, which is passed by position unless the label goes too
-            inputs = (data.columns.inputs, *named) if named else data.columns.inputs
-            return replace(data, columns=replace(data.columns, inputs=inputs))
-        inputs = _wanted(module, data.columns.inputs, where, given=task.inputs is not None)
-        inputs = (*((inputs,) if isinstance(inputs, str) else inputs), *named) if named else inputs
+        named = _label_too(module, data.columns.target, task)
+        inputs = data.columns.inputs
+        if not isinstance(inputs, str):
+            inputs = _wanted(module, inputs, where, given=task.inputs is not None)
+        inputs = (*_names(inputs), *named) if named else inputs  # one input alone is passed by position
         return replace(data, columns=replace(data.columns, inputs=inputs))
     if not isinstance(data.x, dict):
         return data
     inputs = _wanted(module, tuple(data.x), where, given=task.inputs is not None)
-    if label := _label_name(module, task, data):
-        names = (inputs,) if isinstance(inputs, str) else inputs
-        return Data({key: data.x[key] for key in names} | {label: data.y}, data.y)
-    return Data(data.x[inputs] if isinstance(inputs, str) else {key: data.x[key] for key in inputs}, data.y)
+    named = _label_too(module, data.label, task) if isinstance(data, ColumnData) else _label_of(module, task, data)
+    if isinstance(inputs, str) and not named:
+        return Data(data.x[inputs], data.y)
+    return Data({key: data.x[key] for key in _names(inputs)} | dict.fromkeys(named, data.y), data.y)
 
 
-def _label_name(module: nn.Module, task: Task, data: Data) -> str | None:
-    """The parameter of `forward` that takes the labels, with which the model computes its loss."""
+def _names(inputs: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (inputs,) if isinstance(inputs, str) else inputs
+
+
+def _label_of(module: nn.Module, task: Task, data: Data) -> tuple[str, ...]:
+    """The parameter of `forward` that takes the labels, if they have no name of their own."""
     if task.loss is not None or not isinstance(data.y, Tensor):
-        return None
+        return ()
     names = (task.target,) if isinstance(task.target, str) else TARGETS if task.target is None else ()
     parameters = inspect.signature(module.forward).parameters
-    return next((name for name in names if name in parameters and name not in data.x), None)
+    return tuple(name for name in names if name in parameters and name not in data.x)[:1]
 
 
-def _label_too(module: nn.Module, columns: Columns, task: Task) -> tuple[str, ...]:
-    label = columns.target
-    wanted = isinstance(label, str) and task.loss is None and label in inspect.signature(module.forward).parameters
-    return (str(label),) if wanted else ()
+def _label_too(module: nn.Module, label: Any, task: Task) -> tuple[str, ...]:
+    """The label, if the model computes its loss from it. A model with any keywords, as PEFT wraps one, is taken to
+    do so with `labels`."""
+    if not isinstance(label, str) or task.loss is not None:
+        return ()
+    parameters = inspect.signature(module.forward).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return (label,) if label in parameters or (anything and label == "labels") else ()
 
 
 def _wanted(module: nn.Module, names: Sequence[str], where: str, *, given: bool) -> str | tuple[str, ...]:

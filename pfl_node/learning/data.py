@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pfl_node.errors import TaskError
 from pfl_node.learning.collate import CollateError, check_finite, kind_of, settled, whole_labels
-from pfl_node.learning.in_memory import kept, unusable
+from pfl_node.learning.in_memory import kept, labelled, taken, unusable
 from pfl_node.learning.lazy_samples import LazySamples, Loader
 from pfl_node.learning.rows import Columns, Rows, columns_of
 from pfl_node.learning.samples import (
@@ -23,10 +23,9 @@ from pfl_node.learning.samples import (
     each_leaf,
     leaves,
     size_of,
-    take,
 )
 from pfl_node.learning.seeding import generator
-from pfl_node.learning.task import Data, Task
+from pfl_node.learning.task import ColumnData, Data, Task
 from pfl_node.settings import DataSettings
 
 VAL_SHARE = 0.1
@@ -64,7 +63,7 @@ def split(data: Any, seed: int) -> tuple[Any, Any]:
     mine, out = order[held:].sort().values, order[:held].sort().values
     if isinstance(data, Rows):
         return data.at(mine), data.at(out)
-    return Data(take(data.x, mine), take(data.y, mine)), Data(take(data.x, out), take(data.y, out))
+    return taken(data, mine), taken(data, out)
 
 
 def read(task: Task, name: str, settings: DataSettings) -> Split:
@@ -101,7 +100,7 @@ def rows_of(data: Any, where: str, task: Task) -> Rows:
     rows = Rows(data, where, collate=task.collate)
     if task.collate is not None:
         return replace(rows, columns=Columns(*map(_tupled, (task.inputs, task.target))))
-    return replace(rows, columns=columns_of(rows.raw([0], [0])[0], task.inputs, task.target, where))
+    return replace(rows, columns=columns_of(rows.raw([0])[0], task.inputs, task.target, where))
 
 
 def _tupled(names: Any) -> Any:
@@ -112,6 +111,9 @@ def tensors(data: Any, where: str, task: Task | None = None) -> Data:
     """Convert arrays in any supported structure to tensors; raises TaskError."""
     if problem := unusable(data):
         raise TaskError(f"{where} is {problem}")
+    columns = None
+    if isinstance(data, ColumnData):
+        return data
     if isinstance(data, Mapping):
         columns = columns_of(data, task and task.inputs, task and task.target, where)
         assert columns is not None
@@ -125,7 +127,7 @@ def tensors(data: Any, where: str, task: Task | None = None) -> Data:
     x, y = _tree(x, f"{where}'s x"), _tree(y, f"{where}'s y")
     y = each_leaf(y, whole_labels)
     _check_lengths(x, y, where)
-    return Data(x, y)
+    return Data(x, y) if columns is None else labelled(x, y, columns)
 
 
 def _check_lengths(x: Tree, y: Tree, where: str) -> None:
@@ -161,7 +163,7 @@ def inputs(data: Any, train: Split, task: str) -> Tensor:
     x = _tensor(data, where)
     if x.ndim == 0 or len(x) == 0:
         raise TaskError(f"{where} is empty: give an array with a row for each sample")
-    like = train.batch(train.raw([0], [0]), [0]).x if isinstance(train, Rows) else train.x
+    like = train.batch(train.raw([0]), [0]).x if isinstance(train, Rows) else train.x
     if not isinstance(like, Tensor):
         raise TaskError(f"{where} needs samples with one input, the train data has several")
     if x.shape[1:] != like.shape[1:] or x.dtype != like.dtype:

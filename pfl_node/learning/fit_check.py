@@ -96,6 +96,11 @@ def _check_labels(task: str, splits: Mapping[str, Samples], output: Any, batch: 
         )
     if not isinstance(output, Tensor) or y.is_floating_point() or y.ndim == output.ndim:
         return
+    if output.ndim == 3 and output.shape[:2] == y.shape:
+        raise TaskError(
+            f"{task}the output {shape_of(output)} has the class scores in its last dimension, cross-entropy takes "
+            "them in dimension 1: `loss`: lambda output, y: cross_entropy(output.transpose(1, 2), y)"
+        )
     classes = output.shape[1] if output.ndim > 1 else 1
     for name, data in splits.items():
         known = data.labels if data.labels is not None else first(data, PROBED).y

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from pfl_node.errors import TaskError
 from pfl_node.learning.memory_limit import available_memory
-from pfl_node.learning.rows import Rows
+from pfl_node.learning.rows import Columns, Rows
 from pfl_node.learning.samples import Batch, Tree, each_leaf, leaves, take
 from pfl_node.learning.seeding import same_generators, seed_transforms, states
-from pfl_node.learning.task import Data
+from pfl_node.learning.task import ColumnData, Data
 from pfl_node.settings import DataSettings
 
 log = structlog.get_logger(__name__)
@@ -67,7 +67,7 @@ def _probe(n: int) -> list[int]:
 def _size(rows: Rows) -> int:
     """An estimate of the bytes of all samples, from a few of them."""
     chosen = _probe(len(rows))
-    batches = [rows.batch(rows.raw([i], [i]), [i]) for i in chosen]
+    batches = [rows.batch(rows.raw([i]), [i]) for i in chosen]
     total: int = sum(t.nbytes for b in batches for t in (*leaves(b.x), *leaves(b.y)))
     return total * len(rows) // len(chosen)
 
@@ -77,10 +77,10 @@ def is_random(rows: Rows) -> bool:
     for i in _probe(len(rows)):
         seed_transforms(1)
         before = states()
-        first = rows.raw([i], [1])
+        first = rows.raw([i], 1)
         if not _equal(before, states()):
             return True
-        if not _equal(first, rows.raw([i], [2])):
+        if not _equal(first, rows.raw([i], 2)):
             log.warning(
                 f"{rows.where}: sample {i} differs each time it is read, whatever the seed, so that a run cannot "
                 "be repeated: use the generators of random, numpy.random or torch"
@@ -103,16 +103,30 @@ def loaded(rows: Rows) -> Data | Rows:
     """All samples: stacked or, if `collate` makes the batches, as a list of rows."""
     n = len(rows)
     if rows.collate is not None:
-        return replace(rows, source=[rows.raw([i], [i])[0] for i in range(n)], kept=True)
+        return replace(rows, source=[rows.raw([i])[0] for i in range(n)], kept=True)
     whole: Batch | None = None
     for start in range(0, n, AT_ONCE):
         chosen = range(start, min(start + AT_ONCE, n))
-        batch = rows.batch(rows.raw(chosen, chosen), chosen)
+        batch = rows.batch(rows.raw(chosen), chosen)
         if whole is None:
             whole = Batch(_room_for(batch.x, n), _room_for(batch.y, n), n)
         _write(whole, batch, slice(start, start + batch.n), rows.where)
     assert whole is not None
-    return Data(whole.x, whole.y)
+    return Data(whole.x, whole.y) if rows.columns is None else labelled(whole.x, whole.y, rows.columns)
+
+
+def labelled(x: Tree, y: Tree, columns: Columns) -> ColumnData:
+    data = ColumnData(x, y)
+    data.label = columns.target if isinstance(columns.target, str) else None
+    return data
+
+
+def taken(data: Data, index: Tensor) -> Data:
+    """Some samples of the data."""
+    some = data._replace(x=take(data.x, index), y=take(data.y, index))
+    if isinstance(data, ColumnData) and isinstance(some, ColumnData):
+        some.label = data.label
+    return some
 
 
 def _room_for(tree: Tree, n: int) -> Tree:

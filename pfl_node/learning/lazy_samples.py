@@ -30,7 +30,7 @@ from pfl_node import plugin
 from pfl_node.errors import TaskError
 from pfl_node.learning.rows import Failed, Rows
 from pfl_node.learning.samples import Batch, Index, channels_last, each_leaf
-from pfl_node.learning.seeding import generator, same_generators
+from pfl_node.learning.seeding import same_generators
 from pfl_node.seeds import seed_from
 from pfl_node.settings import DataSettings
 
@@ -40,11 +40,11 @@ SERVER_IMPORTS = ["pfl_node.learning.lazy_samples"]  # once, in the fork server;
 
 
 class Request(NamedTuple):
-    """One batch: positions in a split, and the seed of each sample's transforms."""
+    """One batch: positions in a split, and the seed of its transforms; None: each sample has its own."""
 
     split: str
     positions: list[int]
-    seeds: list[int]
+    seed: int | None
 
 
 class Reader:
@@ -55,7 +55,7 @@ class Reader:
 
     def __getitem__(self, request: Request) -> Batch | Failed:
         with same_generators():
-            return self._splits[request.split].read(request.positions, request.seeds)
+            return self._splits[request.split].read(request.positions, request.seed)
 
     def __getstate__(self) -> tuple[list[Path], bytes]:
         return plugin.loaded_files(), bytes(ForkingPickler.dumps(self._splits))
@@ -217,15 +217,10 @@ class LazySamples:
         self._loader.close()
 
     def _requests(self, order: Iterable[Index], seed: int | None) -> Iterator[Request]:
-        """In training every reading of a sample has a new seed; in evaluation the seed is the position."""
-        chance = None if seed is None else generator(seed_from("samples", seed))
-        for index in order:
+        """In training every batch has a new seed; in evaluation every sample has its own."""
+        for number, index in enumerate(order):
             positions = range(self.n)[index] if isinstance(index, slice) else index.tolist()
-            if chance is None:
-                yield Request(self._split, list(positions), list(positions))
-            else:
-                seeds = torch.randint(2**63 - 1, (len(positions),), generator=chance)
-                yield Request(self._split, list(positions), seeds.tolist())
+            yield Request(self._split, list(positions), None if seed is None else seed_from(seed, number))
 
     def _moved(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._device, non_blocking=True)

@@ -1,7 +1,7 @@
 """Data that is read sample by sample: map-style Datasets, Hugging Face datasets, lists of rows.
 
-A row is x, (x, y), several inputs and y, or a dict. Reading a row seeds the random generators that transforms
-use, so that the result depends only on the row and its seed, in whichever process it is read.
+A row is x, (x, y), several inputs and y, or a dict. Reading a batch seeds the random generators that transforms
+use, so that the result depends only on the rows and the seed, in whichever process they are read.
 """
 
 from __future__ import annotations
@@ -69,23 +69,26 @@ class Rows:
         """The rows at these positions."""
         return replace(self, index=index if self.index is None else self.index[index])
 
-    def read(self, positions: Sequence[int], seeds: Sequence[int]) -> Batch | Failed:
-        """A batch; each row is read with its seed."""
+    def read(self, positions: Sequence[int], seed: int | None) -> Batch | Failed:
+        """A batch. Without a seed, each row is read with its own, so that the batch it is in does not matter."""
         chosen = positions if self.index is None else self.index[list(positions)].tolist()
         try:
-            return self.batch(self.raw(chosen, seeds), chosen)
+            return self.batch(self.raw(chosen, seed), chosen)
         except TaskError as error:
             return Failed(str(error))
 
-    def raw(self, chosen: Sequence[int], seeds: Sequence[int]) -> list[Any]:
+    def raw(self, chosen: Sequence[int], seed: int | None = None) -> list[Any]:
         """Rows of the source as it returns them; raises TaskError."""
         at = chosen[0]
         try:
             if _reads_many(self.source):
                 return list(self.source.__getitems__(list(chosen)))
             rows = []
-            for at, seed in zip(chosen, seeds, strict=True):
+            if seed is not None:
                 seed_transforms(seed)
+            for at in chosen:
+                if seed is None:
+                    seed_transforms(at)
                 rows.append(self.source[at])
         except Exception as error:  # the user's code may raise anything
             raise TaskError(
@@ -129,8 +132,7 @@ class Rows:
 
 
 def _reads_many(source: Any) -> bool:
-    """A Hugging Face dataset reads a batch ten times as fast as single rows; with a transform, rows are seeded one
-    by one."""
+    """A Hugging Face dataset reads a batch ten times as fast as single rows; a transform reads rows one by one."""
     return type(source).__module__.startswith("datasets.") and source.format["type"] != "custom"
 
 

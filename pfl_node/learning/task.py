@@ -22,6 +22,12 @@ class Data(NamedTuple):
     y: Any
 
 
+class ColumnData(Data):
+    """Data whose labels came from a named column."""
+
+    label: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """For which node a task is built: place `index` of `nodes` (None: unknown), the run's seed, the node's id."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pfl_node.errors import TaskError
 from pfl_node.lab.audit.oracle_attack import Sample, attack
 from pfl_node.node.ports import Plan
 from pfl_node.policies import configure, load_policy
@@ -102,6 +103,8 @@ def _place(settings: Settings, nodes: int) -> tuple[Learner, Task]:
 
 
 def _samples(data: Any) -> list[Sample]:
+    if not hasattr(getattr(data, "x", None), "numpy"):
+        raise TaskError("an audit needs samples with one input, in memory: set data.memory = always")
     return [(x.numpy(), int(y)) for x, y in zip(data.x, data.y, strict=True)]
 
 

@@ -65,6 +65,10 @@ def poisoned(task: Task, settings: Settings, place: Place) -> Task:
     """At a malicious place, the task with label y of C classes changed to C - 1 - y; elsewhere the task itself."""
     if "label_flip" not in settings.attack.kind or not is_malicious(settings, place.index, place.nodes):
         return task
+    if not hasattr(task.train, "y"):
+        raise TaskError(
+            f"attack.kind = label_flip: task {task.name} reads labels lazily; set data.memory = always"
+        )
     return replace(task, train=task.train._replace(y=_flipped(task.name, task.train.y)))
 
 

@@ -178,6 +178,11 @@ def unknown_token() -> dict[str, Any]:
     return {"model": nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(16, 3)), "train": (words, y())}
 
 
+def scores_in_the_last_dimension() -> dict[str, Any]:
+    words = torch.arange(N * 6).view(N, 6) % 10
+    return {"model": nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10)), "train": (words, words)}
+
+
 def loss_class() -> dict[str, Any]:
     return {"model": mlp, "train": (x(), y()), "loss": nn.CrossEntropyLoss}
 

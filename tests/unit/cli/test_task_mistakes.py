@@ -38,6 +38,7 @@ MISTAKES = {
     "pictures": "x is a PIL image: convert it in a transform, such as torchvision.transforms.ToTensor()",
     "tokens_as_floats": "layer '0' (Embedding) takes whole numbers, and x is float32",
     "unknown_token": "layer '0' (Embedding) has 10 entries, and x contains 12",
+    "scores_in_the_last_dimension": "cross-entropy takes them in dimension 1: `loss`: lambda output, y: cross_",
     "loss_class": "the loss is a class: give CrossEntropyLoss(), an instance of it",
     "loss_is_a_number": "the loss returned a float, not a tensor",
     "whole_labels_for_bce": "the labels are integers: convert them in the loss with y.float()",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,3 +47,9 @@ def test_everywhere_else_they_are_as_they_were(kind: str, where: Place) -> None:
 def test_labels_that_are_no_classes_cannot_be_flipped() -> None:
     with pytest.raises(TaskError, match="needs integer classes as labels"):
         poisoned(task(np.array([0.5, 1.5, 2.0, 3.0])), told("label_flip"), place(1))
+
+
+def test_labels_that_are_read_lazily_cannot_be_flipped() -> None:
+    lazy = replace(task(np.array([0, 1])), train=object())
+    with pytest.raises(TaskError, match=r"set data\.memory = always"):
+        poisoned(lazy, told("label_flip"), place(1))
