@@ -11,6 +11,8 @@ import sys
 import sysconfig
 import traceback
 import warnings
+from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -89,9 +91,20 @@ def _is_file(what: str, place: str, error: type[PflError]) -> bool:
     return True
 
 
-def loaded_files() -> list[Path]:
-    """The files that this process has imported, for a process that shares objects of their classes."""
-    return [Path(str(m.__file__)) for name, m in list(sys.modules.items()) if name.startswith(PREFIX)]
+def loaded_files() -> dict[str, str]:
+    """The files that this process has imported, by module name, for a process that shares their objects."""
+    modules = list(sys.modules.items())
+    return {name: str(m.__file__) for name, m in modules if name.startswith(PREFIX) and m.__file__}
+
+
+class FileFinder:
+    """Finds these files by their module names, when an object of theirs is unpacked."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        return importlib.util.spec_from_file_location(name, self._files[name]) if name in self._files else None
 
 
 def import_file(path: Path) -> ModuleType:

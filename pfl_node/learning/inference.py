@@ -30,7 +30,7 @@ def example_of(personal: PersonalModel) -> Tree:
     data = with_inputs_of(personal.module, personal.task).train
     if isinstance(data, Rows):
         chosen = [0, min(1, len(data) - 1)]
-        return data.batch(data.raw(chosen, [0, 0]), chosen).x
+        return data.batch(data.raw(chosen), chosen).x
     return take(data.x, slice(2))
 
 

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
@@ -57,14 +56,13 @@ class Reader:
         with same_generators():
             return self._splits[request.split].read(request.positions, request.seed)
 
-    def __getstate__(self) -> tuple[list[Path], bytes]:
+    def __getstate__(self) -> tuple[dict[str, str], bytes]:
         return plugin.loaded_files(), bytes(ForkingPickler.dumps(self._splits))
 
-    def __setstate__(self, state: tuple[list[Path], bytes]) -> None:
-        """Import the files of the user, which define the classes of the data, before the data is unpacked."""
+    def __setstate__(self, state: tuple[dict[str, str], bytes]) -> None:
+        """The classes of the data may be defined in a file of the user."""
         files, data = state
-        for path in files:
-            plugin.import_file(path)
+        sys.meta_path.append(plugin.FileFinder(files))
         self._splits = ForkingPickler.loads(data)
 
 

@@ -264,6 +264,7 @@ class Learner:
         same = fresh.layout == self.layout and fresh._networks.private_digest == self._networks.private_digest
         if not same or fresh.predictions != self.predictions:
             raise TaskError(f"task {self._name} returned another model or auxiliary samples: restart the node")
+        self.close()  # the workers that read the old data
         vars(self).update(vars(fresh))  # its data, and everything that was derived from it
         return {str(split): self._splits[split].n for split in self._splits}
 

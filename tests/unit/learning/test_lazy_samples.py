@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
 
+from pfl_node import plugin
 from pfl_node.errors import TaskError
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.samples import StackedSamples
@@ -130,6 +132,18 @@ def test_workers_live_from_round_to_round_and_end_with_the_learner() -> None:
 def test_a_worker_that_dies_costs_no_sample() -> None:
     expected = trained(learner(Images(40)))
     assert trained(learner(Fatal(40), workers=1)) == expected
+
+
+def test_workers_find_the_file_of_a_task_and_no_other(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text("from tests.unit.learning.lazy_data import Images, net\n\nclass Mine(Images): ...\n")
+    (gone := tmp_path / "gone.py").write_text("def task(): ...\n")
+    plugin.load("task", f"{gone}:task", TaskError)
+    gone.unlink()
+    mine = plugin.load("task", f"{own}:Mine", TaskError)
+    me = learner(mine(40), workers=1)
+    assert trained(me) == trained(learner(Images(40)))
+    assert len(workers_of(me)) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 1])
