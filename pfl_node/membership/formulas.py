@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from math import ceil, log, log10
 
@@ -54,5 +55,6 @@ def fingers(me: str, ids: Sequence[str], k: int) -> list[str]:
     return list(chosen)
 
 
+@lru_cache(maxsize=8192)
 def _position(member: str) -> int:
     return int.from_bytes(blake2b(member.encode(), digest_size=8).digest())

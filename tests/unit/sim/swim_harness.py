@@ -198,10 +198,12 @@ class SwimNetwork:
         self.after(self._delay(), lambda: self._merge(host, known, server.id))
 
     def _merge(self, host: Host, members: list[Member], by: str, *, joining: bool = False) -> None:
-        if host.signed and (source := next((h for h in self.hosts.values() if h.id == by), None)):
+        if host.signed:
             check = host.signed.verify
             unknown = [m.id for m in host.swim.to_verify(members) if check(m) is Proof.UNKNOWN]
-            self.give_credentials(source, host, unknown)
+            source = next((h for h in self.hosts.values() if h.id == by), None) if unknown else None
+            if source is not None:
+                self.give_credentials(source, host, unknown)
         self._when_awake(host, lambda: host.swim.merge(members, self.now, by=by, joining=joining))
 
     def give_credentials(self, source: Host, host: Host, ids: Iterable[str]) -> None:
