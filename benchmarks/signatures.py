@@ -127,7 +127,7 @@ async def whole_list(keyed: Keyed) -> tuple[float, float]:
     gc.collect()
     watching = asyncio.create_task(watch())
     cpu = time.process_time()
-    await verifier.verify(records, "seed")
+    await verifier.verify(records, "seed", "192.0.2.1:7000")
     cpu = time.process_time() - cpu
     watching.cancel()
     return cpu, max(stops)

@@ -18,21 +18,26 @@ T = TypeVar("T")
 
 BATCH = 8  # signatures to verify before the event loop does other work; about 1 ms
 CREDENTIALS_LIMIT = 128  # per call; each has at most 8 kB
-PAUSE = 5.0  # seconds for which an address is not asked again after it did not have a credential
-PAUSES_LIMIT = 256  # addresses
+PAUSE = 5.0  # seconds for which a member is not asked again after it did not have a credential
+ASKED = 1.0  # seconds for which nobody else is asked for the same credential
+TABLE_LIMIT = 16384
 
 Fetch = Callable[[str, Sequence[str]], Awaitable[list[bytes]]]  # address, ids
 
 
 class RecordVerifier:
+    """Fetches from one member at a time once: a member that stalls or sends nothing delays only its own news."""
+
     def __init__(self, signed: Signed, fetch: Fetch) -> None:
         self._signed = signed
         self._fetch = fetch
-        self._asked: set[str] = set()  # members whose credentials are being fetched
-        self._paused: dict[str, float] = {}  # by address: until when it is not asked
+        self._fetching: set[str] = set()  # members that are being asked for credentials
+        self._paused: dict[str, float] = {}  # by member: until when it is not asked again
+        self._asked: dict[str, float] = {}  # members whose credentials were asked for, and until when that counts
 
-    async def verify(self, members: Iterable[Member], address: str) -> None:
-        """Verify these records; fetch missing credentials from `address`. Raises Refused if one is invalid."""
+    async def verify(self, members: Iterable[Member], by: str, address: str) -> None:
+        """Verify the records that `by` sent; fetch missing credentials from its address. Raises Refused if one is
+        invalid."""
         missing: dict[str, Member] = {}
         for batch in batched(members, BATCH):
             proofs = [self._signed.verify(member) for member in batch]
@@ -42,8 +47,10 @@ class RecordVerifier:
                 if proof is Proof.UNKNOWN or (proof is Proof.GENUINE and self._signed.outdated(member)):
                     missing[member.id] = member
             await asyncio.sleep(0)
-        if missing := {id: member for id, member in missing.items() if id not in self._asked}:
-            await self._fetch_and_verify(missing, address)
+        now = asyncio.get_running_loop().time()
+        missing = {id: member for id, member in missing.items() if self._asked.get(id, 0.0) <= now}
+        if missing and by not in self._fetching and self._paused.get(by, 0.0) <= now:
+            await self._fetch_and_verify(missing, by, address)
 
     def serve(self, ids: Iterable[str]) -> list[bytes]:
         """The known credentials of these members."""
@@ -54,24 +61,21 @@ class RecordVerifier:
         """Raises Refused."""
         self._signed.keys.add(credential)
 
-    async def _fetch_and_verify(self, missing: dict[str, Member], address: str) -> None:
-        if asyncio.get_running_loop().time() < self._paused.get(address, 0.0):
-            return
-        self._pause(address)  # until it has answered
-        self._asked |= missing.keys()
+    async def _fetch_and_verify(self, missing: dict[str, Member], by: str, address: str) -> None:
+        now = asyncio.get_running_loop().time()
+        _note(self._asked, dict.fromkeys(missing, now + ASKED))
+        self._fetching.add(by)
+        complete = False
         try:
             for ids in batched(missing, CREDENTIALS_LIMIT):
                 await self._add_all(await self._fetch(address, ids))
+            complete = await self._all_genuine(missing.values())
         except PeerGone:
             return  # the members are left out; another message will name them again
         finally:
-            self._asked -= missing.keys()
-        proofs: set[Proof] = set()
-        for several in batched(missing.values(), BATCH):
-            proofs.update(map(self._signed.verify, several))
-            await asyncio.sleep(0)
-        if not proofs & {Proof.UNKNOWN, Proof.FORGED}:
-            self._paused.pop(address, None)
+            self._fetching.discard(by)
+            if not complete:
+                _note(self._paused, {by: asyncio.get_running_loop().time() + PAUSE})
 
     async def _add_all(self, credentials: Sequence[bytes]) -> None:
         for batch in batched(credentials[:CREDENTIALS_LIMIT], BATCH):
@@ -79,10 +83,19 @@ class RecordVerifier:
                 self._signed.keys.add(credential)
             await asyncio.sleep(0)
 
-    def _pause(self, address: str) -> None:
-        if len(self._paused) >= PAUSES_LIMIT:
-            self._paused.clear()
-        self._paused[address] = asyncio.get_running_loop().time() + PAUSE
+    async def _all_genuine(self, members: Iterable[Member]) -> bool:
+        for batch in batched(members, BATCH):
+            if {Proof.UNKNOWN, Proof.FORGED} & set(map(self._signed.verify, batch)):
+                return False
+            await asyncio.sleep(0)
+        return True
+
+
+def _note(table: dict[str, float], entries: dict[str, float]) -> None:
+    """Add entries to a table of bounded size."""
+    if len(table) + len(entries) > TABLE_LIMIT:
+        table.clear()
+    table.update(entries)
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:

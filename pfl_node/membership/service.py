@@ -319,7 +319,7 @@ class Membership:
         if self.verifier is None:
             return
         try:
-            await self.verifier.verify(members, address)
+            await self.verifier.verify(members, by, address)
         except Refused as refused:
             self.counters[str(refused.reason)] += 1
             self.warn(by, "did not use the credentials that %s sent: %s", by, refused.text)

@@ -1,4 +1,4 @@
-"""Creates keys and certificates. The only module that imports `cryptography`; a running node does not load it."""
+"""Creates keys and certificates, with `cryptography`. A running node with a CA does not load it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ def main() -> int:
     if lack := missing():
         print(f"test-chaos: {lack}", file=sys.stderr)
         return 2
-    return pytest.main(["-m", "chaos", "-s", str(ROOT / "tests" / "chaos"), *sys.argv[1:]])
+    return pytest.main(["-m", "chaos", "-s", str(ROOT / "tests" / "netns"), *sys.argv[1:]])
 
 
 if __name__ == "__main__":
