@@ -42,7 +42,8 @@ KEEPALIVE_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 PORTS_TRIED = 32
 CHECK_INTERVAL = 1.0  # seconds between checks that gRPC's server is running
-STREAMS = 128  # concurrent calls on one connection
+STREAMS = 64  # concurrent calls on one connection
+PENDING = 8192  # calls that gRPC has received and not handed over yet; it cancels some of those beyond
 LEAST_CALLS = 64  # that run at the same time, however little memory there is
 
 
@@ -82,6 +83,8 @@ def server_options() -> Options:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 3),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_concurrent_streams", STREAMS),
+        ("grpc.server.max_pending_requests", PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * PENDING),
     ]
 
 
