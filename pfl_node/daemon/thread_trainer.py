@@ -15,6 +15,7 @@ from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import AggregateSettings
 from pfl_node.steps import Average
 
+COST = 1.6  # of a score, relative to its time on the thread: its model is also received, decoded and handed over
 INLINE_NUMBERS = 250_000  # below this size, averaging is faster than a thread hand-over
 
 
@@ -46,7 +47,7 @@ class ThreadTrainer:
     async def soon(self, job: Job, spent: Callable[[float], None] | None = None) -> Any:
         answer, seconds = await self._thread.soon(lambda: self._timed(job))
         if spent:
-            spent(seconds)
+            spent(seconds * COST)
         return answer
 
     async def combine(self, rule: AggregateSettings, step: Average) -> Model:

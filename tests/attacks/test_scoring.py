@@ -28,13 +28,33 @@ SECONDS = 20.0
 RUNS = [("EvaluateModel", 1), ("EvaluateModel", 2), ("EvaluateModel", 5), ("SendModel", 5), ("GetModel", 5)]
 
 
-def training(start: Start, name: str) -> Process:
-    """A node that asks others for scores, alone, so that it trains without a pause."""
+POLICY = """
+from pfl_node.policies.local import Local
+
+class Serving(Local):
+    takes = serves = ("model",)
+    asks = True
+"""
+
+
+def training(start: Start, path: Path, name: str) -> Process:
+    """A node that serves everything and calls nobody, so that it trains without a pause."""
+    (path / "serving.py").write_text(POLICY)
     sets = {"task.samples": 500, "task.model": "cnn", "eval.every": 1000, "start.wait": 0}
     words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
     node = start(
         "pfl_node",
-        *("--listen", "127.0.0.1:0", "--policy", "greedy", "--data-dir", name, "--log-format", "json", *words),
+        *(
+            "--listen",
+            "127.0.0.1:0",
+            "--policy",
+            "serving.py:Serving",
+            "--data-dir",
+            name,
+            "--log-format",
+            "json",
+            *words,
+        ),
     )
     until(lambda: '"event": "round"' in node.output, node)
     return node
@@ -53,7 +73,7 @@ def test_any_number_of_members_leave_a_node_half_of_its_training_speed(
     model = learner_at(Settings.model_validate({"task": TASK}), Place(None, None, 0, "x")).fresh(0)
     message = b"".join(encode(model, Envelope(PeerId(SENDER), "default"), WireSettings()))
     (tmp_path / "message").write_bytes(message)
-    victim, control = training(start, "victim"), training(start, "control")
+    victim, control = training(start, tmp_path, "victim"), training(start, tmp_path, "control")
     flood = start("tests.attacks.member_flood", victim.address, "default", tmp_path / "message", call, attackers)
     flood.says("joined")
     before = rounds(victim, control)
