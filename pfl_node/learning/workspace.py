@@ -152,8 +152,8 @@ def keep_in_evaluation(layer: nn.Module) -> None:
 def in_float32(module: nn.Module, placement: Placement, device: torch.device) -> nn.Module:
     """On the device and in float32. Frozen tensors keep their type, unless the trained ones have another."""
     mixed = any(t.dtype != torch.float32 for _, t, trained in tensors_of(module) if trained)
-    kept = () if mixed else placement.frozen
-    frozen = {id(t) for name, t, _ in tensors_of(module) if name in set(kept)}
+    kept = set() if mixed else set(placement.frozen)
+    frozen = {id(t) for name, t, _ in tensors_of(module) if name in kept}
 
     def convert(tensor: Tensor) -> Tensor:
         keep = id(tensor) in frozen or not tensor.is_floating_point()

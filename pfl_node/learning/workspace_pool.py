@@ -86,8 +86,8 @@ def share_frozen(module: nn.Module, placement: Placement, device: torch.device) 
     key = (placement.shared.frozen, device)
     known = _frozen.get(key)
     if known is None:
-        found = {name: t for name, t, _ in tensors_of(module) if name in set(placement.frozen)}
-        known = FrozenTensors({name: t.detach().to(device) for name, t in found.items()})
+        tensors = {name: t for name, t, _ in tensors_of(module)}
+        known = FrozenTensors({name: tensors[name].detach().to(device) for name in placement.frozen})
         _frozen[key] = known
     params, owners = dict(module.named_parameters()), dict(module.named_modules())
     for name, tensor in known.tensors.items():
