@@ -7,9 +7,9 @@ from torch import Tensor, nn
 COLUMNS = 12
 
 
-def patients(file: str = "", index: int = 0, seed: int = 0) -> dict[str, object]:
+def patients(file: str = "", index: int | None = None, seed: int = 0) -> dict[str, object]:
     """Who will be readmitted? `file` is a CSV table whose last column is 0 or 1; without it, one is made up."""
-    table = np.loadtxt(file, delimiter=",", skiprows=1) if file else made_up(index, seed)
+    table = np.loadtxt(file, delimiter=",", skiprows=1) if file else made_up(index or 0, seed)
     x, y = table[:, :-1].astype("float32"), table[:, -1:].astype("float32")
     split = int(0.7 * len(x))
     rare = torch.tensor([(1 - y[:split].mean()) / y[:split].mean()])

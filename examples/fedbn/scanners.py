@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 
-def scanners(index: int = 0, seed: int = 0, private: bool = True) -> dict[str, object]:
+def scanners(index: int | None = None, seed: int = 0, private: bool = True) -> dict[str, object]:
     """Which of four patterns is it? `private = false` averages batch normalisation too, for comparison."""
-    x, y = scanned(240, index, seed)
+    x, y = scanned(240, index or 0, seed)
     return {
         "model": Network,
         "train": (x[:160], y[:160]),

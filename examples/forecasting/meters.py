@@ -7,9 +7,9 @@ from torch import Tensor, nn
 PAST = 24  # hours
 
 
-def meters(index: int = 0, seed: int = 0) -> dict[str, object]:
+def meters(index: int | None = None, seed: int = 0) -> dict[str, object]:
     """The consumption of the next hour. A site of offices uses a hundred times what a home does."""
-    series = recorded(index, seed)
+    series = recorded(index or 0, seed)
     x = np.lib.stride_tricks.sliding_window_view(series[:-1], PAST)[..., None]
     y, split = series[PAST:, None], 400
     mean, std = float(series[:split].mean()), float(series[:split].std())

@@ -17,9 +17,9 @@ EVALUATE = v2.Compose([v2.Resize(32), *TENSOR])
 TRAIN = v2.Compose([v2.RandomResizedCrop(32, scale=(0.7, 1.0)), v2.RandomHorizontalFlip(), *TENSOR])
 
 
-def photos(folder: str = "", index: int = 0, seed: int = 0) -> dict[str, object]:
+def photos(folder: str = "", index: int | None = None, seed: int = 0) -> dict[str, object]:
     """Three kinds of pictures in `folder`/train and `folder`/test, one folder for each class."""
-    root = Path(folder) if folder else drawn(index, seed)
+    root = Path(folder) if folder else drawn(index or 0, seed)
     return {
         "model": frozen_resnet,
         "train": ImageFolder(str(root / "train"), TRAIN),  # augmented anew in every epoch

@@ -6,12 +6,12 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 
-def skin(index: int = 0, seed: int = 0) -> dict[str, object]:
+def skin(index: int | None = None, seed: int = 0) -> dict[str, object]:
     """Is the mole harmless? Neither the picture nor the patient's data is enough alone."""
     return {
         "model": ImageAndTable,
-        "train": Moles(160, [seed, index, 0]),
-        "test": Moles(80, [seed, index, 1]),
+        "train": Moles(160, [seed, index or 0, 0]),
+        "test": Moles(80, [seed, index or 0, 1]),
         "metrics": {"recall": recall},
         "train_defaults": {"optimizer": "adam", "lr": 0.01, "batch": 16, "epochs": 2},
     }

@@ -12,9 +12,9 @@ LETTERS, LENGTH = 26, 24
 warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)  # PEFT calls an old name of it
 
 
-def letters(index: int = 0, seed: int = 0, r: int = 4) -> dict[str, object]:
+def letters(index: int | None = None, seed: int = 0, r: int = 4) -> dict[str, object]:
     """Continue words of a made-up language; each site speaks a dialect of it."""
-    train, test = words(160, seed, index, 0), words(40, seed, index, 1)
+    train, test = words(160, seed, index or 0, 0), words(40, seed, index or 0, 1)
     return {
         "model": lambda: adapted(r),
         "train": [{"input_ids": row, "labels": row} for row in train],  # the model computes its loss from `labels`

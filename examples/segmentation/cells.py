@@ -8,9 +8,9 @@ from torch.nn import functional as fn
 SIZE = 32
 
 
-def cells(index: int = 0, seed: int = 0) -> dict[str, object]:
+def cells(index: int | None = None, seed: int = 0) -> dict[str, object]:
     """Where are the cells? Each site has its own microscope, with its own brightness."""
-    images, masks = drawn(48, index, seed)
+    images, masks = drawn(48, index or 0, seed)
     return {
         "model": UNet,
         "train": (images[:32], masks[:32]),
