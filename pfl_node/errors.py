@@ -5,6 +5,7 @@ PflError
 │   ├── PolicyFailed      a policy of the user's own raised an error while it ran
 │   └── Unavailable       a port, an address or a directory that may become available; exit code 1
 ├── TaskError             the user's task: its data or model cannot be used; one line, exit code 2
+├── DeviceMemoryFull      a training needs more memory than the device has; it is skipped
 ├── LayoutMismatch        two models that cannot be combined
 ├── StoreError            a file of the node that cannot be read or written
 │   └── Unusable          a checkpoint that cannot be restored; an older one may be usable
@@ -46,6 +47,10 @@ class Unavailable(ConfigError):
 
 class TaskError(PflError):
     """The user's task cannot be used."""
+
+
+class DeviceMemoryFull(PflError):
+    """A training needs more memory than the device has."""
 
 
 class LayoutMismatch(PflError):

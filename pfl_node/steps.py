@@ -29,6 +29,7 @@ class Step(Generic[A]):
 
 
 DIVERGED = "diverged"  # the event of a training whose result was discarded
+OUT_OF_MEMORY = "out_of_memory"  # the event of a training that did not fit into the device's memory
 
 # Event names of the journal that policies must not use.
 RESERVED = frozenset(

@@ -19,6 +19,7 @@ def learner_at(
     settings: Settings, place: Place, account: DpAccount | None = None, poison: Poison | None = None
 ) -> Learner:
     """The learner of the configured task at this place. `poison` changes the task of a malicious node."""
+    from pfl_node.learning.devices import device_at
     from pfl_node.learning.learner import Learner
     from pfl_node.learning.tasks import load_task
 
@@ -29,7 +30,7 @@ def learner_at(
     learner = Learner(
         task,
         settings.train,
-        settings.device,
+        device_at(settings.device, place),
         settings.privacy,
         account,
         student,

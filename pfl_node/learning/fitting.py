@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pfl_node.errors import ConfigError, TaskError, nearest
 from pfl_node.learning import kept_values
 from pfl_node.learning.dp_sgd import DpSgd
-from pfl_node.learning.samples import Samples, call
+from pfl_node.learning.samples import Samples, StackedSamples, call
 from pfl_node.learning.seeding import seed_layers
 from pfl_node.learning.task import Task
 from pfl_node.learning.torch_compile import compile_errors, compiled
@@ -78,7 +78,8 @@ class Fitting:
 
     def _descend(self, descent: TrainingRun, space: Workspace, job: Training) -> None:
         module = compiled(space) if job.options.compile else space.module
-        chosen = batches(self._train.n, job.options, job.seed, single=not space.batch_norms)
+        where = self._train.device if isinstance(self._train, StackedSamples) else None
+        chosen = batches(self._train.n, job.options, job.seed, single=not space.batch_norms, device=where)
         read = self._train.batches(chosen, job.seed)
         with compile_errors(job.options.compile):
             descent.run(read, lambda batch: self._loss(call(module, batch.x), batch.target), job.between)

@@ -15,6 +15,7 @@ from pfl_node.learning.autoencoder import Novelty
 from pfl_node.learning.auxiliary import Auxiliary, class_counts
 from pfl_node.learning.columns import with_inputs_of
 from pfl_node.learning.data import close, complete, settle
+from pfl_node.learning.devices import memory_errors, own_stream, pick, stream_for
 from pfl_node.learning.distill import Recipe, distill
 from pfl_node.learning.dp_sgd import check_buffers, private_training
 from pfl_node.learning.eval_batch import batch_for
@@ -69,6 +70,7 @@ class Learner:
         eval_batch: int | None = None,
     ) -> None:
         self._device = pick(device)
+        self._stream = stream_for(self._device)
         self.account = account or DpAccount()  # cost of privacy.dp
         self._levels = levels_of(task, settings)
         self._rounds = rounds
@@ -141,7 +143,7 @@ class Learner:
         if self._private and not self._private.may(options, self.samples):
             return model
         given: dict[str, Any] = {"only": only, "seed": seed, "anchor": anchor or model, "round": round}
-        with self._networks.loaded(model, state) as space:
+        with memory_errors(self._device), own_stream(self._stream), self._networks.loaded(model, state) as space:
             self._fitting.run(space, Training(options=options, **given, state=state, between=between or nothing))
             vector, private = space.export(), space.export_private()
         if self._private:
@@ -345,25 +347,3 @@ def networks_of(task: Task, student: str | None, device: torch.device) -> Networ
     if student is None:
         return Networks(own)
     return Networks(own, Network(task.name, other_network(task, student), device))
-
-
-def pick(name: str) -> torch.device:
-    """auto, cpu, cuda or cuda:N as an existing device. Uses one CPU thread: nodes share the cores, and small
-    models gain nothing from more."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device {name!r} is unknown; use auto, cpu, cuda or cuda:N") from None
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-        return device
-    if device.type != "cuda":
-        raise ConfigError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
-    if not torch.cuda.is_available():
-        raise ConfigError(f"device {name!r}: torch finds no GPU; use --device cpu or auto")
-    count = torch.cuda.device_count()
-    if (device.index or 0) >= count:
-        raise ConfigError(f"device {name!r}: there are only {count} GPUs, cuda:0 to cuda:{count - 1}")
-    return torch.device("cuda", device.index or 0)

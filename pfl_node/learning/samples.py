@@ -58,6 +58,12 @@ class StackedSamples:
         return size_of(self.x)
 
     @property
+    def device(self) -> torch.device | None:
+        """Where an index must be, so that taking samples copies nothing; None: in the main memory."""
+        found: torch.device = leaves(self.x)[0].device
+        return None if found.type == "cpu" else found
+
+    @property
     def identity(self) -> tuple[Hashable, ...]:
         return (self.n, *(t.data_ptr() for t in (*leaves(self.x), *leaves(self.y))))
 

@@ -163,8 +163,10 @@ def _below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
-def batches(samples: int, options: Options, seed: int, *, single: bool = True) -> Iterator[Tensor]:
-    """Index tensors, with a new permutation for every epoch.
+def batches(
+    samples: int, options: Options, seed: int, *, single: bool = True, device: torch.device | None = None
+) -> Iterator[Tensor]:
+    """Index tensors, with a new permutation for every epoch, which goes to the device in one piece.
 
     With epochs, the last, smaller batch of an epoch is included; with steps, all batches are full. A remainder of
     one sample is skipped if `single` is false (batch normalisation cannot use it).
@@ -172,14 +174,15 @@ def batches(samples: int, options: Options, seed: int, *, single: bool = True) -
     size = min(options.batch, samples)
     chance = generator(seed)
     if options.steps is not None:
-        full = (piece for piece in _pieces(samples, size, chance) if len(piece) == size)
+        full = (piece for piece in _pieces(samples, size, chance, device) if len(piece) == size)
         yield from islice(full, options.steps)
         return
-    for piece in islice(_pieces(samples, size, chance), number_of_batches(samples, options)):
+    for piece in islice(_pieces(samples, size, chance, device), number_of_batches(samples, options)):
         if len(piece) > 1 or size == 1 or single:
             yield piece
 
 
-def _pieces(samples: int, size: int, chance: torch.Generator) -> Iterator[Tensor]:
+def _pieces(samples: int, size: int, chance: torch.Generator, device: torch.device | None) -> Iterator[Tensor]:
     for _ in count():
-        yield from torch.split(torch.randperm(samples, generator=chance), size)
+        order = torch.randperm(samples, generator=chance)
+        yield from torch.split(order if device is None else order.to(device), size)

@@ -46,7 +46,8 @@ class Workspace:
         size = self.layout.size + self.private.size
         self.flat = torch.zeros(size, device=device)
         self.grad = torch.zeros(size, device=device)
-        self._home = self.flat if device.type == "cpu" else torch.zeros(size)
+        pinned = device.type == "cuda" and torch.cuda.is_available()  # copied without a detour
+        self._home = self.flat if device.type == "cpu" else torch.zeros(size, pin_memory=pinned)
         self._trained: list[Trained] = []
         self._slots: list[Slot] = []
         self._adopt(self.layout, 0)
@@ -97,7 +98,7 @@ class Workspace:
         np.copyto(home[:travels], model.vector)
         np.copyto(home[travels:], self._first if private is None else private)
         if self._home is not self.flat:
-            self.flat.copy_(self._home)
+            self.flat.copy_(self._home, non_blocking=True)
         for slot in self._slots:
             if slot.live is not slot.view:
                 slot.live.copy_(slot.view.round())

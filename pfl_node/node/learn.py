@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pfl_node.errors import DeviceMemoryFull
 from pfl_node.failpoints import afailpoint
 from pfl_node.model import Model
 from pfl_node.node.clock import now
@@ -12,7 +13,7 @@ from pfl_node.node.startup import fresh_seed
 from pfl_node.policies.base import Policy
 from pfl_node.protocol.guard.guard import UNTRAINED
 from pfl_node.seeds import seed_from
-from pfl_node.steps import Average, Distill, Fresh, Predict, Score, Step, Train, diverged
+from pfl_node.steps import OUT_OF_MEMORY, Average, Distill, Fresh, Predict, Record, Score, Step, Train, diverged
 from pfl_node.types import Eval
 
 if TYPE_CHECKING:
@@ -57,12 +58,22 @@ class LearningSteps:
         job = Job(kind, step.model, {"seed": self._seed("train"), **step.options, **more})
         if await afailpoint("train"):
             return step.model
-        with self.context.work.of(what):
-            model: Model = await self.context.trainer.do(job)
+        try:
+            with self.context.work.of(what):
+                model: Model = await self.context.trainer.do(job)
+        except DeviceMemoryFull as error:
+            self._skipped(error)
+            return step.model
         if model.is_finite():
             return model
         self.context.recorder.record(diverged(self.policy.round))
         return step.model
+
+    def _skipped(self, error: DeviceMemoryFull) -> None:
+        """Training needs too much memory: the model stays as it was."""
+        hint = "lower train.batch, and raise train.accumulate by as much"
+        data = {"round": self.policy.round, "error": str(error), "hint": hint}
+        self.context.recorder.record(Record(OUT_OF_MEMORY, data))
 
     async def _predict(self, step: Predict) -> Model:
         job = Job("predict", step.model, {"seed": self._seed("predict"), **step.options})

@@ -19,7 +19,7 @@ from pfl_node.node.context import WorkCount
 from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, nobody
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
-from pfl_node.steps import DIVERGED, Publish, Record, Report
+from pfl_node.steps import DIVERGED, OUT_OF_MEMORY, Publish, Record, Report
 from pfl_node.types import ACCURACY, Eval, PeerId
 
 # The peer has another model, run or policy, or its answer budget is spent: retrying does not help.
@@ -141,6 +141,8 @@ class Recorder:
         self.tell("told", {**step.data, "what": step.event})
         if step.event == DIVERGED:
             self.log.warning("the training diverged and was thrown away", **step.data)
+        if step.event == OUT_OF_MEMORY:
+            self.log.warning("the training was skipped, and the model stays as it was", **step.data)
         self.write(step.event, step.data)
 
     def published(self, step: Publish) -> None:

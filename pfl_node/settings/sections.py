@@ -308,8 +308,8 @@ class Settings(Section):
     """None: until a signal."""
     seed: NonNegativeInt = 0
     """Determines all random decisions; the same on all nodes of a run."""
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """auto, cpu, cuda or cuda:N."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?|cuda:auto)$")
+    """auto, cpu, cuda, cuda:N, mps, xpu, or cuda:auto, which spreads the nodes of a run over the GPUs."""
     insecure: bool = False
     """Allow unencrypted connections on addresses that are not loopback."""
 

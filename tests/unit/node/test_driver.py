@@ -12,7 +12,7 @@ import pytest
 
 from pfl_node import predictions
 from pfl_node.daemon.thread_trainer import ThreadTrainer
-from pfl_node.errors import PeerError, PeerGone, Reason, Refused
+from pfl_node.errors import DeviceMemoryFull, PeerError, PeerGone, Reason, Refused
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.model import Layout, Model
 from pfl_node.node.context import NodeContext, WorkCount
@@ -220,6 +220,25 @@ def run(
 
 async def nothing(_: Policy) -> None:
     return
+
+
+def test_a_training_that_needs_too_much_memory_costs_a_round_and_leaves_the_model() -> None:
+    class Small(ToyLearner):
+        def train(self, model: Model, **_: Any) -> Model:
+            raise DeviceMemoryFull("the memory of cuda:0 is full")
+
+    answers: list[Any] = []
+
+    async def script(me: Policy) -> None:
+        answers.append((me.model, await Train(me.model)))
+        await Report(0, me.model)
+
+    (notes,) = run(script, learner=Small())
+    before, after = answers[0]
+    assert after is before
+    assert [(r.event, r.data["error"]) for r in notes.records] == [
+        ("out_of_memory", "the memory of cuda:0 is full")
+    ]
 
 
 def test_learning_steps_are_answered_by_the_learner() -> None:

@@ -164,7 +164,11 @@ def test_variables_of_others_are_left_alone() -> None:
         ("peer_seed = 'a:1'\n", "bad value 'a:1' for 'peer_seed' in FILE: must be a list of texts"),
         ("peer_seed = [1]\n", "bad value [1] for 'peer_seed' in FILE: must be a list of texts"),
         ("policy = 3\n", "bad value 3 for 'policy.name' in FILE: must be a text"),
-        ("device = 'gpu'\n", "bad value 'gpu' for 'device' in FILE: must be auto, cpu, cuda or cuda:N"),
+        (
+            "device = 'gpu'\n",
+            "bad value 'gpu' for 'device' in FILE: must be auto, cpu, cuda, cuda:N, mps, xpu, or cuda:auto, "
+            "which spreads the nodes of a run over the GPUs",
+        ),
         (
             "[wire]\nencoding = 'fp8'\n",
             "bad value 'fp8' for 'wire.encoding' in FILE: must be one of fp32, fp16, int8",
