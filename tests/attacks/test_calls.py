@@ -105,6 +105,7 @@ def test_calls_without_a_message_leave_places_for_members(
     )
 
 
+@pytest.mark.attacks
 def test_incomplete_messages_hold_little_memory(
     scene: Scene, figure: Figure, request: pytest.FixtureRequest
 ) -> None:
@@ -124,6 +125,7 @@ def test_incomplete_messages_hold_little_memory(
         assert most < before + 60
 
 
+@pytest.mark.attacks
 @pytest.mark.parametrize("scene", WHO[:2], indirect=True)
 def test_a_damaged_path_of_a_refused_caller_does_not_reach_grpc(
     scene: Scene, figure: Figure, request: pytest.FixtureRequest

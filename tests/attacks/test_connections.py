@@ -54,6 +54,7 @@ def test_more_connections_than_files_do_not_stop_a_node(
     figure(f"300 {how} connections, 256 open files", "exit 1 within 5 s", f"{rounds:.0f} rounds/s, exit 0")
 
 
+@pytest.mark.attacks
 @pytest.mark.parametrize("trust", ["CA", "pinned ids"])
 @pytest.mark.parametrize(("how", "slowly"), [("silent", b""), ("slow", CLIENT_HELLO)])
 def test_idle_connections_leave_a_tls_node_reachable(
