@@ -109,7 +109,8 @@ class Learner:
 
     def batches(self, epochs: float | None = None, steps: int | None = None) -> int:
         """The number of batches of a Train with these options."""
-        return number_of_batches(self.samples, resolve(({"epochs": epochs, "steps": steps}, *self._levels)))
+        options = resolve(({"epochs": epochs, "steps": steps}, *self._levels), rounds=self._rounds)
+        return number_of_batches(self.samples, options)
 
     def fresh(self, seed: int, part: Part = "model", *, local: bool = False) -> Model:
         """A newly initialised model or part; `local`: of the task's own network, not of the student's."""

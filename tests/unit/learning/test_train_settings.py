@@ -136,6 +136,7 @@ def test_schedules_are_the_formulas_of_their_names() -> None:
 def test_the_rate_of_a_round_follows_the_schedule(optimizer: str) -> None:
     settings = TrainSettings(optimizer=optimizer, lr=0.1, schedule="cosine", batch=40)
     scheduled = Learner(task(), settings, "cpu", rounds=4)
+    assert scheduled.batches() == 1
     plainly = learner(optimizer=optimizer, batch=40)
     half = plainly.train(plainly.fresh(0), seed=1, lr=0.1 * (1 + math.cos(math.pi / 2)) / 2)
     np.testing.assert_allclose(scheduled.train(scheduled.fresh(0), seed=1, round=2).vector, half.vector, atol=1e-6)
