@@ -61,11 +61,16 @@ class RunResult:
     def table(self) -> str:
         """A row for each node at the end of the run, and one for their means."""
         o = self.outcome
-        rows = [_row(n.id, n.cluster, n.rounds, n.accuracy, n.loss, n.bytes_sent) for n in o.nodes]
+        names = list(o.metrics)  # the task's own
+        columns = [*COLUMNS[:-1], *names, COLUMNS[-1]]
+        rows = [
+            _row(n.id, n.cluster, n.rounds, n.accuracy, n.loss, _own(n.metrics, names), n.bytes_sent)
+            for n in o.nodes
+        ]
         sent = sum(n.bytes_sent for n in o.nodes) / max(1, len(o.nodes))
-        rows.append(_row("mean", None, None, o.accuracy, o.loss, sent))
-        kept = [c for c in range(len(COLUMNS)) if any(row[c] for row in rows)]
-        lines = [[COLUMNS[c] for c in kept], *([row[c] for c in kept] for row in rows)]
+        rows.append(_row("mean", None, None, o.accuracy, o.loss, _own(o.metrics, names), sent))
+        kept = [c for c in range(len(columns)) if any(row[c] for row in rows)]
+        lines = [[columns[c] for c in kept], *([row[c] for c in kept] for row in rows)]
         wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join(
@@ -87,8 +92,18 @@ class RunResult:
         return self.table()
 
 
+def _own(metrics: Mapping[str, float], names: Sequence[str]) -> list[str]:
+    return [f"{metrics[name]:.4f}" if name in metrics else "" for name in names]
+
+
 def _row(
-    name: str, cluster: int | None, rounds: int | None, accuracy: float | None, loss: float | None, sent: float
+    name: str,
+    cluster: int | None,
+    rounds: int | None,
+    accuracy: float | None,
+    loss: float | None,
+    own: Sequence[str],
+    sent: float,
 ) -> list[str]:
     known = accuracy is not None and isfinite(accuracy)
     return [
@@ -97,5 +112,6 @@ def _row(
         "" if rounds is None else str(rounds),
         f"{accuracy:.1%}" if known else "",
         "" if loss is None else f"{loss:.4f}",
+        *own,
         f"{sent / 1e6:.2f}",
     ]

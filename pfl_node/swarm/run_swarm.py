@@ -24,6 +24,7 @@ from pfl_node.sim.worker_process import WorkerProcess
 from pfl_node.swarm.messages import directory, node_name
 from pfl_node.swarm.swarm_process import SwarmOrder
 from pfl_node.tracking.tracking import check_track, report_of
+from pfl_node.types import Headline
 
 if TYPE_CHECKING:
     from torch import nn
@@ -93,10 +94,7 @@ def result_of(out: Path, settings: Settings, nodes: int) -> RunResult:
     from pfl_node.learning.personal_model import load
 
     summary = json.loads((out / "summary.json").read_text())
-    known = {f.name for f in fields(NodeRecord)}
-    records = tuple(
-        NodeRecord(**{key: value for key, value in row.items() if key in known}) for row in summary["per_node"]
-    )
+    records = tuple(map(_record, summary["per_node"]))
     policy, task, refused = settings.policy.name, settings.task.name, summary["refused"]
     outcome = Outcome(policy, task, settings.seed, settings.rounds, records, refused)
     names = [node_name(index) for index in range(nodes)]
@@ -106,6 +104,13 @@ def result_of(out: Path, settings: Settings, nodes: int) -> RunResult:
 
     rows = [row for node in names for row in _rounds(out / "nodes" / node / "journal.jsonl", node)]
     return RunResult(outcome, rows, NodeModels(names, build))
+
+
+def _record(row: dict[str, Any]) -> NodeRecord:
+    known = {f.name: row[f.name] for f in fields(NodeRecord) if f.name in row}
+    if "headline" in known:
+        known["headline"] = Headline(**known["headline"])
+    return NodeRecord(**known)
 
 
 def _rounds(journal: Path, node: str) -> Iterator[dict[str, Any]]:
