@@ -54,6 +54,7 @@ class Desk:
         told = {"incarnation": str(self.home.identity.incarnation)}
         self.generations.save(state_of(round), LAYOUT, told=told, **FACTS)
         save_model(self.home.model, {"w": state_of(round)["model"].vector}, round=str(round))
+        write_atomic(self.home.settings, f"rounds = {round + 1}\n".encode(), what="settings")
         write_atomic(self.home.path / "summary.json", json.dumps({"round": round}).encode())
         self.home.keep_incarnation(self.home.identity.incarnation + 1)
 
