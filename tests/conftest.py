@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import structlog
 from hypothesis import settings
 
 from pfl_node import failpoints
@@ -37,8 +38,10 @@ SET_BY_LIBRARIES = {
 
 @pytest.fixture(autouse=True)
 def same_process_state() -> Iterator[None]:
-    """A test leaves the environment, the working directory and the fail points as it found them."""
+    """A test leaves the environment, the working directory and the fail points as it found them. The configuration
+    of the logs, which every command sets, is reset."""
     failpoints.arm("")
+    structlog.reset_defaults()
     directory, environment = Path.cwd(), dict(os.environ)
     yield
     environment["PYTEST_CURRENT_TEST"] = os.environ["PYTEST_CURRENT_TEST"]

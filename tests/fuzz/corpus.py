@@ -38,6 +38,10 @@ class Corpus:
     def count(self, kind: Descriptor) -> int:
         return len(self._streams.get(kind.full_name, ()))
 
+    def first(self, kind: Descriptor) -> Stream | None:
+        """The first recorded stream of this type."""
+        return next(iter(self._streams.get(kind.full_name, ())), None)
+
     def stream(self, kind: Descriptor, chance: Random) -> Stream:
         """A recorded one; where nobody sent any, one of words that were used in such fields."""
         if kept := self._streams.get(kind.full_name):

@@ -13,7 +13,7 @@ from pfl_node.membership.member import Member
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_service import attach_membership
-from tests.fuzz.corpus import Corpus
+from tests.fuzz.corpus import Corpus, Stream
 from tests.fuzz.surface import Call, Surface, kind_of
 
 EAR = "ear0000000000000"
@@ -111,15 +111,16 @@ async def recorded(address: str, surface: Surface, run: str, round: int) -> Corp
 
 
 async def _ask(corpus: Corpus, address: str, run: str) -> None:
-    """A model as the node serves it can be brought to it again; who is a member can be said by others."""
+    """Add a model and the members as this member would send them to the node. A node whose policy serves no model
+    has sent one."""
     surface = corpus.surface
     async with grpc.aio.insecure_channel(address) as channel:
         ask = kind_of(surface.call("GetModel").request)(sender=EAR, run=run)
-        get: Any = channel.unary_stream("/pfl.v1.Peer/GetModel")  # type: ignore[call-arg]
-        chunks = [chunk async for chunk in get(ask.SerializeToString(), timeout=30)]
+        chunks = await _served(channel, ask) or corpus.first(surface.call("SendModel").request)
         listed: Any = channel.unary_unary("/pfl.v2.Membership/List")  # type: ignore[call-arg]
         members = await listed(b"", timeout=30)
     corpus.add(ask.DESCRIPTOR, (ask.SerializeToString(),))
+    assert chunks, "the node neither served nor sent a model"
     first: Any = kind_of(surface.call("SendModel").request).FromString(chunks[0])
     first.header.sender = EAR
     corpus.add(first.DESCRIPTOR, (first.SerializeToString(), *chunks[1:]))
@@ -134,3 +135,14 @@ async def _ask(corpus: Corpus, address: str, run: str) -> None:
         for name in ("Join", "Leave"):
             request: Any = kind_of(surface.call(name).request)(member=member)
             corpus.add(request.DESCRIPTOR, (request.SerializeToString(),))
+
+
+async def _served(channel: grpc.aio.Channel, ask: Any) -> Stream | None:
+    """None: the policy of the node does not share its model."""
+    get: Any = channel.unary_stream("/pfl.v1.Peer/GetModel")  # type: ignore[call-arg]
+    try:
+        return tuple([chunk async for chunk in get(ask.SerializeToString(), timeout=30)])
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+            raise
+        return None
