@@ -27,14 +27,23 @@ Options = Annotated[
     ),
 ]
 
+Best = Annotated[
+    bool, typer.Option("--best", help="The model that was best on the validation data, not the last.")
+]
+
 
 def predict(
-    directory: Directory, input: Input, out: Result = None, batch: Batch = 64, sets: Options = None
+    directory: Directory,
+    input: Input,
+    out: Result = None,
+    batch: Batch = 64,
+    best: Best = False,
+    sets: Options = None,
 ) -> None:
     """Predict with a node's personal model."""
     if out is not None and out.suffix not in (".csv", ".npy"):
         raise ConfigError(f"--out {out}: give a .csv or .npy file")
-    personal = _personal(directory, sets)
+    personal = _personal(directory, sets, best=best)
     from pfl_node.learning import inference
 
     names, x = inference.read_inputs(input, inference.example_of(personal))
@@ -60,12 +69,13 @@ def export(
     directory: Directory,
     onnx: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an ONNX file.")] = None,
     peft: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a PEFT adapter.")] = None,
+    best: Best = False,
     sets: Options = None,
 ) -> None:
     """Export a node's personal model."""
     if onnx is None and peft is None:
         raise ConfigError("say what to write: --onnx FILE or --peft DIR")
-    personal = _personal(directory, sets)
+    personal = _personal(directory, sets, best=best)
     from pfl_node.learning import inference
 
     if onnx is not None:
@@ -76,12 +86,12 @@ def export(
         print(f"{peft}: PeftModel.from_pretrained(base, {str(peft)!r}) loads it")
 
 
-def _personal(directory: Path, sets: list[str] | None) -> "PersonalModel":
+def _personal(directory: Path, sets: list[str] | None, *, best: bool) -> "PersonalModel":
     if not directory.is_dir():
         raise ConfigError(f"there is no directory {directory}: give the data directory of a node")
     from pfl_node.learning.personal_model import load_personal
 
-    return load_personal(directory, **dict(map(_option, sets or ())))
+    return load_personal(directory, best=best, **dict(map(_option, sets or ())))
 
 
 def _option(text: str) -> tuple[str, Any]:

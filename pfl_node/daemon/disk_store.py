@@ -19,6 +19,7 @@ from pfl_node.store.privacy_ledger import PrivacyLedger
 
 
 class DiskStore(DataDir):
+    saves_models = True
     _journal: Journal | None = None
 
     def open_journal(self) -> None:
@@ -45,11 +46,17 @@ class DiskStore(DataDir):
         Checkpoints(self.checkpoint).save(state, layout, told=told, **facts)
 
     def save_model(
-        self, model: Model, learner: LearnerFacts, facts: Mapping[str, str], state: LocalState | None = None
+        self,
+        model: Model,
+        learner: LearnerFacts,
+        facts: Mapping[str, str],
+        state: LocalState | None = None,
+        *,
+        best: bool = False,
     ) -> None:
         tensors: Any = learner
         given = (model,) if state is None else (model, state)
-        save_model(self.model, tensors.tensors(*given), format=FORMAT, **facts)
+        save_model(self.best if best else self.model, tensors.tensors(*given), format=FORMAT, **facts)
 
     def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:
         return privacy_of(settings, PrivacyLedger(self.path), certain=certain)

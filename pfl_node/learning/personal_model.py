@@ -19,7 +19,7 @@ from pfl_node.learning.task import Place, Task, other_network
 from pfl_node.learning.tasks import load_task
 from pfl_node.settings import Settings, TaskSettings
 from pfl_node.settings.load import load_settings
-from pfl_node.store.data_dir import MODEL, SETTINGS
+from pfl_node.store.data_dir import BEST_MODEL, MODEL, SETTINGS
 from pfl_node.store.model_file import read_model
 
 Where = str | PathLike[str]
@@ -36,29 +36,41 @@ class PersonalModel:
 
 
 def load(
-    directory: Where, *, into: nn.Module | None = None, task: TaskLike | None = None, **options: Any
+    directory: Where,
+    *,
+    into: nn.Module | None = None,
+    task: TaskLike | None = None,
+    best: bool = False,
+    **options: Any,
 ) -> nn.Module:
     """The personal model of a node, in evaluation mode, from its data directory (also while the node runs).
 
     Calls the task's function with the settings of the node's last start; `task` and `options` replace them. With
-    `into`, the task is not called: the tensors are loaded into that module.
+    `into`, the task is not called: the tensors are loaded into that module. `best`: the model that was best on
+    the node's validation data instead of the last one.
     """
     if into is None:
-        return load_personal(directory, task=task, **options).module
+        return load_personal(directory, task=task, best=best, **options).module
     if task is not None or options:
         raise ConfigError("load: give either `into` or a task and its options")
-    _, tensors = read_model(Path(directory) / MODEL)
+    _, tensors = read_model(file_in(directory, best=best))
     return fill(into, tensors)
 
 
-def load_personal(directory: Where, *, task: TaskLike | None = None, **options: Any) -> PersonalModel:
-    folder = Path(directory)
-    facts, tensors = read_model(folder / MODEL)
+def file_in(directory: Where, *, best: bool) -> Path:
+    return Path(directory) / (BEST_MODEL if best else MODEL)
+
+
+def load_personal(
+    directory: Where, *, task: TaskLike | None = None, best: bool = False, **options: Any
+) -> PersonalModel:
+    folder, file = Path(directory), file_in(directory, best=best)
+    facts, tensors = read_model(file)
     settings = _settings(folder, task, options)
     place = Place(settings.task.index, settings.task.nodes, settings.seed, facts.get("node", ""))  # type: ignore[arg-type]
     found = load_task(settings.task, place)
     module = build(found, settings)
-    _check(module, found, settings, facts, folder)
+    _check(module, found, settings, facts, file)
     return PersonalModel(fill(module, tensors), found, facts)
 
 
@@ -98,12 +110,12 @@ def _settings(folder: Path, task: TaskLike | None, options: Mapping[str, Any]) -
     return settings.model_copy(update={"task": changed})
 
 
-def _check(module: nn.Module, task: Task, settings: Settings, facts: Mapping[str, str], folder: Path) -> None:
+def _check(module: nn.Module, task: Task, settings: Settings, facts: Mapping[str, str], file: Path) -> None:
     student = settings.policy.options.get("student_model")
     globs: dict[str, Any] = {} if student else {"private": task.private, "shared": task.shared}
     layout = placement_of(module, None if student else task.head, **globs).shared
     if (digest := facts.get("layout")) and digest != layout.digest:
         raise LayoutMismatch(
-            f"task {task.name} builds another model than the one in {folder / MODEL} "
+            f"task {task.name} builds another model than the one in {file} "
             f"({layout.difference(digest)}): has its code or an option changed?"
         )

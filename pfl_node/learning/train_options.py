@@ -23,6 +23,7 @@ BUILT_IN: dict[str, Any] = {
 }
 FLAT = {"sgd": "SGD", "adam": "Adam"}  # implemented in `optim.py`, and their names in torch.optim
 KNOBS = ("lr", "momentum", "weight_decay")  # of an optimizer
+OF_THE_NODE = {"init", "patience"}  # settings that no training needs
 Levels = Sequence[Mapping[str, Any]]
 
 
@@ -49,7 +50,7 @@ class Options:
 
 def levels_of(task: Task, settings: TrainSettings) -> Levels:
     """The settings, the task's own options and the defaults."""
-    given = settings.model_dump(exclude_none=True, exclude={"init"})
+    given = settings.model_dump(exclude_none=True, exclude=OF_THE_NODE)
     return (given, check_defaults(task.name, task.train_defaults), BUILT_IN)
 
 
@@ -115,11 +116,11 @@ def _first(levels: Levels, key: str, otherwise: Any) -> Any:
 def check_defaults(task: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Validate the task's own training options like the settings."""
     for key in defaults:
-        if key not in TrainSettings.model_fields or key == "init":
-            known = TrainSettings.model_fields.keys() - {"init"}
+        if key not in TrainSettings.model_fields or key in OF_THE_NODE:
+            known = TrainSettings.model_fields.keys() - OF_THE_NODE
             raise TaskError(f"task {task}: train_defaults has no option {key!r}; {nearest(key, known)}")
     try:
-        return TrainSettings(**defaults).model_dump(exclude_none=True, exclude={"init"})
+        return TrainSettings(**defaults).model_dump(exclude_none=True, exclude=OF_THE_NODE)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

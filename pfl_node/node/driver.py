@@ -186,6 +186,8 @@ class Driver:
             raise SimulationStuck(f"{self.policy.me} took {HASTE} steps in no time and asks for {asked} again")
 
     async def _linger(self, step: Linger) -> bool:
+        if self.policy.lockstep and self.policy.stops_after is not None:
+            return True  # stopped early: peers in lockstep would wait for its models
         end = inf if step.seconds is None else now() + step.seconds
         self.context.peers.announce_finished()
         with self.waits.on("their last rounds") as wait:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.failpoints import afailpoint
+from pfl_node.node.best_model import BEST
 from pfl_node.node.catchup import CatchUp
 from pfl_node.node.clock import now
 from pfl_node.node.context import Hold, NodeContext, WorkCount
@@ -29,7 +30,7 @@ from pfl_node.node.ports import (
     Store,
     Trainer,
 )
-from pfl_node.node.recorder import Recorder, restore_checkpoint
+from pfl_node.node.recorder import LOCAL, Recorder, restore_checkpoint
 from pfl_node.node.startup import entry_round, fresh_seed, make_policy
 from pfl_node.node.task_reload import TaskReload
 from pfl_node.plugin import users_fault
@@ -167,7 +168,9 @@ class Node:
     async def _learn(self) -> None:
         learner = await self.trainer.open(self.privacy.account)
         self.policy = policy = await self._make_policy(learner)
+        kept = self._restore(policy, learner)
         self.recorder = self._make_recorder(policy, learner)
+        self.recorder.best.load(kept.get(BEST))
         self.mailbox.advance(policy.round)
         self.host.open(learner, self.trainer)
         await self.network.serving(True)
@@ -238,21 +241,24 @@ class Node:
         return await self.reloads.now()
 
     async def _make_policy(self, learner: LearnerFacts) -> Policy:
-        """Restored from the checkpoint if there is one, otherwise new; and so is the local state."""
+        """With the initial model; creates the local state too."""
         seed = fresh_seed(self.settings, self.id, 0)
         model = await self.trainer.soon(Job("fresh", options={"seed": seed}))
         await self.trainer.start(learner, seed)
-        policy = make_policy(self.plan, self.settings, self.id, learner, model)
-        state = restore_checkpoint(
+        return make_policy(self.plan, self.settings, self.id, learner, model)
+
+    def _restore(self, policy: Policy, learner: LearnerFacts) -> Mapping[str, Any]:
+        """Continue from the checkpoint if there is one; returns its content."""
+        kept = restore_checkpoint(
             policy, self.settings, self.store, learner.layout, warn=self.observer.warn, log=self.log
         )
-        self.trainer.restore(state)
+        self.trainer.restore(kept.get(LOCAL))
         if policy.takes == ("core",) and not learner.layout.core.size:
             self.observer.warn(
                 f"policy {self.settings.policy.name} exchanges cores, but the head is all that is trained and may "
                 "travel: nothing is exchanged; name a smaller `head` in the task"
             )
-        return policy
+        return kept
 
     async def _join(self, policy: Policy) -> None:
         """Become a member, wait for peers, and ask for the swarm's round."""
@@ -286,13 +292,26 @@ class Node:
         await self.network.serving(False)
         try:
             if self.recorder:
+                if how == "done":
+                    self._return_to_best(self.recorder)
                 await self.recorder.finish(how)
                 self.recorder.close()
         finally:
-            if how == "done":
+            if how == "done" and not self._leaves_early:
                 self.peers.announce_finished()
             if not await afailpoint("leave"):
                 await self.members.leave()
+
+    def _return_to_best(self, recorder: Recorder) -> None:
+        """With `train.patience`, the best model is the final one."""
+        if self.policy and (best := recorder.best.final) and best.model:
+            self.policy.model = best.model
+            self.trainer.restore(best.state)
+
+    @property
+    def _leaves_early(self) -> bool:
+        """In lockstep, peers would expect the models of a finished node and take its round for the swarm's."""
+        return self.policy is not None and self.policy.lockstep and self.policy.stops_after is not None
 
     # -- segments of a simulation --------------------------------------------------------------------------
 

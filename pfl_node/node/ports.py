@@ -266,10 +266,22 @@ class Store(Protocol):
         ...
 
     def save_checkpoint(self, state: Mapping[str, Any], layout: Layout, facts: Mapping[str, str]) -> None: ...
+    @property
+    def saves_models(self) -> bool:
+        """Whether `save_model` writes anything."""
+        ...
+
     def save_model(
-        self, model: Model, learner: LearnerFacts, facts: Mapping[str, str], state: LocalState | None = None
+        self,
+        model: Model,
+        learner: LearnerFacts,
+        facts: Mapping[str, str],
+        state: LocalState | None = None,
+        *,
+        best: bool = False,
     ) -> None:
-        """Write the personal model, including its private part."""
+        """Write the personal model, including its private part; with `best` the one that was best on the
+        validation data."""
         ...
 
     def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:

@@ -14,6 +14,7 @@ from typing import Any
 from pfl_node import __version__
 from pfl_node.errors import PeerError, Reason, Refused, StoreError
 from pfl_node.model import Layout, LocalState, Model
+from pfl_node.node.best_model import BEST, is_exhausted, tracker_of
 from pfl_node.node.clock import now
 from pfl_node.node.context import WorkCount
 from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, nobody
@@ -37,26 +38,31 @@ def checkpoint_facts(settings: Settings, policy: Policy) -> dict[str, str]:
 
 def restore_checkpoint(
     policy: Policy, settings: Settings, store: Store, layout: Layout, *, warn: Callable[[str], None], log: Log
-) -> LocalState | None:
-    """Restore the policy from the last checkpoint, if there is one; returns the local state in it."""
+) -> Mapping[str, Any]:
+    """Restore the policy from the last checkpoint, if there is one; returns the content of it."""
     if found := store.load_checkpoint(layout, checkpoint_facts(settings, policy)):
         policy.restore(found.state)
         log.info("going on from the checkpoint", round=policy.round, file=found.name)
         if found.writer not in (None, policy.me):
             whose = f"{found.name} was written by node {found.writer}, and this is {policy.me}"
             warn(f"{whose}: is it in the right place?")
-        if not policy.more:
+        best = found.state.get(BEST)
+        if is_exhausted(best, settings.train.patience):
+            policy.stops_after = policy.round - 1
+            warn("stopped early already: raise train.patience, or give another --data-dir")
+        elif not policy.more:
             warn("all rounds are done already: give more --rounds, or another --data-dir")
-        return found.state.get(LOCAL)
+        return found.state
     if (last := store.last_round()) is not None:
         hint = "if it should go on, stop it and restore checkpoint-* from a backup"
         warn(f"no checkpoint: beginning anew, though the journal has round {last}; {hint}")
-    return None
+    return {}
 
 
-def snapshot_of(policy: Policy, state: LocalState | None) -> dict[str, Any]:
+def snapshot_of(policy: Policy, state: LocalState | None, best: Mapping[str, Any] | None) -> dict[str, Any]:
     """The content of a checkpoint."""
-    return policy.snapshot() if state is None else {**policy.snapshot(), LOCAL: state}
+    more = {name: value for name, value in ((LOCAL, state), (BEST, best)) if value is not None}
+    return {**policy.snapshot(), **more}
 
 
 class Recorder:
@@ -65,6 +71,7 @@ class Recorder:
     reports = 0
     given_up = 0  # models that rounds stopped waiting for
     unwritten: tuple[str, ...] = ()  # files that the last save could not write
+    _unwritten_best: dict[str, str] | None = None  # the metadata of a best model that is not on disk
     _written: tuple[Model, LocalState | None, dict[str, str]] | None = None  # the personal model on disk
 
     def __init__(
@@ -97,6 +104,7 @@ class Recorder:
         self.observe = observe
         self.local = local  # the node's local state
         self.tell = tell  # events for an operator
+        self.best = tracker_of(settings, written=store.saves_models)
         self.measured: dict[str, Eval] = {}  # scores of the personal model, by split
         self.told: dict[str, Any] = {}  # data of the last Report, and of the last Record of each event
         self.failures: Counter[tuple[str, str]] = Counter()  # failed outgoing calls: (call, reason)
@@ -158,20 +166,45 @@ class Recorder:
         row: dict[str, Any] = {**step.data, "round": step.round}
         if due:
             row |= await self.measure(step.model, step.round)
+            self._compare(step)
         row |= self.learner.account.facts()
         row["learning_seconds"] = round(self.work.seconds, 4)
         self.write("round", row)
         self.tell("round", row)
         self._log(row)
+        if due and self.best.exhausted:
+            self._stop_early(step)
         if ahead is not None:
             self.log.info("catching up", round=step.round, swarm=ahead)
             self.write("catching_up", {"round": step.round, "swarm": ahead})
         self._unsaved += 1
         due = self._unsaved >= self.settings.store.checkpoint_every
         if due or self.stops:
-            self._snapshot = snapshot_of(self.policy, self.local())
+            self._snapshot = snapshot_of(self.policy, self.local(), self.best.dump())
         if due and self._snapshot is not None:
             await self._save(self._snapshot["model"], self._snapshot.get(LOCAL))
+
+    def _compare(self, step: Report) -> None:
+        """Keep the model if it is the best so far on the validation data."""
+        if "val" not in self.measured:
+            return
+        quality = self.measured["val"].quality
+        if self.best.add(quality, step.round, step.model, self.local()):
+            told = {"metric": self.learner.headline.name, "quality": f"{quality:.6g}", "round": str(step.round)}
+            self._unwritten_best = self._facts() | told
+
+    def _stop_early(self, step: Report) -> None:
+        """This round is the last one, and the best model is the node's model from now on."""
+        best, last = self.best.final, self.policy.rounds
+        if best is None or best.model is None or (last is not None and step.round + 1 >= last):
+            return
+        self.policy.stops_after, self.policy.model = self.policy.round, best.model
+        if not self.policy.lockstep:  # there, all peers expect the model of this round
+            self.publish(Publish(best.model, step.round, step.tag, step.notes))
+        row = {"round": step.round, "back_to": best.round, "why": "train.patience"}
+        self.log.info("no better validation result: stopping early", **row)
+        self.write("stopped", row)
+        self.tell("told", {**row, "what": "stopped"})
 
     def failed(self, call: str, error: PeerError) -> None:
         why = error.reason.value if isinstance(error, Refused) else "gone"
@@ -252,11 +285,14 @@ class Recorder:
     def _save_all(self, model: Model, state: LocalState | None, facts: dict[str, str]) -> dict[str, Any] | None:
         """Returns the outcome of the checkpoint. If the disk is full, training continues."""
         with self._saving:
+            best = self._save_best()  # first: a checkpoint must not name a best model that is not on disk
             outcome = self._save_checkpoint()
-            unwritten = ["the last checkpoint"] if outcome and "error" in outcome else []
-            if not self._save_model(model, state, facts):
-                unwritten.append("model.safetensors")
-            self.unwritten = tuple(unwritten)
+            written = {
+                "the last checkpoint": "error" not in (outcome or {}),
+                "model.safetensors": self._save_model(model, state, facts),
+                "best.safetensors": best,
+            }
+            self.unwritten = tuple(name for name, well in written.items() if not well)
         return outcome
 
     def _save_checkpoint(self) -> dict[str, Any] | None:
@@ -284,6 +320,20 @@ class Recorder:
         except StoreError as error:
             self.log.error("the personal model was not written", error=str(error))
             return False
+        return True
+
+    def _save_best(self) -> bool:
+        best, facts = self.best.best, self._unwritten_best
+        if best is None or best.model is None or facts is None:
+            return True
+        try:
+            self.store.save_model(best.model, self.learner, facts, best.state, best=True)
+        except StoreError as error:
+            self.log.error("the best model was not written", error=str(error))
+            return False
+        if self._unwritten_best is facts:  # no better one came meanwhile
+            self._unwritten_best = None
+            self.best.forget_model()
         return True
 
     def _sync_journal(self) -> None:

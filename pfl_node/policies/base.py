@@ -35,6 +35,7 @@ class Policy(ABC):
 
     cfg: Any  # an instance of the class's own Config
     claim: float | None = None  # limit of claimed sample counts, as a multiple of the median; None: no limit
+    stops_after: int | None = None  # the last round, if the node stops early (`train.patience`)
     discreet: bool = False  # `privacy` is on: do not send scores of other models on my data
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes that are checkpointed, besides model, round and rng
     solitary: ClassVar[bool] = False  # needs no peers
@@ -87,6 +88,8 @@ class Policy(ABC):
     @property
     def more(self) -> bool:
         """Whether rounds are left."""
+        if self.stops_after is not None and self.round > self.stops_after:
+            return False
         return self.rounds is None or self.round < self.rounds
 
     def remaining(self) -> Iterator[int]:

@@ -60,7 +60,7 @@ class Patient(Policy):
 
     @property
     def stopped(self) -> bool:
-        return self.last is not None
+        return self.last is not None or self.stops_after is not None
 
     @property
     def more(self) -> bool:

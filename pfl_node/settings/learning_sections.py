@@ -71,6 +71,9 @@ class TrainSettings(Section):
     """Passes over the data per round; may be a fraction."""
     steps: PositiveInt | None = None
     """Batches per round; overrides epochs."""
+    patience: PositiveInt | None = None
+    """Early stopping: a node stops after this many rounds without a better result on its validation data, and its
+    final model is the best one; None: never."""
     init: Literal["common", "independent"] = "independent"
     """Whether all nodes of a run start from the same random model."""
 

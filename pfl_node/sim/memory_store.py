@@ -40,6 +40,8 @@ class Disk:
 class MemoryStore:
     """One node's store port; every restart of the node gets a new one."""
 
+    saves_models = False
+
     def __init__(self, process: Process, world: World) -> None:
         self._me = process
         self._world = world
@@ -88,7 +90,13 @@ class MemoryStore:
             self._disk.checkpoint = state
 
     def save_model(
-        self, model: Model, learner: LearnerFacts, facts: Mapping[str, str], state: LocalState | None = None
+        self,
+        model: Model,
+        learner: LearnerFacts,
+        facts: Mapping[str, str],
+        state: LocalState | None = None,
+        *,
+        best: bool = False,
     ) -> None: ...
 
     def privacy(self, settings: Settings, *, certain: bool) -> PrivacyControls:  # noqa: ARG002

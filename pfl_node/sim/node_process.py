@@ -260,9 +260,12 @@ class Process:
     def _take_snapshot(self) -> None:
         if self._snapshot is None:
             self.world.held += 1
-            taken = snapshot_of(self.policy, self._node.trainer.state)
+            taken = snapshot_of(self.policy, self._node.trainer.state, self._best())
             self._snapshot = {**taken, "rest": attributes(self.policy)}
             self._since = self.world.clock.now
+
+    def _best(self) -> Mapping[str, Any] | None:
+        return self._node.recorder.best.dump() if self._node.recorder else None
 
     def keeps_for_later(self, offer: Offer, nbytes: int) -> bool:
         """Keep a model for the inbox of a held policy; it is delivered in the next segment."""

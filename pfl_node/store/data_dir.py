@@ -22,6 +22,7 @@ from pfl_node.types import PeerId
 DEFAULT_ROOT = Path("pfl-data")
 JOURNAL = "journal.jsonl"
 MODEL = "model.safetensors"
+BEST_MODEL = "best.safetensors"
 SETTINGS = "settings.toml"  # with which the node was last started
 USED_UP = 1 << 52  # an incarnation that no other member would believe
 
@@ -82,6 +83,10 @@ class DataDir:
     @property
     def model(self) -> Path:
         return self.path / MODEL
+
+    @property
+    def best(self) -> Path:
+        return self.path / BEST_MODEL
 
     @property
     def settings(self) -> Path:

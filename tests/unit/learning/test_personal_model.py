@@ -50,11 +50,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "node-3"
 
 
-def same(module: nn.Module, directory: Path) -> bool:
+def same(module: nn.Module, directory: Path, file: str = "model.safetensors") -> bool:
     state = module.state_dict()
-    return all(
-        np.array_equal(state[k].numpy(), v) for k, v in read_model(directory / "model.safetensors")[1].items()
-    )
+    return all(np.array_equal(state[k].numpy(), v) for k, v in read_model(directory / file)[1].items())
+
+
+def test_the_best_model_is_loaded_by_name(trained: Path) -> None:
+    found = load_personal(trained, best=True)
+    assert same(found.module, trained, "best.safetensors")
+    assert found.facts["metric"] == "accuracy"
+    assert same(load(trained, best=True, into=found.module), trained, "best.safetensors")
 
 
 def test_the_task_is_called_with_the_settings_and_the_place_of_the_node(trained: Path) -> None:
