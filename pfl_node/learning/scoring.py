@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isnan
 from typing import Any
 
 import numpy as np
@@ -50,15 +49,19 @@ def measure(
     collect: Callable[[Tree, Tree], None] | None = None,
 ) -> Measured:
     """Means over the drawn samples (None: all); with `classes` also the true and the predicted classes. `collect`
-    is called with the output and the labels of each batch."""
+    is called with the output and the labels of each batch. The figures stay on the device until the end, because
+    reading a number waits for the device."""
     n = data.n if draw is None else len(draw)
-    total, right, said, true = 0.0, 0.0, list[Tensor](), list[Tensor]()
+    sizes, losses, rights = list[tuple[int, int]](), list[Tensor](), list[Tensor]()
+    said, true = list[Tensor](), list[Tensor]()
     for some in data.batches(in_order(data.n, batch, draw)):
         with torch.inference_mode():
             output = call(module, some.x)
             scores = scores_of(output)
-            total += mean_loss(loss, output, some.target).item() * some.n
-            right += accuracy(scores, some.y) * some.n
+            losses.append(mean_loss(loss, output, some.target))
+            if (right := correct(scores, some.y)) is not None:
+                rights.append(right)
+            sizes.append((some.n, some.y.numel() if right is not None else 0))
             if classes:
                 said.append(scores.argmax(1))
                 true.append(some.y)
@@ -66,7 +69,18 @@ def measure(
                 collect(output, some.target)
         between()
     pairs = (torch.cat(true), torch.cat(said)) if classes else None
-    return Measured(Eval(total / n, right / n, n), pairs)
+    total = sum((one * many for one, (many, _) in zip(_read(losses), sizes, strict=True)), 0.0)
+    share = float("nan")
+    if len(rights) == len(losses):
+        hits = zip(_read(rights), sizes, strict=True)
+        share = sum((hit / labels * many for hit, (many, labels) in hits), 0.0) / n
+    return Measured(Eval(total / n, share, n), pairs)
+
+
+def _read(figures: list[Tensor]) -> list[float]:
+    """One copy to the host for all of them."""
+    found: list[float] = torch.stack(figures).tolist() if figures else []
+    return found
 
 
 def each(module: nn.Module, data: Samples, loss: Loss | None, *, batch: int) -> tuple[Figures, Figures]:
@@ -92,14 +106,14 @@ def _losses(module: nn.Module, loss: Loss | None, output: Tree, batch: Batch) ->
 
 
 def _rights(output: Tree, batch: Batch) -> Tensor:
-    if isnan(accuracy(output, batch.y)):
+    if correct(output, batch.y) is None:
         return torch.full((batch.n,), float("nan"))
-    correct: Tensor = output.argmax(1) == batch.y
-    return correct.view(batch.n, -1).double().mean(1)
+    same: Tensor = output.argmax(1) == batch.y
+    return same.view(batch.n, -1).double().mean(1)
 
 
-def accuracy(output: Tree, y: Tree) -> float:
-    """The share of correct predictions; NaN if labels are not classes."""
+def correct(output: Tree, y: Tree) -> Tensor | None:
+    """The number of correct predictions, on the device; None if labels are not classes."""
     if (
         not isinstance(output, Tensor)
         or not isinstance(y, Tensor)
@@ -107,9 +121,9 @@ def accuracy(output: Tree, y: Tree) -> float:
         or output.ndim != y.ndim + 1
         or output.shape[1] == 1
     ):
-        return float("nan")
+        return None
     guess = output.argmax(1)
-    return (guess == y).sum().item() / y.numel() if guess.shape == y.shape else float("nan")
+    return (guess == y).sum() if guess.shape == y.shape else None
 
 
 def draw_samples(n: int, samples: int | None, own: bool, chance: torch.Generator) -> Tensor | None:

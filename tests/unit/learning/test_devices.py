@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -23,6 +23,7 @@ from pfl_node.errors import ConfigError, DeviceMemoryFull
 from pfl_node.learning import workspace
 from pfl_node.learning.devices import device_at, memory_errors, pick
 from pfl_node.learning.samples import StackedSamples, call
+from pfl_node.learning.scoring import measure
 from pfl_node.learning.task import Place
 from pfl_node.learning.train_options import BUILT_IN, resolve
 from pfl_node.learning.training_loop import TrainingRun, batches, nothing
@@ -124,6 +125,48 @@ def test_reading_a_number_in_the_loop_fails() -> None:
 
     with pytest.raises(DataDependentOutputException):
         train(plain, planted)
+
+
+class Numbers:
+    """Replaces reading numbers from a device, which fake tensors cannot do, and counts it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.read = 0
+        patch.setattr(FakeTensor, "tolist", self.tolist())
+
+    def tolist(self) -> Callable[[Tensor], list[float]]:
+        def read(tensor: Tensor) -> list[float]:
+            self.read += 1
+            return [0.0] * len(tensor)
+
+        return read
+
+
+def score(loss: Loss | None, n: int = N) -> int:
+    """Score a split on fake CUDA tensors in batches of 8; returns how often numbers are read."""
+    with FakeTensorMode(), pytest.MonkeyPatch.context() as patch:
+        with torch.device(CUDA):
+            module = plain()
+        data = StackedSamples(torch.randn(n, 4, device=CUDA), torch.zeros(n, dtype=torch.long, device=CUDA))
+        numbers = Numbers(patch)
+        with Copies() as copies:
+            measure(module, data, None, loss, batch=8, classes=True, between=nothing)
+    assert copies.seen["to the host"] == 0
+    return numbers.read
+
+
+def test_scoring_on_a_gpu_reads_its_numbers_once_per_split() -> None:
+    assert score(None) == score(None, n=10 * N) == 2
+
+
+def test_reading_a_number_while_scoring_fails() -> None:
+    def planted(output: Tensor, y: Tensor) -> Tensor:
+        loss = cross_entropy(output, y)
+        loss.item()
+        return loss
+
+    with pytest.raises(DataDependentOutputException):
+        score(planted)
 
 
 def test_a_tensor_on_the_cpu_in_the_loop_fails() -> None:
