@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from pfl_node.errors import ConfigError, TaskError, nearest
 from pfl_node.learning import kept_values
 from pfl_node.learning.dp_sgd import DpSgd
+from pfl_node.learning.fit_context import Fit, Work, lent
 from pfl_node.learning.samples import Samples, StackedSamples, call
 from pfl_node.learning.seeding import seed_layers
 from pfl_node.learning.task import Task
 from pfl_node.learning.torch_compile import compile_errors, compiled
 from pfl_node.learning.train_options import Options
 from pfl_node.learning.training_loop import Between, TrainingRun, batches, lr_factors
-from pfl_node.learning.work import Fit, Work, lent
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.model import Model, StateCell
 from pfl_node.plugin import load

@@ -22,7 +22,7 @@ from pfl_node.learning.eval_batch import batch_for
 from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.fit_check import probe
 from pfl_node.learning.fitting import Fitting, Training, check_loop
-from pfl_node.learning.networks import Network, Networks
+from pfl_node.learning.networks import LearnedNetwork, Networks
 from pfl_node.learning.precision import autocast
 from pfl_node.learning.samples import Samples, Tree
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
@@ -344,7 +344,7 @@ class Learner:
 
 
 def networks_of(task: Task, student: str | None, device: torch.device) -> Networks:
-    own = Network(task.name, task.model, device, task.head, task.private, task.shared)
+    own = LearnedNetwork(task.name, task.model, device, task.head, task.private, task.shared)
     if student is None:
         return Networks(own)
-    return Networks(own, Network(task.name, other_network(task, student), device))
+    return Networks(own, LearnedNetwork(task.name, other_network(task, student), device))

@@ -14,8 +14,8 @@ from typing import Any
 from torch import nn
 
 from pfl_node.errors import TaskError
+from pfl_node.learning.fit_context import Fit, Work
 from pfl_node.learning.optimizer_states import keep_states, load_states
-from pfl_node.learning.work import Fit, Work
 
 QUIET: dict[str, Any] = {
     "logger": False,
@@ -28,7 +28,7 @@ QUIET: dict[str, Any] = {
 }
 
 
-class Batches:
+class LightningBatches:
     """The batches of a training as Lightning reads them: (x, y), or x without labels."""
 
     def __init__(self, work: Work) -> None:
@@ -70,7 +70,7 @@ def fit_with(**arguments: Any) -> Fit:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice about workers and loggers
             trainer = lightning.Trainer(**{**QUIET, **where, "callbacks": [Kept(work)], **arguments})
-            trainer.fit(model, Batches(work))
+            trainer.fit(model, LightningBatches(work))
 
     return run
 

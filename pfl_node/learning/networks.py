@@ -22,7 +22,7 @@ from pfl_node.model import Layout, LocalState, Model, StateCell, Vector
 Factory = Callable[[], nn.Module]
 
 
-class Network:
+class LearnedNetwork:
     """One kind of module. Its frozen tensors are those of the build with seed 0, on every node."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Networks:
     """The task's own network and, if the policy has one, the student's. The private part of a local state has the
     private tensors of all of them."""
 
-    def __init__(self, own: Network, student: Network | None = None) -> None:
+    def __init__(self, own: LearnedNetwork, student: LearnedNetwork | None = None) -> None:
         self.own = own
         self.main = student or own  # the network whose models travel
         self._all = (own,) if student is None else (own, student)
@@ -88,7 +88,7 @@ class Networks:
         self.private_size: int = ends[-1]
         self.private_digest = "/".join(network.placement.private.digest for network in self._all)
 
-    def of(self, model: Model) -> Network:
+    def of(self, model: Model) -> LearnedNetwork:
         for network in (self.main, self.own):
             if model.layout is network.layout or model.layout == network.layout:
                 return network
@@ -100,7 +100,7 @@ class Networks:
         parts = [network.fresh_private(seed) for network in self._all]
         return LocalState(np.concatenate(parts), self.private_digest)
 
-    def private_of(self, network: Network, state: StateCell | None) -> Vector | None:
+    def private_of(self, network: LearnedNetwork, state: StateCell | None) -> Vector | None:
         """The private part of one network; None: it has none."""
         if not network.placement.private.size:
             return None
@@ -123,14 +123,14 @@ class Networks:
                 vector.fill(np.nan)
         return Model(network.layout, vector)
 
-    def _keep(self, network: Network, state: StateCell | None, private: Vector) -> None:
+    def _keep(self, network: LearnedNetwork, state: StateCell | None, private: Vector) -> None:
         if state is None or state.state.private is None:
             return
         whole = state.state.private.copy()
         whole[self._span(network)] = private
         state.state = replace(state.state, private=whole)
 
-    def _span(self, network: Network) -> slice:
+    def _span(self, network: LearnedNetwork) -> slice:
         return self._spans[self._all.index(network)]
 
     @contextmanager

@@ -14,11 +14,11 @@ from typing import Any
 from torch import nn
 
 from pfl_node.errors import TaskError
+from pfl_node.learning.fit_context import Fit, Work
 from pfl_node.learning.optimizer_states import keep_states, load_states
-from pfl_node.learning.work import Fit, Work
 
 
-class Batches:
+class TrainerBatches:
     """The batches of a training as keyword arguments of the model, with the labels as `labels`."""
 
     def __init__(self, work: Work) -> None:
@@ -43,7 +43,7 @@ def fit_with(**arguments: Any) -> Fit:
     def run(model: nn.Module, work: Work) -> None:
         class Trainer(transformers.Trainer):
             def get_train_dataloader(self) -> Any:
-                return Batches(work)
+                return TrainerBatches(work)
 
         class Continue(transformers.TrainerCallback):
             """Continues with the optimizer of the round before, at this round's learning rate."""

@@ -19,7 +19,7 @@ Only = Literal["core", "head"] | None
 _NormBase, _BatchNorm = nn.modules.batchnorm._NormBase, nn.modules.batchnorm._BatchNorm
 
 
-class Trained(NamedTuple):
+class TrainedParameter(NamedTuple):
     """A trained parameter and its part."""
 
     param: nn.Parameter
@@ -48,7 +48,7 @@ class Workspace:
         self.grad = torch.zeros(size, device=device)
         pinned = device.type == "cuda" and torch.cuda.is_available()  # copied without a detour
         self._home = self.flat if device.type == "cpu" else torch.zeros(size, pin_memory=pinned)
-        self._trained: list[Trained] = []
+        self._trained: list[TrainedParameter] = []
         self._slots: list[Slot] = []
         self._adopt(self.layout, 0)
         self._adopt(self.private, self.layout.size)
@@ -79,7 +79,7 @@ class Workspace:
                 param.data = view
                 if entry.trained:
                     param.grad = self.grad[span].view(entry.shape)
-                    self._trained.append(Trained(param, in_head))
+                    self._trained.append(TrainedParameter(param, in_head))
             else:
                 path, _, key = entry.name.rpartition(".")
                 live = owners[path]._buffers[key]

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfl_node.errors import ConfigError, TaskError
+from pfl_node.learning.fit_context import Work
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.task import Data, Task
 from pfl_node.learning.trainer import Stopped
-from pfl_node.learning.work import Work
 from pfl_node.model import StateCell
 from pfl_node.settings import TrainSettings
 from pfl_node.settings.sections import PrivacySettings
