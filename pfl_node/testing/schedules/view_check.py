@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from math import inf
 
 from pfl_node.sim.faults import Crash, Cut, Fault, Join, Partition, Restart, Skew
 from pfl_node.sim.simulation import Simulation, World
 from pfl_node.testing.schedules.rules import Violations
+from pfl_node.types import PeerId
 
 
 class ViewCheck:
@@ -18,8 +21,7 @@ class ViewCheck:
     def plan(self, swarm: Simulation) -> None:
         """Schedule the checks. The simulation must not have started."""
         costs, world = swarm.world.costs, swarm.world
-        slowest = min((f.rate for f in swarm.faults if isinstance(f, Skew)), default=1.0)
-        self._notice = max(*costs.detection, *costs.healing) / min(slowest, 1.0) + 2 * costs.news
+        self._notice = max(*costs.detection, *costs.healing) / _slowest(swarm.faults) + 2 * costs.news
         edges = sorted({0.0, *(t for f in swarm.faults for t in _edges(f))})
         for edge, following in zip(edges, [*edges[1:], inf], strict=True):
             if edge + self._notice < following and edge < inf:
@@ -40,6 +42,15 @@ class ViewCheck:
                     truth, belief = world.in_touch(me.id, other.id), world.detector.believes(me.id, other.id)
                     text = f"wrongly believes {other.id} {'alive' if belief else 'dead'}"
                     self._violations.check("views", belief is truth, me.id, text)
+
+
+def _slowest(faults: Iterable[Fault]) -> float:
+    """A lower bound of the rates of all clocks: skews of a node that overlap multiply."""
+    rates: defaultdict[PeerId, float] = defaultdict(lambda: 1.0)
+    for fault in faults:
+        if isinstance(fault, Skew):
+            rates[fault.node] *= min(fault.rate, 1.0)
+    return min(rates.values(), default=1.0)
 
 
 def _edges(fault: Fault) -> list[float]:

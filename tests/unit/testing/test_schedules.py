@@ -306,3 +306,8 @@ def test_a_node_that_crashes_and_comes_back_before_its_turn_begins_once() -> Non
     trial = run(schedule)
     assert trial.broken == ()
     assert sum(f'"started","node":"{one}"' in line for line in trial.journal) == 1
+
+
+def test_two_skews_of_one_clock_delay_detection_together() -> None:
+    """Seed 59633: the check of the views expected the slower of two skews alone, but they multiply."""
+    assert run(draw(59633, ("feded",))).broken == ()
