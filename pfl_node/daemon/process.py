@@ -100,7 +100,7 @@ async def _run(settings: Settings) -> int:
 def _ended(how: str, node: DaemonNode) -> int:
     """Log the result; exit code 1 if the disk did not accept it."""
     if node.recorder and node.recorder.unwritten:
-        what = " and ".join(node.recorder.unwritten)
+        what = ", ".join(node.recorder.unwritten)
         hint = "free some space or fix the permissions, then restart: the node continues from its last checkpoint"
         log.error(f"finished, but {what} could not be written in {node.home.path}: {hint}", how=how)
         return 1

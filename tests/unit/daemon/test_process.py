@@ -190,8 +190,8 @@ def test_rounds_that_are_done_and_cannot_be_written_are_a_failure_that_says_so(t
     )
     with failing("checkpoint.write=error(ENOSPC);model.write=error(ENOSPC)"), capture_logs() as logs:
         assert asyncio.run(process._run(settings)) == 1
-    words = f"finished, but the last checkpoint and model.safetensors could not be written in {tmp_path}: free"
-    assert logs[-1]["event"].startswith(words)
+    files = "the last checkpoint, model.safetensors, best.safetensors"
+    assert logs[-1]["event"].startswith(f"finished, but {files} could not be written in {tmp_path}: free")
     assert logs[-1]["log_level"] == "error"
     with capture_logs() as logs:
         assert asyncio.run(process._run(settings)) == 0  # the disk has room again: it does the round anew
