@@ -121,8 +121,10 @@ def tensors(data: Any, where: str, task: Task | None = None) -> Data:
     elif isinstance(data, tuple | list) and len(data) == 2:
         x, y = data
     else:
+        table = hasattr(data, "iloc") and hasattr(data, "columns")
+        split = "(x, y), such as (table[inputs], table['label'])" if table else "(x, y)"
         raise TaskError(
-            f"{where} is a {type(data).__name__}: give (x, y), or a Dataset with __len__ and __getitem__"
+            f"{where} is a {type(data).__name__}: give {split}, or a Dataset with __len__ and __getitem__"
         )
     x, y = _tree(x, f"{where}'s x"), _tree(y, f"{where}'s y")
     y = each_leaf(y, whole_labels)

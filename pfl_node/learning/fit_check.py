@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from pfl_node.errors import PflError, TaskError
 from pfl_node.learning import fit_hints
 from pfl_node.learning.auxiliary import IGNORED, classes_of
-from pfl_node.learning.samples import Batch, Samples, call, first, shape_of, take
+from pfl_node.learning.samples import Batch, Samples, call, each_leaf, first, leaves, shape_of, take
 from pfl_node.learning.scoring import scores_of
 from pfl_node.plugin import in_a_line, line_of
 
@@ -24,16 +25,19 @@ BINARY = (
 
 
 def probe(
-    task: str, module: nn.Module, loss: Loss, splits: Mapping[str, Samples], *, own_loss: bool
+    task: str, module: nn.Module, loss: Loss, splits: Mapping[str, Samples], *, own_loss: bool, trains: bool
 ) -> int | None:
-    """Raises TaskError if they do not fit; else the number of classes (None: the outputs are not class scores).
-    Val and test are tried only if they differ in type from train."""
+    """Raises TaskError if they do not fit, or if a loss that `trains` has no gradient. Returns the number of
+    classes (None: the outputs are not class scores). Val and test are tried only if they differ in type from
+    train."""
     like = classes = None
     for split, data in splits.items():
         batch = first(data, PROBED)
         kind = tuple(shape_of(take(tree, slice(1))) for tree in (batch.x, batch.y))
         if kind != like:
             output = _try(f"task {task}: ", module, loss, splits, split, batch, own_loss=own_loss)
+            if own_loss and trains:
+                _check_gradient(f"task {task}: ", loss, output, batch.target)
         if like is None:
             like, classes = kind, classes_of(scores_of(output), batch.y, own_loss=own_loss)
     return classes
@@ -49,7 +53,8 @@ def _try(
     *,
     own_loss: bool,
 ) -> Any:
-    with torch.inference_mode():
+    with torch.no_grad(), catch_warnings():
+        simplefilter("ignore")  # torch's, about shapes that are refused below
         output = _output(task, module, split, batch)
         scores = scores_of(output)
         if not own_loss and getattr(output, "loss", None) is None:
@@ -61,7 +66,25 @@ def _try(
         except Exception as error:  # the user's code may raise anything
             hint = fit_hints.of_loss(scores, batch, own_loss=own_loss)
             raise _failed(task, "loss", split, batch, error, hint, scores) from error
+        if own_loss and fit_hints.broadcasts(loss, scores, batch.y):
+            raise TaskError(
+                f"{task}the loss compares each output with each label, because the output {shape_of(scores)} and "
+                f"y {shape_of(batch.y)} differ in shape: use output.squeeze(-1) or y.view_as(output) in the loss"
+            )
     return output
+
+
+def _check_gradient(task: str, loss: Loss, output: Any, target: Any) -> None:
+    """Raises TaskError if the loss passes no gradient to the outputs, so that nothing would be learned."""
+    if type(output) not in (Tensor, tuple, list, dict):  # a class of the model's library
+        return
+    with torch.enable_grad():
+        leaf = each_leaf(output, lambda t: t.clone().requires_grad_(t.is_floating_point() or t.is_complex()))
+        if any(t.requires_grad for t in leaves(leaf)) and not loss(leaf, target).requires_grad:
+            raise TaskError(
+                f"{task}the loss has no gradient: leave out .detach(), .item(), argmax, comparisons and "
+                "torch.no_grad() between the output and the loss"
+            )
 
 
 def _output(task: str, module: nn.Module, split: str, batch: Batch) -> Any:

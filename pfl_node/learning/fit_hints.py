@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -101,6 +101,8 @@ def of_loss(output: Tree, batch: Batch, *, own_loss: bool) -> str:
     """What does not fit between output and labels; empty: unknown."""
     y = batch.y
     if not isinstance(output, Tensor):
+        if own_loss:
+            return ""
         return f"the model returns a {type(output).__name__}: give a `loss` that takes it"
     if not isinstance(y, Tensor):
         return ""
@@ -114,3 +116,22 @@ def of_loss(output: Tree, batch: Batch, *, own_loss: bool) -> str:
         one = "labels have the shape (n, 1): use y.squeeze(1)"
         return one if y.shape[1] == 1 else "labels are whole numbers with several columns: give y.argmax(1)"
     return ""
+
+
+def broadcasts(loss: Callable[[Any, Any], Tensor], output: Tree, y: Tree) -> bool:
+    """Whether the loss of n outputs in one column and n labels without it (or the reverse) is over all n x n
+    pairs. Tried with numbers from 0 to 1, because a loss may also flatten its arguments itself."""
+    if not (isinstance(output, Tensor) and isinstance(y, Tensor)):
+        return False
+    if sorted((tuple(output.shape), tuple(y.shape))) != [(len(y),), (len(y), 1)]:
+        return False
+    numbers = torch.linspace(0, 1, 3, device=output.device)
+    said = numbers.to(output.dtype).view(3, *output.shape[1:])
+    true = numbers.flip(0).to(y.dtype).view(3, *y.shape[1:])
+    try:
+        given, again = loss(said, true), loss(said, true)
+        single = loss(said.flatten(), true.flatten())
+        pairs = loss(said.expand(3, 3), true.expand(3, 3))
+    except Exception:  # a loss for these very shapes
+        return False
+    return bool(torch.equal(given, again) and torch.isclose(given, pairs) and not torch.isclose(given, single))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -112,8 +113,21 @@ def check_loop(task: Task, module: nn.Module, privacy: PrivacySettings | None, s
         raise ConfigError("privacy.dp trains one network: leave out policy.student_model")
     if private and task.fit is not None:
         raise ConfigError("privacy.dp cannot protect a training loop of the task: leave out `fit` or privacy.dp")
+    if callable(task.fit):
+        _check_arguments(task.name, task.fit)
     if task.fit is None and callable(getattr(module, "training_step", None)):
         log.warning(
             "the model has a training_step, which the built-in loop does not call: return fit = 'lightning'",
             task=task.name,
         )
+
+
+def _check_arguments(task: str, fit: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(fit)
+    except (TypeError, ValueError):  # a builtin
+        return
+    try:
+        signature.bind("model", "work")
+    except TypeError as error:
+        raise TaskError(f"task {task}: fit{signature} cannot be called as fit(model, work): {error}") from None

@@ -93,8 +93,8 @@ class Learner:
         with self._pool.borrow() as space:
             private = self._networks.main.first_private
             space.load(Model(self.layout, layouts.pack(module, self.layout)), private)
-            own_loss = task.loss is not None
-            self._classes = probe(task.name, space.module, self._loss, self._splits, own_loss=own_loss)
+            uses: dict[str, bool] = {"own_loss": task.loss is not None, "trains": task.fit is None}
+            self._classes = probe(task.name, space.module, self._loss, self._splits, **uses)
             largest = EVAL_BATCH_IMAGES if images and self._device.type == "cpu" else EVAL_BATCH
             self._eval_batch = eval_batch or batch_for(space.module, self._splits["train"], largest)
             self._metrics = metrics_of(task, space.module, self._splits["val"], self._device)

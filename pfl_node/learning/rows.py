@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pfl_node.errors import TaskError, nearest
 from pfl_node.learning.collate import CollateError, as_batch, check_finite, stack, whole_labels
-from pfl_node.learning.samples import Batch, Tree, each_leaf, size_of
+from pfl_node.learning.samples import Batch, Tree, each_leaf, leaves, shape_of, size_of
 from pfl_node.learning.seeding import seed_transforms
 from pfl_node.plugin import in_a_line, line_of
 
@@ -102,6 +102,8 @@ class Rows:
             x, y = self._collated(rows) if self.collate is not None else self._stacked(rows, chosen)
         except CollateError as error:
             raise TaskError(f"{self.where}: {error}") from None
+        if not leaves(x):
+            raise TaskError(f"{self.where}: sample {chosen[0]} is empty or None: return (x, y), or a dict")
         check_finite(x, f"{self.where}'s x", chosen)
         check_finite(y, f"{self.where}'s y", chosen)
         return Batch(x, each_leaf(y, whole_labels), size_of(x))
@@ -116,8 +118,13 @@ class Rows:
             made = self.collate(rows)
         except Exception as error:  # the user's code may raise anything
             raise CollateError(f"collate failed{line_of(error)}: {in_a_line(error)}") from error
-        x, y = self.pair(made)
-        return each_leaf(x, as_batch), each_leaf(y, as_batch)
+        x, y = (each_leaf(tree, as_batch) for tree in self.pair(made))
+        if any(t.ndim == 0 or len(t) != len(rows) for t in (*leaves(x), *leaves(y))):
+            raise CollateError(
+                f"collate made x {shape_of(x)}, y {shape_of(y)} of {len(rows)} samples: return the form of a row, "
+                "such as (x, y), of tensors with one row per sample"
+            )
+        return x, y
 
     def pair(self, row: Any) -> tuple[Any, Any]:
         """(x, y) of a row, or of a batch that `collate` made."""

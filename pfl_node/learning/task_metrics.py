@@ -42,6 +42,9 @@ def outputs_of(output: Any, y: Any, *, own_loss: bool) -> Outputs:
         return Outputs("", None)
     if output.ndim == y.ndim or (output.ndim == y.ndim + 1 and output.shape[1] == 1):
         return Outputs("binary", None)
+    by_class = output.ndim == y.ndim + 1 and (output.shape[0], *output.shape[2:]) == tuple(y.shape)
+    if own_loss and not by_class:  # class scores in the last dimension, or another kind of output
+        return Outputs("", None)
     sequence = output.ndim == 3 and y.ndim == 2 and not own_loss
     return Outputs("multiclass", output.shape[1] if output.ndim > 1 else None, sequence)
 

@@ -280,6 +280,44 @@ def test_a_loss_for_each_sample_is_averaged() -> None:
     assert mine.train(start, seed=0) == usual.train(start, seed=0)
 
 
+def squared(output: Tensor, y: Tensor) -> Tensor:
+    return ((output - y) ** 2).mean()
+
+
+@pytest.mark.parametrize("loss", [nn.MSELoss(), nn.functional.l1_loss, squared])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_loss_over_all_pairs_of_outputs_and_labels_is_refused(loss: Any, turned: bool) -> None:
+    data = Data(torch.randn(20, 4), torch.zeros(20, 1) if turned else torch.zeros(20))
+    last = nn.Flatten(0) if turned else nn.Identity()
+    with pytest.raises(TaskError, match=r"compares each output with each label.*squeeze\(-1\)"):
+        Learner(task(lambda: nn.Sequential(nn.Linear(4, 1), last), data, loss=loss), TrainSettings(), "cpu")
+
+
+def test_a_loss_that_flattens_its_arguments_itself_is_accepted() -> None:
+    data = Data(torch.randn(20, 4), torch.randn(20))
+    for loss in (lambda o, y: squared(o.flatten(), y), lambda o, y: squared(o.squeeze(1), y)):
+        Learner(task(lambda: nn.Linear(4, 1), data, loss=loss), TrainSettings(), "cpu")
+
+
+def test_a_loss_without_a_gradient_is_refused() -> None:
+    with pytest.raises(TaskError, match=r"the loss has no gradient: leave out \.detach"):
+        learner(task_options={"loss": lambda output, y: nn.functional.cross_entropy(output.detach(), y)})
+
+
+def test_the_error_of_a_loss_for_several_outputs_is_its_own() -> None:
+    class Two(nn.Linear):
+        def forward(self, x: Tensor) -> Any:
+            return {"logits": super().forward(x)}
+
+    data = Data(torch.randn(20, 4), torch.zeros(20, dtype=torch.long))
+
+    def loss(output: Any, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output["logit"], y)
+
+    with pytest.raises(TaskError, match="KeyError: 'logit'"):
+        Learner(task(lambda: Two(4, 3), data, loss=loss), TrainSettings(), "cpu")
+
+
 # -- what does not fit -----------------------------------------------------------------------------------------
 
 

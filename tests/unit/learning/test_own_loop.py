@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -85,6 +87,50 @@ def test_a_loop_may_replace_and_move_the_parameters() -> None:
     with me._pool.borrow() as space:
         assert all(p.dtype == torch.float32 for p in space.module.parameters())
         assert not hasattr(space.module, "trainer")
+
+
+def test_a_loop_may_keep_the_state_of_its_optimizer() -> None:
+    seen: list[Any] = []
+
+    def fit(model: nn.Module, work: Work) -> None:
+        optimizer = torch.optim.Adam(model.parameters(), lr=work.lr)
+        if "optimizer" in work.state:
+            optimizer.load_state_dict(work.state["optimizer"])
+            seen.append(deepcopy(work.state["optimizer"]))
+        for batch in work.batches():
+            optimizer.zero_grad()
+            work.loss(model(batch.x), batch.y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        seen.append(deepcopy(optimizer.state_dict()))
+        work.state["optimizer"] = optimizer.state_dict()
+        work.state["best"] = np.float32(0.5)
+
+    me = learner(task_options={"fit": fit})
+    cell = StateCell(me.start(0))
+    me.train(me.fresh(0), seed=1, state=cell)
+    json.dumps(dict(cell.state.facts))  # goes into a checkpoint
+    me.train(me.fresh(0), seed=2, state=cell)
+    kept, found = seen[0]["state"], seen[1]["state"]
+    assert kept.keys() == found.keys() == set(range(len(kept)))
+    assert all(torch.equal(kept[n][name], found[n][name]) for n in kept for name in kept[n])
+    assert cell.state.facts["fit/best"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [([object()], r"\['a'\]\[0\] is of type object"), ({(1, 2): 3}, "tuple")]
+)
+def test_a_value_within_another_that_cannot_be_kept_is_named(value: Any, said: str) -> None:
+    def fit(model: nn.Module, work: Work) -> None:
+        work.state["a"] = value
+
+    me = learner(task_options={"fit": fit})
+    with pytest.raises(TaskError, match=said):
+        me.train(me.fresh(0), seed=1, state=StateCell(me.start(0)))
+
+
+def test_a_loop_with_other_arguments_is_refused_before_training() -> None:
+    with pytest.raises(TaskError, match=r"fit\(model\) cannot be called as fit\(model, work\)"):
+        learner(task_options={"fit": lambda model: None})
 
 
 def test_a_value_that_cannot_be_kept_is_named() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import Tensor, nn
@@ -186,3 +187,20 @@ def test_arrays_are_kept_without_a_copy_in_any_structure() -> None:
     samples = learner(Two, {"image": IMAGE, "table": TABLE, "label": Y})._splits["train"]
     assert isinstance(samples, StackedSamples)
     assert samples.x["image"].data_ptr() == IMAGE.data_ptr()
+
+
+def test_a_collate_that_makes_no_batch_is_refused() -> None:
+    rows = [(torch.zeros(4), n % 2) for n in range(10)]
+    with pytest.raises(TaskError, match=r"collate made x .* of \d+ samples: return the form of a row"):
+        learner(lambda: nn.Linear(4, 2), rows, collate=lambda rows: rows)
+
+
+def test_rows_that_are_none_are_refused() -> None:
+    with pytest.raises(TaskError, match=r"sample 0 is empty or None: return \(x, y\)"):
+        learner(lambda: nn.Linear(4, 2), Rows([None] * 10))
+
+
+def test_a_table_of_pandas_alone_is_refused_with_an_example() -> None:
+    table = pandas.DataFrame({"a": [0.5] * 10, "label": [0, 1] * 5})
+    with pytest.raises(TaskError, match=r"is a DataFrame: give \(x, y\), such as \(table\[inputs\], table"):
+        learner(lambda: nn.Linear(1, 2), table)

@@ -123,6 +123,17 @@ def test_a_language_model_has_a_perplexity_and_no_accuracy() -> None:
     assert found.figures().keys() == {"loss", "perplexity"}
 
 
+def test_class_scores_in_the_last_dimension_show_the_loss() -> None:
+    tokens = torch.randint(0, 7, (20, 5))
+    own = {"loss": lambda output, y: nn.functional.cross_entropy(output.flatten(0, 1), y.flatten())}
+    me = learner(
+        lambda: nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7)), Data(tokens[:, :-1], tokens[:, 1:]), own
+    )
+    (found,) = me.score([me.fresh(0)])
+    assert me.headline == LOSS
+    assert found.figures().keys() == {"loss"}
+
+
 def test_regression_shows_its_loss_and_no_accuracy() -> None:
     x = torch.randn(20, 4)
     me = learner(logit, Data(x, x.sum(1, keepdim=True)), {"loss": nn.MSELoss()})
