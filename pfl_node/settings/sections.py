@@ -177,7 +177,7 @@ class ServeSettings(Section):
     """SendModel calls of one peer; a newer model for the same round replaces the previous one."""
     scores_per_minute: PositiveInt = 600
     """EvaluateModel calls of one peer."""
-    scoring: PositiveFloat = 20.0
+    scoring: PositiveFloat = 12.0
     """Seconds per minute that EvaluateModel calls may take from training, half of them for one peer."""
     fetches_per_minute: PositiveInt = 6000
     """GetHead, GetModel and GetPredictions calls of one peer."""

@@ -143,5 +143,5 @@ def test_a_damaged_path_of_a_refused_caller_does_not_reach_grpc(
     figure(
         f"154 calls with a damaged path, {who}",
         "153 replacements, 17 of 30 failed",
-        f"{replaced}, 0 of 31 failed",
+        f"{replaced} replacements, 0 of 31 failed",
     )

@@ -31,9 +31,14 @@ def test_a_member_that_joins_and_leaves_all_the_time_writes_a_bounded_log(tmp_pa
             said = type(eve)(eve.id, eve.name, eve.address, eve.role, eve.run, 0, 10 + n, flapping)
             await ann.node.membership.merge([said], eve.id, "")
         lines = stream.getvalue().splitlines()
-        assert sum(json.loads(line)["event"] in ("joined", "left") for line in lines) <= LINES
+        logged = sum(json.loads(line)["event"] in ("joined", "left") for line in lines)
+        assert logged <= LINES
         assert len(lines) <= 2 * LINES
-        figure("a member that joins and leaves 10,000 times", "3.0 MB/s of log", f"{LINES} lines a minute")
+        figure(
+            "a member that joins and leaves 10,000 times",
+            "3.0 MB/s of log",
+            f"{logged} lines, {len(stream.getvalue()) / 1e6:.2f} MB",
+        )
 
     play(tmp_path, scene)
 
@@ -46,14 +51,15 @@ def test_events_of_one_kind_are_limited_per_minute_and_watchers_learn_how_many_a
             hub.tell("refused", {"call": "SendModel", "peer": "eve", "reason": "flood", "bytes": 0})
         hub.tell("died", {"peer": "ann"})
         sent = watch.take()
-        assert sum(event.kind == "refused" for event in sent) == PER_MINUTE
+        passed = sum(event.kind == "refused" for event in sent)
+        assert passed == PER_MINUTE
         assert sent[-1].kind == "died"
         assert sent[0].data == {"count": 4 * PER_MINUTE}
         now = 60.0
         hub.tell("refused", {"call": "SendModel", "peer": "eve", "reason": "flood", "bytes": 0})
         assert [event.kind for event in watch.take()] == ["refused"]
     assert hub.counts["refused"] == 5 * PER_MINUTE + 1
-    figure("30,000 refused calls in a minute, events sent to a watcher", "30,000", f"{PER_MINUTE:,}")
+    figure("30,000 refused calls in a minute, events sent to a watcher", "30,000", f"{passed:,}")
 
 
 def test_what_was_suppressed_is_counted_and_errors_have_lines_of_their_own() -> None:

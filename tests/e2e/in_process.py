@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -71,6 +72,11 @@ class Life:
         """So many rounds from now."""
         goal = self.round + more
         await self.until(lambda: self.round >= goal)
+
+    async def rounds_per_second(self, more: int = 20) -> float:
+        began, first = time.monotonic(), self.round
+        await self.rounds(more)
+        return (self.round - first) / (time.monotonic() - began)
 
     async def ends(self) -> str:
         assert self.task
