@@ -37,7 +37,7 @@ def probe(
         if kind != like:
             output = _try(f"task {task}: ", module, loss, splits, split, batch, own_loss=own_loss)
             if own_loss and trains:
-                _check_gradient(f"task {task}: ", loss, output, batch.target)
+                _check_gradient(f"task {task}: ", split, loss, output, batch)
         if like is None:
             like, classes = kind, classes_of(scores_of(output), batch.y, own_loss=own_loss)
     return classes
@@ -74,17 +74,23 @@ def _try(
     return output
 
 
-def _check_gradient(task: str, loss: Loss, output: Any, target: Any) -> None:
+def _check_gradient(task: str, split: str, loss: Loss, output: Any, batch: Batch) -> None:
     """Raises TaskError if the loss passes no gradient to the outputs, so that nothing would be learned."""
     if type(output) not in (Tensor, tuple, list, dict):  # a class of the model's library
         return
     with torch.enable_grad():
         leaf = each_leaf(output, lambda t: t.clone().requires_grad_(t.is_floating_point() or t.is_complex()))
-        if any(t.requires_grad for t in leaves(leaf)) and not loss(leaf, target).requires_grad:
-            raise TaskError(
-                f"{task}the loss has no gradient: leave out .detach(), .item(), argmax, comparisons and "
-                "torch.no_grad() between the output and the loss"
-            )
+        if not any(t.requires_grad for t in leaves(leaf)):
+            return
+        try:
+            learns = loss(leaf, batch.target).requires_grad
+        except Exception as error:  # the user's code may raise anything
+            raise _failed(task, "loss", split, batch, error, "", output) from error
+    if not learns:
+        raise TaskError(
+            f"{task}the loss has no gradient: leave out .detach(), .item(), argmax, comparisons and "
+            "torch.no_grad() between the output and the loss"
+        )
 
 
 def _output(task: str, module: nn.Module, split: str, batch: Batch) -> Any:

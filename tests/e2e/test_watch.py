@@ -130,7 +130,7 @@ def test_refused_and_failed_messages_are_told_with_peer_and_reason(tmp_path: Pat
         ann, bob = await pair(town)
         strange = model_of(layout_of(5))
         with pytest.raises(PeerError):
-            await bob.node.client.send(PeerId(ann.node.id), ann.address, strange, round=ann.round)
+            await bob.node.client.send(PeerId(ann.node.id), ann.address, strange, round=ann.round + 5)
         refused = [json.loads(e.json) async for e in watch(ann, kinds=["refused"])]
         assert (bob.node.id, "layout") in {(r["peer"], r["reason"]) for r in refused}
         assert ann.node.recorder

@@ -26,7 +26,11 @@ from tests.unit.cli.run_command import Shell
         ("--policy pens config", "options go after the verb: pfl-node config [OPTIONS]"),
         ("--rounds many", "bad value 'many' for 'rounds' in --rounds: must be a whole number above 0"),
         ("config --seed -1", "bad value '-1' for 'seed' in --seed: must be a whole number at least 0"),
-        ("config --device gpu", "bad value 'gpu' for 'device' in --device: must be auto, cpu, cuda or cuda:N"),
+        (
+            "config --device gpu",
+            "bad value 'gpu' for 'device' in --device: must be auto, cpu, cuda, cuda:N, mps, xpu, or cuda:auto, "
+            "which spreads the nodes of a run over the GPUs",
+        ),
         (
             "config --log-level loud",
             "bad value 'loud' for 'log.level' in --log-level: must be one of debug, info, warning, error",

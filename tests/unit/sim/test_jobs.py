@@ -55,7 +55,7 @@ def test_what_a_task_does_wrong_in_a_process_is_told_in_one_line(tmp_path: Path)
         "from dataclasses import replace\n"
         "def mine(index, nodes, seed, node_id):\n"
         "    def loss(output, y):\n"
-        "        if output.requires_grad and index == 1:\n"
+        "        if output.requires_grad and len(y) > 2 and index == 1:\n"  # not in the check of the task
         "            raise ZeroDivisionError('no')\n"
         "        return output.sum()\n"
         "    return replace(digits(index, nodes, seed, node_id), loss=loss)\n"
