@@ -92,8 +92,11 @@ class Loader:
             yield _usable(self._reader[request])
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers now: the traceback of an error may keep their iterator alive."""
+        iterator = getattr(self._loader, "_iterator", None)  # torch has no public way
         self._loader = None
+        if iterator is not None:
+            iterator._shutdown_workers()
 
     def _from_workers(self, requests: Iterator[Request]) -> Iterator[Batch]:
         self._requests, self._pending = requests, deque()
@@ -103,7 +106,8 @@ class Loader:
                 batch = next(batches, None)
             except (RuntimeError, OSError, EOFError) as error:  # a worker died
                 log.warning("a data worker died, reading without workers", error=plugin.in_a_line(error))
-                self._workers, self._loader = 0, None
+                self._workers = 0
+                self.close()
                 yield from (_usable(self._reader[request]) for request in self._pending)
                 return
             if batch is None:
