@@ -11,6 +11,7 @@ Role = Literal["node", "bootstrap"]
 INCARNATION_LIMIT = 1 << 53
 ORDINARY = 1 << 20  # more restarts and refutations than a member has in its lifetime
 JUMP = 1024  # by which one rumour may exceed ORDINARY or the known incarnation
+RELAYS_LIMIT = 3  # of one member
 RENEWED = 60  # seconds by which a signature must be newer than another one of the same facts to replace it
 
 
@@ -24,6 +25,15 @@ class State(StrEnum):
     def present(self) -> bool:
         """Suspected members count as present: they are probed and may refute the suspicion."""
         return self is State.ALIVE or self is State.SUSPECT
+
+
+class Reachability(StrEnum):
+    """Whether others can open connections to a member, according to its own record."""
+
+    UNKNOWN = "unknown"  # not checked yet
+    DIRECT = "direct"
+    RELAYED = "relayed"  # through its relays only
+    UNREACHABLE = "unreachable"
 
 
 # Within an incarnation a higher rank wins. Only the member itself increases its incarnation, to refute a rumour.
@@ -49,6 +59,8 @@ class Member:
     round: int = 0
     incarnation: int = 0
     state: State = State.ALIVE
+    reachability: Reachability = Reachability.UNKNOWN
+    relays: tuple[str, ...] = ()  # ids of the members that forward connections to it
     seal: Seal | None = field(default=None, compare=False)  # None: not signed
 
     @property
@@ -79,7 +91,7 @@ def may_update(new: Member, old: Member) -> bool:
 
 def merge(old: Member, new: Member) -> Member:
     """The combined belief, independent of the order of arrival; `old` itself if nothing changes. Within an
-    incarnation the address is fixed, and the state and the round only increase."""
+    incarnation the address and the reachability are fixed, and the state and the round only increase."""
     if new.incarnation != old.incarnation:
         return new if new.incarnation > old.incarnation else old
     if new.seal is not None:

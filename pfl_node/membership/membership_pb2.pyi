@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Member(_message.Message):
-    __slots__ = ("id", "name", "address", "role", "run", "round", "incarnation", "state", "accuser", "signature", "signed_at", "credential")
+    __slots__ = ("id", "name", "address", "role", "run", "round", "incarnation", "state", "accuser", "signature", "signed_at", "credential", "reachability", "relays")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ALIVE: _ClassVar[Member.State]
@@ -19,6 +19,16 @@ class Member(_message.Message):
     SUSPECT: Member.State
     DEAD: Member.State
     LEFT: Member.State
+    class Reachability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[Member.Reachability]
+        DIRECT: _ClassVar[Member.Reachability]
+        RELAYED: _ClassVar[Member.Reachability]
+        UNREACHABLE: _ClassVar[Member.Reachability]
+    UNKNOWN: Member.Reachability
+    DIRECT: Member.Reachability
+    RELAYED: Member.Reachability
+    UNREACHABLE: Member.Reachability
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +41,8 @@ class Member(_message.Message):
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SIGNED_AT_FIELD_NUMBER: _ClassVar[int]
     CREDENTIAL_FIELD_NUMBER: _ClassVar[int]
+    REACHABILITY_FIELD_NUMBER: _ClassVar[int]
+    RELAYS_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     address: str
@@ -43,7 +55,9 @@ class Member(_message.Message):
     signature: bytes
     signed_at: int
     credential: bytes
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[Member.State, str]] = ..., accuser: _Optional[str] = ..., signature: _Optional[bytes] = ..., signed_at: _Optional[int] = ..., credential: _Optional[bytes] = ...) -> None: ...
+    reachability: Member.Reachability
+    relays: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[Member.State, str]] = ..., accuser: _Optional[str] = ..., signature: _Optional[bytes] = ..., signed_at: _Optional[int] = ..., credential: _Optional[bytes] = ..., reachability: _Optional[_Union[Member.Reachability, str]] = ..., relays: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Packet(_message.Message):
     __slots__ = ("kind", "sequence", "sender", "target", "target_address", "updates", "version")

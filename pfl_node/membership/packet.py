@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pfl_node.membership.member import Member
+from pfl_node.membership.member import Member, Reachability
 
 
 class Kind(StrEnum):
@@ -36,6 +36,8 @@ class Packet:
 
 FRAME_BYTES = 48  # upper bound of tags, lengths and numbers of a member
 SEAL_BYTES = 90  # the same for a signature, its time and the hash of the credential
+REACHABILITY_BYTES = 2
+RELAY_BYTES = 3  # tag and length of a relay's id
 HEAD_BYTES = 32  # the same for a packet
 
 
@@ -46,6 +48,8 @@ def width(text: str) -> int:
 def member_bytes(member: Member) -> int:
     """An upper bound of the serialized size."""
     strings = width(member.id) + width(member.name) + width(member.address) + width(member.run)
+    if member.reachability is not Reachability.UNKNOWN or member.relays:
+        strings += REACHABILITY_BYTES + sum(width(relay) + RELAY_BYTES for relay in member.relays)
     return FRAME_BYTES + strings + (SEAL_BYTES if member.seal else 0)
 
 

@@ -11,7 +11,15 @@ from google.protobuf.message import DecodeError
 from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError, Reason, Refused
 from pfl_node.membership import membership_pb2 as pb
-from pfl_node.membership.member import INCARNATION_LIMIT, Member, Role, Seal, State
+from pfl_node.membership.member import (
+    INCARNATION_LIMIT,
+    RELAYS_LIMIT,
+    Member,
+    Reachability,
+    Role,
+    Seal,
+    State,
+)
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.signatures import CREDENTIAL_BYTES, SIGNATURE_BYTES
 from pfl_node.printable import LONGEST
@@ -22,6 +30,8 @@ ROUND_LIMIT = TIME_LIMIT = 1 << 53
 
 TO_STATE: dict[State, Any] = {state: pb.Member.State.Value(state.name) for state in State}
 FROM_STATE = {wire: state for state, wire in TO_STATE.items()}
+TO_REACHABILITY: dict[Reachability, Any] = {r: pb.Member.Reachability.Value(r.name) for r in Reachability}
+FROM_REACHABILITY = {wire: reachability for reachability, wire in TO_REACHABILITY.items()}
 TO_KIND: dict[Kind, Any] = {kind: pb.Packet.Kind.Value(kind.name) for kind in Kind}
 FROM_KIND = {wire: kind for kind, wire in TO_KIND.items()}
 ROLES: dict[str, Role] = {"node": "node", "bootstrap": "bootstrap"}
@@ -48,6 +58,8 @@ def to_wire(member: Member, accuser: str = "") -> pb.Member:
         incarnation=member.incarnation,
         state=TO_STATE[member.state],
         accuser=accuser,
+        reachability=TO_REACHABILITY[member.reachability],
+        relays=member.relays,
     )
     if (seal := member.seal) is not None:
         wire.signature, wire.signed_at, wire.credential = seal.signature, seal.at, seal.credential
@@ -68,10 +80,33 @@ def from_wire(wire: pb.Member) -> Member:
         raise _garbage(f"member {member} has an unknown role or state")
     if wire.incarnation >= INCARNATION_LIMIT or not -1 <= wire.round < ROUND_LIMIT:
         raise _garbage(f"member {member} has an invalid incarnation or round")
-    state = FROM_STATE[wire.state]
     return Member(
-        member, wire.name, wire.address, role, wire.run, wire.round, wire.incarnation, state, _seal(wire)
+        member,
+        wire.name,
+        wire.address,
+        role,
+        wire.run,
+        wire.round,
+        wire.incarnation,
+        FROM_STATE[wire.state],
+        _reachability(wire),
+        _relays(wire),
+        _seal(wire),
     )
+
+
+def _reachability(wire: pb.Member) -> Reachability:
+    found = FROM_REACHABILITY.get(wire.reachability)
+    if found is None:
+        raise _garbage(f"member {wire.id} has an unknown reachability")
+    return found
+
+
+def _relays(wire: pb.Member) -> tuple[str, ...]:
+    relays = tuple(wire.relays[: RELAYS_LIMIT + 1])
+    if len(relays) > RELAYS_LIMIT or not all(0 < len(r) <= LONGEST and r.isprintable() for r in relays):
+        raise _garbage(f"member {wire.id} has invalid relays, or more than {RELAYS_LIMIT}")
+    return relays
 
 
 def _seal(wire: pb.Member) -> Seal | None:

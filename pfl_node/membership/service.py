@@ -18,7 +18,7 @@ from pfl_node.address import parse_address
 from pfl_node.errors import ConfigError, PeerGone, Reason, Refused
 from pfl_node.membership import packet_codec
 from pfl_node.membership.admission import Admission
-from pfl_node.membership.member import Member, Role
+from pfl_node.membership.member import Member, Reachability, Role
 from pfl_node.membership.member_calls import MemberCalls
 from pfl_node.membership.member_events import (
     Action,
@@ -33,6 +33,7 @@ from pfl_node.membership.member_events import (
 )
 from pfl_node.membership.packet import Kind, Packet
 from pfl_node.membership.record_verifier import RecordVerifier
+from pfl_node.membership.sender_warnings import SenderWarnings
 from pfl_node.membership.signatures import UNSIGNED, Signed
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.swim_config import SwimConfig
@@ -44,8 +45,6 @@ FIRST_TRY = 2.0  # seconds that `start` waits for the seeds' first answers
 RETRY, RETRY_MOST = 0.5, 5.0  # seconds between attempts to join; doubled each time
 CALLER = "/call/"  # prefix of the pseudo-address of a gRPC caller; no member can have such an address
 CALLS_LIMIT = 128  # concurrent calls, in each direction
-WARN_INTERVAL = 60.0  # seconds between log lines about the same sender
-WARNINGS_LIMIT = 256  # senders
 
 
 def uptime() -> float:
@@ -70,6 +69,7 @@ class Membership:
         self.swim = Swim(me, config, rng, signed or UNSIGNED)
         self.verifier = RecordVerifier(signed, calls.credentials) if signed else None
         self.udp = Udp(self._datagram, clock)
+        self.warn = SenderWarnings(clock).warn
         self.counters: Counter[str] = Counter()  # packets, calls, syncs, garbage and events
         self.running = False
         self.joined = False
@@ -85,7 +85,6 @@ class Membership:
         self._wakeup: float | None = None
         self._callers: dict[str, asyncio.Future[Packet]] = {}  # gRPC callers waiting for an answer
         self._syncing: set[str] = set()
-        self._warned: dict[str, float] = {}  # by sender: when the next warning about it may be logged
 
     def bind(self, host: str, port: int) -> None:
         """Bind the UDP port; raises OSError if it is in use."""
@@ -137,6 +136,11 @@ class Membership:
 
     def set_round(self, round: int) -> None:
         self.swim.set_round(round)
+
+    def set_reachability(self, reachability: Reachability, relays: Sequence[str] = ()) -> None:
+        """State in this member's own record whether others can connect to it, and through which members."""
+        self.swim.set_reachability(reachability, relays, self._clock())
+        self._drain()
 
     @property
     def me(self) -> Member:
@@ -345,16 +349,6 @@ class Membership:
                 self._on_event(event)
             except Exception:
                 log.exception("a listener of membership events failed")
-
-    def warn(self, about: str, text: str, *arguments: object) -> None:
-        """Log a warning about a sender, at most once a minute for each."""
-        now = self._clock()
-        if now < self._warned.get(about, now):
-            return
-        if len(self._warned) >= WARNINGS_LIMIT:
-            self._warned.clear()
-        self._warned[about] = now + WARN_INTERVAL
-        log.warning(text, *arguments)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

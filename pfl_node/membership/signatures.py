@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import StrEnum
 from typing import Protocol
 
-from pfl_node.membership.member import Member, Seal
+from pfl_node.membership.member import Member, Reachability, Seal
 
 CONTEXT = b"pfl-node member record 2\0"  # a signature for another purpose is not valid here
 SIGNATURE_BYTES = 64
@@ -22,6 +22,7 @@ CREDENTIAL_BYTES = 8  # of the hash in a record
 FRESH = 600  # seconds for which a record shows that its member is probably running
 RENEWAL = 120.0  # seconds after which a member signs its record again
 CACHE = 8192  # records
+REACHABILITY_BYTE = {reachability: bytes([n]) for n, reachability in enumerate(Reachability)}
 
 
 class Proof(StrEnum):
@@ -129,10 +130,21 @@ class Signed:
 
 
 def signed_bytes(member: Member, seal: Seal) -> bytes:
-    """What a member signs. Lengths precede the texts, so that two records never have the same bytes."""
+    """What a member signs. Lengths precede the texts, so that two records never have the same bytes. A record that
+    does not state its reachability has the same bytes as before that field existed."""
     texts = [text.encode() for text in (member.id, member.name, member.address, member.role, member.run)]
     numbers = struct.pack(">qQQ?", member.round, member.incarnation, seal.at, member.left)
-    return CONTEXT + b"".join(struct.pack(">H", len(text)) + text for text in (*texts, seal.credential)) + numbers
+    return CONTEXT + _framed((*texts, seal.credential)) + numbers + _reach_bytes(member)
+
+
+def _reach_bytes(member: Member) -> bytes:
+    if member.reachability is Reachability.UNKNOWN and not member.relays:
+        return b""
+    return REACHABILITY_BYTE[member.reachability] + _framed(relay.encode() for relay in member.relays)
+
+
+def _framed(texts: Iterable[bytes]) -> bytes:
+    return b"".join(struct.pack(">H", len(text)) + text for text in texts)
 
 
 def _same_record(one: Member, other: Member) -> bool:

@@ -11,7 +11,7 @@ from random import Random
 
 from pfl_node.membership.admission import Admission, Admissions
 from pfl_node.membership.candidates import Candidates
-from pfl_node.membership.member import Member, State, may_update
+from pfl_node.membership.member import Member, Reachability, State, may_update
 from pfl_node.membership.member_events import Action, FetchCredentials, Forged, MemberEvent, PingCall, Sync
 from pfl_node.membership.packet import HEAD_BYTES, Kind, Packet, Rumor, member_bytes
 from pfl_node.membership.prober import Outbox, Prober
@@ -111,6 +111,13 @@ class Swim:
     def set_round(self, number: int) -> None:
         if number != self.me.round:
             self._view.change_me(round=number)
+
+    def set_reachability(self, reachability: Reachability, relays: Sequence[str], now: float) -> None:
+        """State whether others can connect to this member; a change is gossiped with a higher incarnation."""
+        if (reachability, tuple(relays)) != (self.me.reachability, self.me.relays):
+            self._wake(now)
+            self._view.restate(reachability=reachability, relays=tuple(relays))
+            self._arm_gossip()
 
     def ask(self, members: Iterable[str], now: float) -> None:
         """Ping these members out of turn: their answers carry their rounds."""

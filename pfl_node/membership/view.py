@@ -93,6 +93,12 @@ class View:
         """Change this member's own record and sign it."""
         self.me = self._signatures.sign(replace(self.me, **changes))
 
+    def restate(self, **changes: Any) -> None:
+        """Change facts of this member's record that are fixed within an incarnation, and gossip them."""
+        self.change_me(**{"incarnation": self.me.incarnation + 1, **changes})
+        self.announce()
+        self.events.append(Changed(self.me))
+
     def take_rumors(self, budget: int) -> tuple[Rumor, ...]:
         """Rumours for one packet, without those about this member: it is the packet's sender."""
         taken = self.rumors.take(budget, retransmissions(self.size, self._config.retransmit))
@@ -241,11 +247,9 @@ class View:
             self._timers.set(("refute", 0), earliest)
             return
         self._refuted_at, self._accusation = now, None
-        self.change_me(incarnation=max(self.me.incarnation, accusation.incarnation) + 1)
         if accusation.address == self.me.address and accusation.state in (State.SUSPECT, State.DEAD):
             self.health.add(1)
-        self.announce()
-        self.events.append(Changed(self.me))
+        self.restate(incarnation=max(self.me.incarnation, accusation.incarnation) + 1)
 
     def _check_own(self, new: Member, now: float) -> None:
         """Note a false rumour about this member, for `refute`."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.membership import membership_pb2 as pb
-from pfl_node.membership.member import INCARNATION_LIMIT, Member, Seal, State
+from pfl_node.membership.member import INCARNATION_LIMIT, RELAYS_LIMIT, Member, Reachability, Seal, State
 from pfl_node.membership.packet import (
     HEAD_BYTES,
     Kind,
@@ -37,6 +37,8 @@ members = st.builds(
     round=st.integers(-1, (1 << 53) - 1),
     incarnation=st.integers(0, INCARNATION_LIMIT - 1),
     state=st.sampled_from(State),
+    reachability=st.sampled_from(Reachability),
+    relays=st.lists(texts.filter(bool), max_size=RELAYS_LIMIT).map(tuple),
 )
 packets = st.builds(
     Packet,
@@ -90,6 +92,7 @@ def test_a_damaged_packet_raises_nothing_else(packet: Packet, data: st.DataObjec
         ({"state": 17}, "unknown role or state"),
         ({"incarnation": INCARNATION_LIMIT}, "invalid incarnation"),
         ({"round": -2}, "invalid incarnation or round"),
+        ({"reachability": 9}, "unknown reachability"),
     ],
 )
 def test_a_member_that_cannot_be_is_refused(changes: dict[str, object], says: str) -> None:
@@ -97,6 +100,14 @@ def test_a_member_that_cannot_be_is_refused(changes: dict[str, object], says: st
     for name, value in changes.items():
         setattr(wire, name, value)
     with pytest.raises(Refused, match=says):
+        from_wire(wire)
+
+
+@pytest.mark.parametrize("relays", [["r"] * (RELAYS_LIMIT + 1), [""], ["x" * 65], ["a\nb"]])
+def test_impossible_relays_are_refused(relays: list[str]) -> None:
+    wire = to_wire(Member("a", "node-a", "10.0.0.1:7000"))
+    wire.relays.extend(relays)
+    with pytest.raises(Refused, match="invalid relays"):
         from_wire(wire)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl_node.membership.member import Member, Seal, State, follows, merge
+from pfl_node.membership.member import Member, Reachability, Seal, State, follows, merge
 from pfl_node.membership.member_events import (
     Changed,
     Died,
@@ -96,8 +96,10 @@ class Signing:
         {"incarnation": 2, "opinion": State.SUSPECT},
         {"incarnation": 2, "opinion": State.DEAD},
         {"round": 1000},
+        {"incarnation": 2, "reachability": Reachability.UNREACHABLE},
+        {"incarnation": 2, "reachability": Reachability.RELAYED, "relays": ("eve",)},
     ],
-    ids=["left", "moved", "incarnation", "suspect", "dead", "round"],
+    ids=["left", "moved", "incarnation", "suspect", "dead", "round", "unreachable", "relays"],
 )
 def test_nobody_else_can_evict_move_or_renew_a_member(lie: dict[str, Any], ca: str | None) -> None:
     hand = Signing(3, ca=ca)
@@ -120,6 +122,23 @@ def test_the_member_itself_leaves_moves_and_renews() -> None:
     assert (moved.address, moved.incarnation, moved.round) == ("10.0.0.77:7000", 2, 5)
     hand.hear(hand.record(2, state=State.LEFT))
     assert len(hand.saw(Left)) == 1
+
+
+def test_the_member_itself_states_its_reachability_and_its_relays() -> None:
+    hand = Signing(3)
+    hand.hear(hand.record(1, incarnation=2, reachability=Reachability.RELAYED, relays=(hand.ids[0],)))
+    relayed = hand.get(1)
+    assert relayed
+    assert (relayed.reachability, relayed.relays) == (Reachability.RELAYED, (hand.ids[0],))
+    assert len(hand.saw(Changed)) == 1
+
+
+def test_relays_cannot_be_removed_from_a_signed_record() -> None:
+    hand = Signing(3)
+    whole = hand.record(1, incarnation=2, reachability=Reachability.RELAYED, relays=(hand.ids[0],))
+    hand.hear(replace(whole, relays=()))
+    assert hand.get(1) == hand.record(1)
+    assert len(hand.saw(Forged)) == 1
 
 
 def test_an_invented_member_is_not_met_and_ends_the_message() -> None:
@@ -309,6 +328,8 @@ plains = st.builds(
     st.integers(-1, 3),
     st.integers(0, 3),
     st.sampled_from([State.ALIVE, State.LEFT]),
+    st.sampled_from(Reachability),
+    st.lists(texts, max_size=2).map(tuple),
 )
 seals = st.builds(Seal, st.integers(0, 2), st.binary(max_size=3), st.just(b""))
 

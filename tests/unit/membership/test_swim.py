@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pfl_node.membership.member import INCARNATION_LIMIT, State
+from pfl_node.membership.member import INCARNATION_LIMIT, Reachability, State
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, PingCall, Suspected, Sync
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.swim_config import SwimConfig
@@ -450,6 +450,32 @@ def test_a_round_of_mine_that_i_am_not_in_is_refuted() -> None:
     assert hand.swim.me.incarnation == ME.incarnation + 1
     assert hand.swim.me.round == 5
     assert [event.member.round for event in hand.told(Changed)] == [5]
+
+
+def test_a_change_of_my_reachability_is_gossiped_with_a_higher_incarnation_and_once() -> None:
+    hand = Hand(2)
+    hand.packets.clear()
+    hand.events.clear()
+    for _ in range(2):
+        hand.swim.set_reachability(Reachability.RELAYED, ["p2"], hand.now)
+    _, packet = hand.wait_for(Kind.GOSSIP)
+    assert (packet.sender.reachability, packet.sender.relays) == (Reachability.RELAYED, ("p2",))
+    assert packet.sender.incarnation == ME.incarnation + 1
+    assert [event.member.incarnation for event in hand.told(Changed)] == [ME.incarnation + 1]
+
+
+def test_the_reachability_of_a_member_is_what_it_last_stated() -> None:
+    hand = Hand(2)
+    stated = replace(peer(1, incarnation=2), reachability=Reachability.UNREACHABLE)
+    hand.hear_rumor(stated, sender=peer(2))
+    hand.hear_rumor(replace(peer(1, round=3), reachability=Reachability.DIRECT), sender=peer(2))
+    known = hand.swim.get("p1")
+    assert known is not None
+    assert known.reachability is Reachability.UNREACHABLE
+    hand.hear(Packet(Kind.GOSSIP, replace(stated, incarnation=3, reachability=Reachability.DIRECT)))
+    known = hand.swim.get("p1")
+    assert known is not None
+    assert known.reachability is Reachability.DIRECT
 
 
 def test_an_earlier_round_of_mine_is_old_news_and_not_refuted() -> None:
