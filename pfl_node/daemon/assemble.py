@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from time import monotonic
+from time import monotonic, time
 
 import structlog
 
@@ -22,6 +22,7 @@ from pfl_node.learning.trainer import TrainerThread
 from pfl_node.membership.member import Member
 from pfl_node.membership.run_members import RunMembers
 from pfl_node.membership.service import Membership
+from pfl_node.node.clock import WallClock
 from pfl_node.node.ports import HONEST, Plan, RoleOf
 from pfl_node.node.startup import check_lab, check_reports, place_of
 from pfl_node.ops.events_service import attach_events
@@ -72,6 +73,12 @@ def fit_to_memory(settings: Settings, available: int) -> Settings:
     )
 
 
+def not_alone(settings: Settings) -> Settings:
+    """A node that is configured with peers waits for them, unless the settings say that it trains alone."""
+    alone = settings.round.alone or ("wait" if settings.peer_seed else "train")
+    return settings.model_copy(update={"round": settings.round.model_copy(update={"alone": alone})})
+
+
 class BusyShare:
     """The part of the event loop's time that callers may use: little while the node trains without a pause, so
     that they cannot slow it down; most of it while it waits for others."""
@@ -91,6 +98,8 @@ class DaemonNode(ObservedNode):
     """`await start()`, `await run()`, `await close()`. Many nodes can share one process and one trainer thread.
     Only a lab passes `role_of`, which may make nodes malicious; a daemon is honest."""
 
+    wall = WallClock(time, zone=None)
+
     def __init__(
         self,
         settings: Settings,
@@ -101,6 +110,7 @@ class DaemonNode(ObservedNode):
         role_of: RoleOf | None = None,
     ) -> None:
         settings = fit_to_memory(settings, memory())
+        settings = settings if role_of else not_alone(settings)
         self.home = home
         self.tls = tls_of(settings, home)
         policy = load_policy(settings.policy.name)

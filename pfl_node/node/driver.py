@@ -13,6 +13,7 @@ from pfl_node.node.context import NodeContext
 from pfl_node.node.gather import LOOK, Gatherer
 from pfl_node.node.learn import LearningSteps
 from pfl_node.node.linger import LingerTimer
+from pfl_node.node.pace import Pace
 from pfl_node.node.peer_calls import Calls
 from pfl_node.node.push import Pusher
 from pfl_node.node.waiting import PendingWaits
@@ -50,7 +51,8 @@ class Driver:
         self._calls = Calls(context, self.waits)
         self._rounds = Gatherer(context, self.waits, context.patience, lockstep=policy.lockstep)
         self._study = LearningSteps(policy, context)
-        self._lingering = LingerTimer(context.settings.round.linger)
+        self.pace = Pace(policy, context)
+        self._lingering = LingerTimer(max(context.settings.round.linger, 2 * (context.settings.round.every or 0)))
         self._pushes = Pusher(context, self._calls, self.waits, context.patience)
         self._heard = now()  # when the last handler ended
         self._asked: dict[str, Step[Any]] = {}  # the pending step of main and of each handler
@@ -58,6 +60,8 @@ class Driver:
 
     async def run(self) -> None:
         """Returns when `main` does. An exception in the policy ends the node."""
+        if self.policy.more:
+            self.policy.round = await self.pace.begins(self.policy.round)
         flows = [asyncio.create_task(self._drive(self.policy.main(), "main"), name="main")]
         if self.policy.pushes():
             flows.append(asyncio.create_task(self._lane(), name="lane"))
@@ -119,6 +123,8 @@ class Driver:
 
     def waits_for(self) -> str:
         """The pending step of `main`, for an operator who wonders why nothing happens."""
+        if next := self.pace.next:
+            return f"round {next.round} ({next.why})"
         step = self._asked.get("main")
         if isinstance(step, Gather):
             return f"Gather of round {step.round} from {', '.join(sorted(self.waits.peers))}"
@@ -144,6 +150,8 @@ class Driver:
         self._count(step)
         if self.context.hold:
             await self.context.hold(None)
+        if self.pace.next:
+            await self.pace.opened()
         match step:
             case Sleep():
                 return await self._sleep(step)
@@ -166,9 +174,16 @@ class Driver:
             case Record():
                 return self.context.recorder.record(step)
             case Report():
-                await self.context.recorder.report(step)
-                return await self.context.hold(step) if self.context.hold else None
+                return await self._report(step)
         return await self._study.answer(step)
+
+    async def _report(self, step: Report) -> None:
+        """A round is complete. The answer comes when the next one may begin."""
+        await self.context.recorder.report(step)
+        if self.context.hold:
+            await self.context.hold(step)
+        if self.policy.more_after(self.policy.round):
+            self.policy.round = await self.pace.begins(self.policy.round + 1) - 1
 
     # -- time ----------------------------------------------------------------------------------------------
 

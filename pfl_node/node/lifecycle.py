@@ -10,7 +10,7 @@ from pfl_node.errors import ConfigError, TaskError
 from pfl_node.failpoints import afailpoint
 from pfl_node.node.best_model import BEST
 from pfl_node.node.catchup import CatchUp
-from pfl_node.node.clock import now
+from pfl_node.node.clock import WallClock, now
 from pfl_node.node.context import Hold, NodeContext, WorkCount
 from pfl_node.node.driver import Driver
 from pfl_node.node.host import Host
@@ -52,6 +52,7 @@ class Node:
     driver: Driver | None = None
     recorder: Recorder | None = None
     reloads: TaskReload | None = None
+    wall = WallClock()
     had_rounds = False  # whether any round was left when the policy started
     _resumes: Mapping[str, Any] | None = None  # state of the driver at the end of the previous segment
     _refusal: ConfigError | None = None
@@ -189,6 +190,7 @@ class Node:
             recorder=self.recorder,
             work=self.work,
             guard=self.guard,
+            wall=self.wall,
             hold=self._hold,
         )
         self.reloads = TaskReload(
@@ -274,7 +276,9 @@ class Node:
         await self.peers.gather(start, self._notifier)
         if self.peers.seen() < start.peers:
             others = len(self.peers())
-            self.observer.warn(f"{others} other nodes after {start.wait:g} s; going on, others may still come")
+            goes_on = others or self.settings.round.alone != "wait"
+            then = "going on, others may still come" if goes_on else "waiting for one (round.alone)"
+            self.observer.warn(f"{others} other nodes after {start.wait:g} s; {then}")
         policy.round = entry_round(policy, await self.peers.swarm_round())
         self.mailbox.advance(policy.round)
         self.peers.announce_start(policy.round)

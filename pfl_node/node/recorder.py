@@ -184,6 +184,14 @@ class Recorder:
         if due and self._snapshot is not None:
             await self._save(self._snapshot["model"], self._snapshot.get(LOCAL))
 
+    async def pauses(self, next_round: Mapping[str, Any]) -> None:
+        """The next round begins much later: write the last one, and tell the operator."""
+        if self._unsaved and self._snapshot is not None:
+            await self._save(self._snapshot["model"], self._snapshot.get(LOCAL))
+        told = {**next_round, "at": next_round["at"] or "when another node comes"}
+        self.log.info("waiting for the next round", **told)
+        self.tell("waiting", next_round)
+
     def _compare(self, step: Report) -> None:
         """Keep the model if it is the best so far on the validation data."""
         if "val" not in self.measured:

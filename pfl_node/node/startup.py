@@ -78,8 +78,10 @@ def check_reports(name: str, reports: int, *, had_rounds: bool) -> None:
         )
 
 
-def entry_round(policy: Policy, swarm: int) -> int:
-    """The first round of a node that joins a swarm whose median round is `swarm`. No single peer controls it."""
+def entry_round(policy: Policy, swarm: int, own: int | None = None) -> int:
+    """The first round of a node that joins a swarm whose median round is `swarm`. No single peer controls it.
+    `own` is the round that this node would begin; None: the policy's."""
+    own = policy.round if own is None else own
     if policy.rounds is not None:
         swarm = min(swarm, policy.rounds)
-    return swarm if policy.lockstep and swarm > policy.round + HEAD_START else policy.round
+    return swarm if policy.lockstep and swarm > own + HEAD_START else own

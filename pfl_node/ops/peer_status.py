@@ -36,6 +36,7 @@ class PeerStatus:
     models_waiting: int
     waiting_for: list[str]
     waiting_left: float | None  # seconds to its last deadline
+    next_round: dict[str, Any] | None  # while it waits: round, at, why
     measured: dict[str, dict[str, float]]  # by split: loss, accuracy, the task's metrics
     headline: dict[str, Any]  # the figure by which the task compares models: name, higher
     refused: dict[str, int]  # by reason
@@ -70,6 +71,7 @@ def peer_status(status: pb.Status) -> PeerStatus:
         models_waiting=_whole(details.get("models_waiting")) or 0,
         waiting_for=_words(details.get("waiting_for")),
         waiting_left=_longest(details.get("waiting")),
+        next_round=_next_round(details.get("next_round")),
         measured=_measured(details.get("measured")),
         headline=_headline(details.get("headline")),
         refused=_counts(details.get("refused")),
@@ -118,6 +120,13 @@ def _whole(value: Any) -> int | None:
 def _longest(value: Any) -> float | None:
     rows = value[:PEERS] if isinstance(value, list) else []
     return max((n for row in rows if (n := _number(_mapping(row).get("seconds_left"))) is not None), default=None)
+
+
+def _next_round(value: Any) -> dict[str, Any] | None:
+    row = _mapping(value)
+    if not row:
+        return None
+    return {"round": _whole(row.get("round")), "at": _word(row.get("at")) or None, "why": _word(row.get("why"))}
 
 
 def _figures(value: Any) -> dict[str, float]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pfl_node.ops.observed_node import ObservedNode
 
+SETTINGS_THAT_PAUSE = ("round.every", "round.hours", "round.alone")
 STATES = ("starting", "joining", "training", "done", "leaving")
 Labels = tuple[str, ...]
 Samples = Iterable[tuple[Labels, float]]  # label values and sample
@@ -145,6 +146,11 @@ def _peer_rounds(node: ObservedNode) -> Samples:
     return [((peer,), round) for peer, round in node.peers.rounds().items()]
 
 
+def _paused(node: ObservedNode) -> Samples:
+    waits_for = node.driver.pace.next if node.driver else None
+    return [((why,), float(waits_for is not None and waits_for.why == why)) for why in SETTINGS_THAT_PAUSE]
+
+
 def _waiting(node: ObservedNode) -> Samples:
     inbox = len(node.mailbox)
     return [(("inbox",), inbox), (("shelves",), node.mailbox.held - inbox)]
@@ -204,6 +210,7 @@ FIGURES = (
            lambda n: _one(n.policy.round if n.policy else 0)),
     Figure(N + "planned_rounds", "gauge", (), "Number of rounds after which the node stops; absent: unlimited.",
            lambda n: _one(n.settings.rounds)),
+    Figure(N + "paused", "gauge", ("why",), "1 while the next round may not begin yet, by setting.", _paused),
     Figure(N + "rounds", "counter", (), "Rounds done by this process.", lambda n: _one(n.node_observer.rounds)),
     Figure(N + "round_duration_seconds", "summary", (), "From the end of a round to the end of the next.",
            lambda n: _one(n.node_observer.round_seconds)),

@@ -88,9 +88,13 @@ class Policy(ABC):
     @property
     def more(self) -> bool:
         """Whether rounds are left."""
-        if self.stops_after is not None and self.round > self.stops_after:
+        return self.more_after(self.round - 1)
+
+    def more_after(self, round: int) -> bool:
+        """Whether rounds are left after this one."""
+        if self.stops_after is not None and round >= self.stops_after:
             return False
-        return self.rounds is None or self.round < self.rounds
+        return self.rounds is None or round + 1 < self.rounds
 
     def remaining(self) -> Iterator[int]:
         """The remaining rounds; keeps `self.round` up to date."""

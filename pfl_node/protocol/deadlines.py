@@ -130,6 +130,10 @@ class Deadlines:
         """My first round begins."""
         self._begun = now if self._begun is None else self._begun
 
+    def resume(self, now: float) -> None:
+        """My round begins now: the wait before it does not count."""
+        self._begun = now
+
     @property
     def _began(self) -> float:
         assert self._begun is not None

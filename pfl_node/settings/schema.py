@@ -63,6 +63,8 @@ def in_words(schema: Mapping[str, Any]) -> str:
     kind = kinds[0] if kinds else schema
     if "const" in kind:
         return str(kind["const"])
+    if "words" in kind:
+        return str(kind["words"])
     if "enum" in kind:
         return "one of " + ", ".join(map(str, kind["enum"]))
     if "pattern" in kind and "description" in schema:

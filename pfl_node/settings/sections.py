@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 
 from pfl_node.settings.learning_sections import DataSettings, EvalSettings, TaskSettings, TrainSettings
 from pfl_node.settings.section import Section
+from pfl_node.settings.time_types import DayHours, Duration
 from pfl_node.settings.track_section import TrackSettings
 
 Kind = Literal["sign_flip", "scaled", "noise", "alie", "nan", "free_rider", "replay", "label_flip", "lying_scores"]
@@ -106,8 +107,18 @@ class PrivacySettings(Section):
 
 
 class RoundSettings(Section):
-    """How long a round waits. Deadlines adapt to the time that each peer needed in its last rounds."""
+    """When a round begins, and how long it waits for models. Deadlines adapt to the time that each peer needed in
+    its last rounds."""
 
+    every: Duration | None = None
+    """Rounds begin at most this often, at multiples of it since 1970 (10m: at :00, :10, :20 …), so that all sites
+    begin together; the very first one begins at once. None: immediately after one another."""
+    hours: DayHours | None = None
+    """Rounds begin only in these hours of this machine's local time; at other times the node serves its peers.
+    None: always."""
+    alone: Literal["wait", "train"] | None = None
+    """What a node without peers does: wait for one, or train on its own. None: a daemon with `peer_seed` waits;
+    others, a swarm and a simulation train."""
     patience: PositiveFloat = 10.0
     """Longest time in seconds that a Gather or Receive waits for models, and the deadline for peers without a
     history."""

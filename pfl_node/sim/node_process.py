@@ -114,6 +114,12 @@ class Process:
         driver = self.node and self.node.driver
         return driver.waits_for() if driver else "its start"
 
+    @property
+    def paused(self) -> bool:
+        """Whether it waits for the time at which its next round begins."""
+        driver = self.node and self.node.driver
+        return self.up and bool(driver and driver.pace.next and driver.pace.next.at is not None)
+
     # -- lifecycle -----------------------------------------------------------------------------------------
 
     def start(self, at: float | None = None) -> None:

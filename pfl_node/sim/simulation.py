@@ -203,7 +203,7 @@ class Simulation:
         """Checked whenever the clock is about to advance."""
         world = self.world
         if not self._began or world.running > world.held or self._to_come:
-            if world.clock.now - self._alive_at > STALL:
+            if world.clock.now - self._alive_at > STALL and not any(node.paused for node in world.nodes.values()):
                 self._stalled_at = self._stalled_at or world.clock.now  # a round may just be ending
                 if world.clock.now > self._stalled_at + GRACE:
                     raise SimulationStuck(f"no round was finished for {STALL:g} s: {self._who_waits()}")

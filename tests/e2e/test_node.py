@@ -369,7 +369,7 @@ def test_a_node_that_was_held_up_goes_on_where_the_others_are(tmp_path: Path) ->
 def test_nodes_of_two_runs_share_the_membership_and_no_models(tmp_path: Path) -> None:
     async def scene(town: Town) -> None:
         ann = await town.runs("ann", policy=EL, run="a")
-        bob = await town.runs("bob", policy=EL, run="b", peer_seed=[ann.address])
+        bob = await town.runs("bob", policy=EL, run="b", peer_seed=[ann.address], round={"alone": "train"})
         await bob.until(lambda: state_of(ann, bob) == state_of(bob, ann) == "alive")
         await ann.rounds(2)
         await bob.rounds(2)

@@ -88,6 +88,12 @@ class Company:
     def unfinished(self) -> dict[PeerId, int]:
         return {p: self.board.rounds.get(p, 0) for p in sorted(self.board.alive - self.board.done - {self.me})}
 
+    async def swarm_round(self) -> int:
+        return max(self.rounds().values(), default=0)
+
+    def announce_start(self, round: int) -> None:
+        self.board.rounds[self.me] = round
+
     def announce_finished(self) -> None:
         self.board.done.add(self.me)
 
@@ -134,6 +140,8 @@ class Notes:
         self.publications: list[Publish] = []
         self.failures: list[PeerError] = []
         self.given_up: list[tuple[int, tuple[PeerId, ...]]] = []
+        self.pauses_told: list[dict[str, Any]] = []
+        self.paused = asyncio.Event()
 
     def record(self, step: Record) -> None:
         self.records.append(step)
@@ -143,6 +151,10 @@ class Notes:
 
     async def report(self, step: Report) -> None:
         self.reports.append(step)
+
+    async def pauses(self, next_round: Mapping[str, Any]) -> None:
+        self.pauses_told.append(dict(next_round))
+        self.paused.set()
 
     def failed(self, call: str, error: PeerError) -> None:
         self.failures.append(error)
@@ -220,6 +232,29 @@ def run(
 
 async def nothing(_: Policy) -> None:
     return
+
+
+def test_a_node_without_peers_says_that_it_waits_and_begins_when_one_comes() -> None:
+    board, seen = Switchboard(A), []
+
+    async def script(me: Policy) -> None:
+        seen.append(await Peers())
+
+    async def go() -> Notes:
+        trainer = TrainerThread()
+        one, notes = driver(board, A, script, trainer=trainer, waiting={"alone": "wait"})
+        running = asyncio.create_task(one.run())
+        await notes.paused.wait()
+        assert (seen, one.pace.facts()) == ([], notes.pauses_told[0])
+        board.alive.add(B)
+        board.bells[A].notify("members")
+        await running
+        await trainer.close()
+        return notes
+
+    notes = asyncio.run(go())
+    assert notes.pauses_told == [{"round": 0, "at": None, "why": "round.alone"}]
+    assert seen == [(B,)]
 
 
 def test_a_training_that_needs_too_much_memory_costs_a_round_and_leaves_the_model() -> None:

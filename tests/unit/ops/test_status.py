@@ -84,6 +84,7 @@ def test_before_it_has_learnt_anything_it_says_who_and_where_it_is(tmp_path: Pat
         "peers": 0,
         "waiting_for": [],
         "waiting": [],
+        "next_round": None,
         "models_waiting": 0,
         "models_sent": {},
         "models_received": {},

@@ -51,6 +51,27 @@ def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
     assert (settings.seed, train.lr, train.batch, train.steps, settings.eval.every) == (1, 0.1, 2, 3, 4)
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1h30m", 5400), ("1.5h", 5400), ("2d", 172_800), ("9", 9)]
+)
+def test_a_duration_has_units_or_is_in_seconds(text: str, seconds: float) -> None:
+    settings = load_settings(sets=[f"round.every={text}"])
+    assert settings.round.every == seconds
+    assert tomllib.loads(dump(settings))["round"]["every"] == seconds
+
+
+@pytest.mark.parametrize("text", ["10 minutes", "m", "-5m", "0", "10m30", "ten"])
+def test_a_duration_that_is_none_says_how_to_write_one(text: str) -> None:
+    line = mistake(sets=[f"round.every={text}"])
+    assert line.endswith("for 'round.every' in --set: must be a duration such as 90s, 10m or 1h30m, or seconds")
+
+
+@pytest.mark.parametrize("text", ["20-6", "20:00", "25:00-06:00", "20:00-20:00", "20:00-06:60", "8:00-9:00"])
+def test_hours_that_are_none_say_how_to_write_them(text: str) -> None:
+    line = mistake(sets=[f"round.hours={text}"])
+    assert line.endswith("for 'round.hours' in --set: must be hours of the day such as 20:00-06:00")
+
+
 def test_the_last_of_two_sets_counts() -> None:
     assert load_settings(sets=["seed=1", "seed=2"]).seed == 2
 

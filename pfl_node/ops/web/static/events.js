@@ -1,7 +1,7 @@
 // What happened, newest first, as it happens. It can be held, and kinds can be left out.
 
 import { card, h, keyed, put, text } from "./dom.js";
-import { bytes, clock, count, figure, known } from "./format.js";
+import { bytes, clock, count, figure, known, nextRound } from "./format.js";
 import { headline, nameOf, store } from "./store.js";
 
 const SHOWN = 200;
@@ -77,6 +77,8 @@ function sentence(kind, data) {
       return `${peer} is ${data.state} at ${data.address}, round ${count(data.round)}`;
     case "started":
       return `begins in round ${count(data.round)} with ${count(data.samples)} samples`;
+    case "waiting":
+      return nextRound(data);
     case "told":
       return `${data.what}: ${rest(data)}`;
     case "joined":

@@ -48,6 +48,12 @@ export function clock(time) {
   return new Date(1000 * time).toLocaleTimeString("en-GB");
 }
 
+// Why a node waits, and until when; empty: it does not wait for its next round.
+export function nextRound(next) {
+  if (!next) return "";
+  return next.at ? `next round at ${next.at.slice(0, 16).replace("T", " ")} (${next.why})` : `waits for another node (${next.why})`;
+}
+
 export function sum(table) {
   return Object.values(table ?? {}).reduce((a, b) => a + b, 0);
 }

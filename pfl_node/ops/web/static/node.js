@@ -3,7 +3,7 @@
 import { bars } from "./bars.js";
 import { Chart, legend } from "./chart.js";
 import { card, h, keyed, text } from "./dom.js";
-import { bytes, count, duration, loss, NONE, sum } from "./format.js";
+import { bytes, count, duration, loss, nextRound, NONE, sum } from "./format.js";
 import { doing, score, SHARE } from "./overview.js";
 import { clusterColour, headline, nameOf, store, titled } from "./store.js";
 import { tiles } from "./tiles.js";
@@ -97,6 +97,8 @@ function troubles(table, word) {
 }
 
 function waitsFor(found) {
+  const next = nextRound(found.next_round);
+  if (next) return next;
   if (!found.waiting_for?.length) return "nobody";
   const left = typeof found.waiting_left === "number" ? `, at most ${duration(found.waiting_left)}` : "";
   return found.waiting_for.map(nameOf).join(", ") + left;

@@ -2,7 +2,7 @@
 
 import { Chart, legend } from "./chart.js";
 import { card, choice, h, keyed, put, text } from "./dom.js";
-import { bytes, count, duration, figure, known, loss, percent, plural, sum } from "./format.js";
+import { bytes, count, duration, figure, known, loss, nextRound, percent, plural, sum } from "./format.js";
 import { clusterColour, headline, nodes, present, store, titled } from "./store.js";
 import { tiles } from "./tiles.js";
 
@@ -61,7 +61,7 @@ function facts(status) {
   const alive = everybody.filter(present).length;
   const refused = sum(status.refused);
   return [
-    ["Round", count(status.round), status.rounds ? `of ${count(status.rounds)}` : "without an end"],
+    ["Round", count(status.round), nextRound(status.next_round) || (status.rounds ? `of ${count(status.rounds)}` : "without an end")],
     ...score(status, test, val),
     ["Test loss", loss(test.loss), `validation ${loss(val.loss)}`],
     ["Nodes alive", count(alive || 1), `of ${plural(everybody.length || 1, "node", "nodes")} known`],
