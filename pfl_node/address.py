@@ -1,8 +1,9 @@
-"""HOST:PORT as users write it. Host names are not resolved."""
+"""HOST:PORT as users write it, and the addresses of members behind relays. Host names are not resolved."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from ipaddress import ip_address
 
 from pfl_node.errors import ConfigError
@@ -40,3 +41,14 @@ def _is_ip(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def relayed_address(relays: Sequence[str], member: str) -> str:
+    """The address of a member behind relays, such as `192.0.2.1:7000,192.0.2.9:7000/<id>`."""
+    return f"{','.join(relays)}/{member}"
+
+
+def parse_relayed(text: str) -> tuple[tuple[str, ...], str] | None:
+    """The relays and the member of such an address; None for HOST:PORT."""
+    relays, slash, member = text.rpartition("/")
+    return (tuple(relays.split(",")), member) if slash else None

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
+from pfl_node.address import relayed_address
+
 Role = Literal["node", "bootstrap"]
 
 INCARNATION_LIMIT = 1 << 53
@@ -60,8 +62,16 @@ class Member:
     incarnation: int = 0
     state: State = State.ALIVE
     reachability: Reachability = Reachability.UNKNOWN
-    relays: tuple[str, ...] = ()  # ids of the members that forward connections to it
+    relays: tuple[str, ...] = ()  # HOST:PORT of the members that forward connections to it
+    offers_relay: bool = False  # forwards connections to others
     seal: Seal | None = field(default=None, compare=False)  # None: not signed
+
+    @property
+    def dial_address(self) -> str:
+        """Where others connect to it; for a relayed member it names the relays and the member."""
+        if self.reachability is Reachability.RELAYED and self.relays:
+            return relayed_address(self.relays, self.id)
+        return self.address
 
     @property
     def left(self) -> bool:

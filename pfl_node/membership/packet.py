@@ -37,7 +37,8 @@ class Packet:
 FRAME_BYTES = 48  # upper bound of tags, lengths and numbers of a member
 SEAL_BYTES = 90  # the same for a signature, its time and the hash of the credential
 REACHABILITY_BYTES = 2
-RELAY_BYTES = 3  # tag and length of a relay's id
+RELAY_BYTES = 3  # tag and length of a relay's address
+OFFER_BYTES = 2
 HEAD_BYTES = 32  # the same for a packet
 
 
@@ -50,6 +51,7 @@ def member_bytes(member: Member) -> int:
     strings = width(member.id) + width(member.name) + width(member.address) + width(member.run)
     if member.reachability is not Reachability.UNKNOWN or member.relays:
         strings += REACHABILITY_BYTES + sum(width(relay) + RELAY_BYTES for relay in member.relays)
+    strings += OFFER_BYTES * member.offers_relay
     return FRAME_BYTES + strings + (SEAL_BYTES if member.seal else 0)
 
 

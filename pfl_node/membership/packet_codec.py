@@ -60,6 +60,7 @@ def to_wire(member: Member, accuser: str = "") -> pb.Member:
         accuser=accuser,
         reachability=TO_REACHABILITY[member.reachability],
         relays=member.relays,
+        offers_relay=member.offers_relay,
     )
     if (seal := member.seal) is not None:
         wire.signature, wire.signed_at, wire.credential = seal.signature, seal.at, seal.credential
@@ -91,6 +92,7 @@ def from_wire(wire: pb.Member) -> Member:
         FROM_STATE[wire.state],
         _reachability(wire),
         _relays(wire),
+        wire.offers_relay,
         _seal(wire),
     )
 
@@ -104,7 +106,7 @@ def _reachability(wire: pb.Member) -> Reachability:
 
 def _relays(wire: pb.Member) -> tuple[str, ...]:
     relays = tuple(wire.relays[: RELAYS_LIMIT + 1])
-    if len(relays) > RELAYS_LIMIT or not all(0 < len(r) <= LONGEST and r.isprintable() for r in relays):
+    if len(relays) > RELAYS_LIMIT or not all(relay.isprintable() and is_address(relay) for relay in relays):
         raise _garbage(f"member {wire.id} has invalid relays, or more than {RELAYS_LIMIT}")
     return relays
 

@@ -96,7 +96,7 @@ class Prober:
 
     def ping(self, target: Member) -> int:
         seq = next(self._seqs)
-        self._outbox.send(target.address, Kind.PING, seq=seq, to=target, target=target.id)
+        self._outbox.send(target.dial_address, Kind.PING, seq=seq, to=target, target=target.id)
         return seq
 
     def ask_relays(self) -> None:
@@ -107,12 +107,12 @@ class Prober:
         target = probe.target
         if self._config.transport == "udp":
             self._outbox.actions.append(
-                PingCall(target.address, Packet(Kind.PING, self._view.me, probe.seq, target.id))
+                PingCall(target.dial_address, Packet(Kind.PING, self._view.me, probe.seq, target.id))
             )
         for relay in self._view.roster.draw(self._config.indirect, without=(target.id,)):
             probe.relays += 1
             self._outbox.send(
-                relay.address,
+                relay.dial_address,
                 Kind.PING_REQ,
                 seq=probe.seq,
                 to=relay,
@@ -147,7 +147,7 @@ class Prober:
         seq = next(self._seqs)
         self._relays[seq] = Relay(source, packet.seq, packet.target)
         self._timers.set(("relay", seq), self._time.now + RELAY_SHARE * self._config.probe_timeout)
-        self._outbox.send(target.address, Kind.PING, seq=seq, target=target.id, limit=0)
+        self._outbox.send(target.dial_address, Kind.PING, seq=seq, target=target.id, limit=0)
 
     def give_up_relay(self, seq: int) -> None:
         self._report(seq, Kind.NACK)
@@ -164,5 +164,5 @@ class Prober:
         self._view.health.add(probe.relays - probe.nacks if probe.relays else 1)
         known = self._view.roster.get(probe.target.id)
         # A member that has moved during the probe was not reached at its old address.
-        if known is not None and known.address == probe.target.address:
+        if known is not None and known.dial_address == probe.target.dial_address:
             self._view.accuse(known.id, self._time.now)

@@ -76,7 +76,7 @@ class RunMembers:
         if self._alive is None:
             run, rounds, me = self._run, self._rounds, self._membership.me.id
             mine = [m for m in self._membership.members() if m.run == run and m.role == "node" and m.id != me]
-            self._alive = {PeerId(m.id): m.address for m in mine if m.state.present}
+            self._alive = {PeerId(m.id): m.dial_address for m in mine if m.state.present}
             left = [m for m in mine if m.state is State.LEFT and rounds is not None and m.round >= rounds]
             self._finished = tuple(PeerId(m.id) for m in left)
             self._everyone = tuple(sorted({*self._alive, *self._finished}))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from random import Random
 from typing import Any
 
-from pfl_node.address import parse_address
+from pfl_node.address import parse_address, parse_relayed
 from pfl_node.errors import ConfigError, PeerGone, Reason, Refused
 from pfl_node.membership import packet_codec
 from pfl_node.membership.admission import Admission
@@ -270,7 +270,7 @@ class Membership:
                 caller.set_result(packet)
         elif address.startswith(CALLER):
             return  # the call has ended
-        elif self._config.transport == "udp":
+        elif self._config.transport == "udp" and not parse_relayed(address):
             self.counters["packets_out"] += 1
             self.udp.send(packet_codec.encode(packet), address)
         elif len(self._tasks) < CALLS_LIMIT:

@@ -22,6 +22,7 @@ CREDENTIAL_BYTES = 8  # of the hash in a record
 FRESH = 600  # seconds for which a record shows that its member is probably running
 RENEWAL = 120.0  # seconds after which a member signs its record again
 CACHE = 8192  # records
+OFFERS_RELAY = b"\1"  # shorter than the length of a text
 REACHABILITY_BYTE = {reachability: bytes([n]) for n, reachability in enumerate(Reachability)}
 
 
@@ -138,9 +139,10 @@ def signed_bytes(member: Member, seal: Seal) -> bytes:
 
 
 def _reach_bytes(member: Member) -> bytes:
-    if member.reachability is Reachability.UNKNOWN and not member.relays:
+    if member.reachability is Reachability.UNKNOWN and not member.relays and not member.offers_relay:
         return b""
-    return REACHABILITY_BYTE[member.reachability] + _framed(relay.encode() for relay in member.relays)
+    relays = _framed(relay.encode() for relay in member.relays)
+    return REACHABILITY_BYTE[member.reachability] + relays + (OFFERS_RELAY if member.offers_relay else b"")
 
 
 def _framed(texts: Iterable[bytes]) -> bytes:

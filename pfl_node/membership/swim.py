@@ -148,7 +148,7 @@ class Swim:
         self._view.refute(self._time.now)
         self._report_forgery(check, by)
         if check.unknown:
-            self._outbox.actions.append(FetchCredentials(sender.address, by, tuple(check.unknown)))
+            self._outbox.actions.append(FetchCredentials(sender.dial_address, by, tuple(check.unknown)))
         if sender.state is State.ALIVE:
             self._answer(packet, source, self._answer_limit(sender, source, size))
         self._arm_gossip()
@@ -204,7 +204,7 @@ class Swim:
             return
         self._view.change_me(state=State.LEFT)
         for member in self._view.roster.draw(FAREWELLS):
-            self._outbox.send(member.address, Kind.GOSSIP, to=member)
+            self._outbox.send(member.dial_address, Kind.GOSSIP, to=member)
         self._timers.clear()
 
     # reactions
@@ -236,9 +236,9 @@ class Swim:
             return
         elif (seq := self._candidates.ask(member, source, now)) is not None:
             ping = Packet(Kind.PING, self.me, seq, member.id)
-            self._outbox.packets.append((member.address, ping))
+            self._outbox.packets.append((member.dial_address, ping))
             if self._config.transport == "udp" and self._candidates.silent(member):
-                self._outbox.actions.append(PingCall(member.address, ping))
+                self._outbox.actions.append(PingCall(member.dial_address, ping))
 
     def _may_move(self, rumor: Rumor, source: str) -> bool:
         """A member that is present moves only if its old address is silent, which is checked first. Otherwise
@@ -258,7 +258,7 @@ class Swim:
         seq = self._prober.ping(holder)
         if self._config.transport == "udp":
             ping = Packet(Kind.PING, self.me, seq, holder.id)
-            self._outbox.actions.append(PingCall(holder.address, ping))
+            self._outbox.actions.append(PingCall(holder.dial_address, ping))
         self._timers.set(("move", holder.id), self._time.now + self._config.probe_timeout / 2)
 
     def _move(self, member: str) -> None:
@@ -335,7 +335,7 @@ class Swim:
         verdict = self._view.verdict(member, self._time.now)
         if verdict is None or verdict.member.state is State.SUSPECT:
             return False
-        self._outbox.send(member.address, Kind.GOSSIP, to=member, limit=0)
+        self._outbox.send(member.dial_address, Kind.GOSSIP, to=member, limit=0)
         return True
 
     def _arm_gossip(self) -> None:
@@ -349,17 +349,17 @@ class Swim:
         for member in self._view.roster.draw(self._config.gossip_fanout):
             if not len(self._view.rumors):
                 return
-            self._outbox.send(member.address, Kind.GOSSIP, to=member)
+            self._outbox.send(member.dial_address, Kind.GOSSIP, to=member)
 
     def _request_syncs(self) -> None:
         """Sync with one live member, and with one dead member or seed, so that partitions heal."""
         self._timers.set(("sync", 0), self._time.now + self._rng.uniform(0.9, 1.1) * self._config.sync_interval)
         if not self._joined:  # Join checks that the id is unique, Sync does not
             return
-        self._outbox.actions.extend(Sync(member.address) for member in self._view.roster.draw(1))
+        self._outbox.actions.extend(Sync(member.dial_address) for member in self._view.roster.draw(1))
         members = self._view.roster.all()
-        taken = {m.address for m in members if m.state.present} | {self.me.address}
-        lost = {m.address: None for m in members if m.state is State.DEAD} | dict.fromkeys(self._seeds)
+        taken = {m.dial_address for m in members if m.state.present} | {self.me.address}
+        lost = {m.dial_address: None for m in members if m.state is State.DEAD} | dict.fromkeys(self._seeds)
         retry = [address for address in lost if address not in taken]
         if retry:
             self._outbox.actions.append(Sync(self._rng.choice(retry)))

@@ -9,9 +9,10 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 
 from pfl_node.address import parse_address
-from pfl_node.errors import PeerError, PeerGone, Reason, Refused
+from pfl_node.errors import PeerError, PeerGone, PflError, Reason, Refused
 from pfl_node.security.certificate import Certificate, read_der
 from pfl_node.security.credentials import EXPIRED as CERTIFICATE_EXPIRED
 from pfl_node.security.credentials import NOT_YET_VALID, Credentials
@@ -19,19 +20,22 @@ from pfl_node.security.goaway import refusal_in
 
 FIRST = 4096  # bytes; enough for the reason of a refusal
 CONNECTION_REFUSED = "nothing listens there (connection refused)"
+Connect = Callable[[], Awaitable[socket.socket]]  # opens a connection otherwise than by dialling the address
 NOT_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
-async def read_certificate(address: str, credentials: Credentials, timeout: float) -> Certificate:
+async def read_certificate(
+    address: str, credentials: Credentials, timeout: float, connect: Connect | None = None
+) -> Certificate:
     """The certificate of the server there, verified against our CA. Raises PeerGone or Refused."""
     try:
         async with asyncio.timeout(timeout):
-            return await _handshake(address, credentials)
+            return await _handshake(address, credentials, connect)
     except TimeoutError as error:
         raise PeerGone(address, f"no TLS handshake within {timeout:g} s") from error
 
 
-async def speaks_tls(address: str, timeout: float) -> Certificate | None:
+async def speaks_tls(address: str, timeout: float, connect: Connect | None = None) -> Certificate | None:
     """The unverified certificate of the server there; None if it does not speak TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -39,8 +43,8 @@ async def speaks_tls(address: str, timeout: float) -> Certificate | None:
     context.set_alpn_protocols(["h2"])
     try:
         async with asyncio.timeout(timeout):
-            writer = (await _connect(address, context))[1]
-    except (OSError, ValueError, TimeoutError):
+            writer = (await _connect(address, context, connect))[1]
+    except (OSError, ValueError, TimeoutError, PflError):
         return None
     try:
         return _certificate(writer)
@@ -50,11 +54,11 @@ async def speaks_tls(address: str, timeout: float) -> Certificate | None:
         writer.transport.abort()
 
 
-async def _handshake(address: str, credentials: Credentials) -> Certificate:
+async def _handshake(address: str, credentials: Credentials, connect: Connect | None) -> Certificate:
     try:
-        reader, writer = await _connect(address, credentials.context)
+        reader, writer = await _connect(address, credentials.context, connect)
     except ssl.SSLCertVerificationError as error:
-        raise await _not_verified(address, error) from error
+        raise await _not_verified(address, error, connect) from error
     except ssl.SSLError as error:
         raise _no_tls(address, error) from error
     except OSError as error:
@@ -75,7 +79,11 @@ async def _handshake(address: str, credentials: Credentials) -> Certificate:
         writer.transport.abort()
 
 
-async def _connect(address: str, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(
+    address: str, context: ssl.SSLContext, connect: Connect | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if connect is not None:
+        return await asyncio.open_connection(sock=await connect(), ssl=context, server_hostname="")
     host, port = parse_address(address)
     return await asyncio.open_connection(host, port, ssl=context)
 
@@ -84,8 +92,8 @@ def _certificate(writer: asyncio.StreamWriter) -> Certificate:
     return read_der(writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b"")
 
 
-async def _not_verified(address: str, error: ssl.SSLCertVerificationError) -> Refused:
-    certificate = await speaks_tls(address, timeout=2.0)
+async def _not_verified(address: str, error: ssl.SSLCertVerificationError, connect: Connect | None) -> Refused:
+    certificate = await speaks_tls(address, 2.0, connect)
     if error.verify_code in (NOT_YET_VALID, CERTIFICATE_EXPIRED):
         dates = f" ({certificate.validity})" if certificate else ""
         expired = error.verify_code == CERTIFICATE_EXPIRED

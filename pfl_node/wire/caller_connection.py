@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from pfl_node.errors import Reason, Refused
 from pfl_node.security.goaway import refusal_frames
 from pfl_node.wire.fair_share import BYTE
+from pfl_node.wire.http_connect import FIRST as CONNECT
+from pfl_node.wire.http_connect import LONGEST, parse_request
 from pfl_node.wire.pump import Pump
 from pfl_node.wire.tls_stream import HANDSHAKE_RECORD, TlsStream
 
@@ -36,6 +38,7 @@ class CallerConnection:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._network = network
+        self._request = b""  # of a connection through this relay
         self._server: socket.socket | None = None
         self._tls: TlsStream | None = None
         self._pumps: tuple[Pump, ...] = ()  # to the server, and back
@@ -75,14 +78,36 @@ class CallerConnection:
         self._loop.remove_reader(self._network)
         context = self._listener.tls_context()
         try:
-            if context is None:
+            first = self._network.recv(len(CONNECT), socket.MSG_PEEK)
+            if first and CONNECT.startswith(first) and self._listener.tunnels is not None:
+                self._loop.add_reader(self._network, self._request_bytes)
+            elif context is None:
                 self._relay(b"")
-            elif self._network.recv(1, socket.MSG_PEEK)[:1] == bytes((HANDSHAKE_RECORD,)):
+            elif first[:1] == bytes((HANDSHAKE_RECORD,)):
                 self._tls = TlsStream(context)
                 self._loop.add_reader(self._network, self._handshake_bytes, self._tls)
             else:
                 self._refuse(Refused(Reason.NO_TLS, "it does not speak TLS"))
         except OSError:
+            self.close()
+
+    def _request_bytes(self) -> None:
+        """A request for a connection through this relay. Its sender waits for the answer before it sends more."""
+        try:
+            data = self._network.recv(LONGEST)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        self._request += data
+        self.received += len(data)
+        request = parse_request(self._request)
+        if request is not None and self._listener.tunnels is not None:
+            self._loop.remove_reader(self._network)
+            self.closed = True
+            self._listener.forget(self)
+            self._listener.tunnels.arrive(request, self._network)
+        elif not data or len(self._request) > LONGEST:
             self.close()
 
     def _handshake_bytes(self, tls: TlsStream) -> None:

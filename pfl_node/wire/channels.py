@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from pfl_node.address import parse_relayed
 from pfl_node.errors import PeerGone, Refused
 from pfl_node.types import PeerId
 from pfl_node.wire.dialer import Dialer, Link
@@ -102,7 +103,10 @@ class ChannelPool(Generic[S]):
         key = peer or address
         channel = self._channels.get(key)
         if channel is not None and channel.address != address:
-            self.forget(key)
+            if parse_relayed(address):  # its relays changed; calls through the old ones may finish
+                self.retire(channel)
+            else:
+                self.forget(key)
         elif channel is not None and self._dialer.usable(channel.link):
             return channel
         elif channel is not None:
@@ -131,7 +135,7 @@ class ChannelPool(Generic[S]):
 
     def _close(self, channel: PooledChannel[S]) -> None:
         channel.retired = True
-        task = asyncio.get_running_loop().create_task(channel.link.channel.close())
+        task = asyncio.get_running_loop().create_task(channel.link.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

@@ -194,10 +194,12 @@ class PeerClient:
         """The status of the node at an address, read over a separate channel."""
         link = await self._dialer.dial(address, self.settings.connect_timeout)
         with ErrorTranslation(PeerId(address), Bandwidth(self.settings.min_bandwidth)):
-            async with link.channel:
+            try:
                 reply: pb.Status = await PeerStub(link.channel).status(
                     pb.StatusRequest(), timeout=self.settings.base_timeout
                 )
+            finally:
+                await link.close()
         return reply
 
     async def look(

@@ -14,6 +14,8 @@ from pfl_node.security.handshake import read_certificate
 from pfl_node.security.trust import Trust
 from pfl_node.types import PeerId
 from pfl_node.wire.endpoint import channel_options
+from pfl_node.wire.forwarder import Forwarder
+from pfl_node.wire.paths import Path, Paths
 
 TRIES = 2
 
@@ -25,10 +27,16 @@ class Link:
     channel: Any  # grpc.aio.Channel, whose published types have no calls with bytes
     certificate: Certificate | None = None
     generation: int = 0  # of our own certificate
+    forwarder: Forwarder | None = None  # whose connections the channel uses
 
     @property
     def peer(self) -> PeerId | None:
         return self.certificate.id if self.certificate else None
+
+    async def close(self) -> None:
+        await self.channel.close()
+        if self.forwarder is not None:
+            self.forwarder.close()
 
 
 class Dialer:
@@ -36,8 +44,14 @@ class Dialer:
 
     secure = False
 
+    def __init__(self, paths: Paths | None = None) -> None:
+        self.paths = paths or Paths()
+
     async def dial(self, address: str, connect_timeout: float, expect: PeerId | None = None) -> Link:  # noqa: ARG002
-        return Link(grpc.aio.insecure_channel(address, options=channel_options(connect_timeout)))
+        target, forwarder = _target(address, self.paths.to(address))
+        return Link(
+            grpc.aio.insecure_channel(target, options=channel_options(connect_timeout)), forwarder=forwarder
+        )
 
     def usable(self, link: Link) -> bool:  # noqa: ARG002
         """If False, new calls need a new channel; calls in progress may finish."""
@@ -53,36 +67,50 @@ class TlsDialer(Dialer):
 
     secure = True
 
-    def __init__(self, trust: Trust) -> None:
+    def __init__(self, trust: Trust, paths: Paths | None = None) -> None:
+        super().__init__(paths)
         self.trust = trust
 
     async def dial(self, address: str, connect_timeout: float, expect: PeerId | None = None) -> Link:
         """A connected channel. Tries twice: the peer may renew its certificate after the check."""
+        path = self.paths.to(address)
+        expect = expect or PeerId(path.site if path else "") or None
         peer = expect or PeerId(address)
         try:
             if expect:
                 self.trust.permit(expect)
-            for _ in range(TRIES):
-                link = await self._verified(address, connect_timeout, expect)
+            for left in reversed(range(TRIES)):
+                link = await self._verified(address, path, connect_timeout, expect, retry=left > 0)
+                if link is None:
+                    continue
                 if await _connected(link.channel, connect_timeout):
                     return link
-                await link.channel.close()
+                await link.close()
         except Refused as refused:
             raise Refused(refused.reason, refused.text, peer) from refused
         except PeerError as gone:
             raise type(gone)(peer, gone.text) from gone
         raise PeerGone(peer, f"no connection within {connect_timeout:g} s")
 
-    async def _verified(self, address: str, connect_timeout: float, expect: PeerId | None) -> Link:
+    async def _verified(
+        self, address: str, path: Path | None, connect_timeout: float, expect: PeerId | None, *, retry: bool
+    ) -> Link | None:
+        """None, with `retry`: a relay led to another node, and the next one should be tried."""
         generation, mine = self.trust.generation, self.trust.credentials
-        theirs = await read_certificate(address, mine, connect_timeout)
+        theirs = await read_certificate(address, mine, connect_timeout, path.connect if path else None)
         if expect and theirs.id != expect:
+            if path and path.site:
+                path.distrust()
+                if retry:
+                    return None
             raise Refused(Reason.IMPOSTOR, f"{theirs.id} answers at {address}")
         self.trust.check(theirs)
         credentials = grpc.ssl_channel_credentials(theirs.pem, mine.key, mine.chain)
         name = next(iter(theirs.names), theirs.subject)
         options = [*channel_options(connect_timeout), ("grpc.ssl_target_name_override", name)]
-        return Link(grpc.aio.secure_channel(address, credentials, options=options), theirs, generation)
+        target, forwarder = _target(address, path)
+        channel = grpc.aio.secure_channel(target, credentials, options=options)
+        return Link(channel, theirs, generation, forwarder)
 
     def usable(self, link: Link) -> bool:
         if link.generation != self.trust.generation or link.certificate is None or link.certificate.expired():
@@ -92,6 +120,14 @@ class TlsDialer(Dialer):
     def permit(self, link: Link) -> None:
         if link.peer is not None:
             self.trust.permit(link.peer)
+
+
+def _target(address: str, path: Path | None) -> tuple[str, Forwarder | None]:
+    """What gRPC dials."""
+    if path is None:
+        return address, None
+    forwarder = Forwarder(path.connect)
+    return forwarder.target, forwarder
 
 
 async def _connected(channel: Any, timeout: float) -> bool:

@@ -21,7 +21,7 @@ from pfl_node.address import join_address, parse_address
 from pfl_node.errors import Unavailable
 from pfl_node.wire.call_gate import CallGate
 from pfl_node.wire.call_slots import CallSlots
-from pfl_node.wire.listener import Listener
+from pfl_node.wire.listener import Listener, Tunnels
 from pfl_node.wire.local_socket import LocalSocket
 from pfl_node.wire.quirks.health import LimitedHealth
 from pfl_node.wire.quirks.log_filter import install_log_filter
@@ -107,6 +107,10 @@ class Endpoint:
     def add(self, service: str, register: Callable[[grpc.aio.Server], None]) -> None:
         """Register handlers of the service with this full name; a service may have several registrations."""
         self._services.setdefault(service, []).append(register)
+
+    def serve_tunnels(self, tunnels: Tunnels) -> None:
+        """Hand connections that begin with CONNECT to a relay."""
+        self.listener.tunnels = tunnels
 
     async def bind(self, listen: str, also: Callable[[str, int], None] | None = None) -> int:
         """Bind the port; 0 means any free one. `also` binds the same port number for another protocol and raises

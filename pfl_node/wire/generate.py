@@ -16,7 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"peer": "pfl_node/wire", "membership": "pfl_node/membership"}  # of the messages
+PACKAGES = {
+    "peer": "pfl_node/wire",
+    "membership": "pfl_node/membership",
+    "relay": "pfl_node/wire",
+}  # of the messages
 SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
 # Version numbers depend on the release of the tools and do not make a stub stale.

@@ -19,6 +19,7 @@ from pfl_node.errors import Refused
 from pfl_node.security.certificate import Certificate
 from pfl_node.wire.caller_connection import CallerConnection
 from pfl_node.wire.fair_share import FairShare
+from pfl_node.wire.http_connect import ConnectRequest
 from pfl_node.wire.local_socket import LocalSocket, name_of
 from pfl_node.wire.resources import open_files
 
@@ -47,9 +48,16 @@ class Access(Protocol):
     def connection_refused(self, host: str, refused: Refused, certificate: Certificate | None) -> None: ...
 
 
+class Tunnels(Protocol):
+    """A relay, which gets the connections that begin with CONNECT."""
+
+    def arrive(self, request: ConnectRequest, connection: socket.socket) -> None: ...
+
+
 class Listener:
     def __init__(self, access: Access | None) -> None:
         self._access = access
+        self.tunnels: Tunnels | None = None
         self._socket: socket.socket | None = None
         self._local: LocalSocket | None = None
         self._unproven: dict[CallerConnection, None] = {}  # oldest first
@@ -179,9 +187,10 @@ class Listener:
             except OSError as error:  # too many open files, or no memory
                 self._no_resources(error)
                 return
-            self._take(accepted, str(address[0]).removeprefix("::ffff:"))
+            self.take(accepted, str(address[0]).removeprefix("::ffff:"))
 
-    def _take(self, accepted: socket.socket, host: str) -> None:
+    def take(self, accepted: socket.socket, host: str) -> None:
+        """Serve a connection that was accepted here, or that arrived through a relay."""
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -28,12 +28,18 @@ class LocalSocket:
         self._directory = _directory()
         self._path = self._directory / "grpc"
         self._descriptor: int | None = None
+        self.path = str(self._path)
         self.address = f"unix:{self._path}"
 
     def seal(self) -> None:
         if LINUX:
             self._descriptor = os.open(self._path, os.O_PATH)
             self._remove()
+
+    @property
+    def target(self) -> str:
+        """What gRPC's client in this process dials, once the socket is sealed."""
+        return f"unix:/proc/self/fd/{self._descriptor}" if LINUX else self.address
 
     def connect(self) -> tuple[str, socket.socket]:
         """A connected socket and the name by which the server sees it. Raises OSError."""

@@ -100,7 +100,8 @@ class MembershipClient:
         """Raises Refused if the seed requires TLS: gRPC reports only a closed connection."""
         if error.code() is not grpc.StatusCode.UNAVAILABLE or self._dialer.secure:
             return
-        if await speaks_tls(address, timeout=1.0):
+        path = self._dialer.paths.to(address)
+        if await speaks_tls(address, 1.0, path.connect if path else None):
             raise Refused(Reason.NO_TLS, "it requires TLS, which is off here: start this node with --tls", address)
 
 

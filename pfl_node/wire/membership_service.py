@@ -130,9 +130,9 @@ class MembershipService(MembershipServicer):
         theirs = packet_codec.from_wires(request.members)
         mine = packet_codec.to_wires(self._membership.members())
         if self._membership.verifier:
-            self._membership.merge_soon(theirs, sender.id, sender.address)
+            self._membership.merge_soon(theirs, sender.id, sender.dial_address)
         else:
-            await self._membership.merge(theirs, sender.id, sender.address)
+            await self._membership.merge(theirs, sender.id, sender.dial_address)
         return pb.State(sender=packet_codec.to_wire(self._membership.me), members=mine)
 
     async def GetCredentials(  # noqa: N802

@@ -80,8 +80,12 @@ def _strict(handler: Handler) -> Handler:
             await _refuse(context)
         return await behavior(_checked(request, context) if kind.startswith("stream") else request, context)
 
-    async def several(requests: Any, context: Context) -> AsyncIterator[Any]:
-        async for answer in behavior(_checked(requests, context), context):
+    async def several(request: Any, context: Context) -> AsyncIterator[Any]:
+        if request is UNPARSABLE:
+            await _refuse(context)
+        async for answer in behavior(
+            _checked(request, context) if kind.startswith("stream") else request, context
+        ):
             yield answer
 
     if inspect.isasyncgenfunction(behavior):

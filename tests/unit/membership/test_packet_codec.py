@@ -38,7 +38,8 @@ members = st.builds(
     incarnation=st.integers(0, INCARNATION_LIMIT - 1),
     state=st.sampled_from(State),
     reachability=st.sampled_from(Reachability),
-    relays=st.lists(texts.filter(bool), max_size=RELAYS_LIMIT).map(tuple),
+    relays=st.lists(addresses, max_size=RELAYS_LIMIT).map(tuple),
+    offers_relay=st.booleans(),
 )
 packets = st.builds(
     Packet,
@@ -103,7 +104,7 @@ def test_a_member_that_cannot_be_is_refused(changes: dict[str, object], says: st
         from_wire(wire)
 
 
-@pytest.mark.parametrize("relays", [["r"] * (RELAYS_LIMIT + 1), [""], ["x" * 65], ["a\nb"]])
+@pytest.mark.parametrize("relays", [["r:1"] * (RELAYS_LIMIT + 1), [""], ["r"], ["a:1,b:1"], ["a:1/c"], ["a\nb:1"]])
 def test_impossible_relays_are_refused(relays: list[str]) -> None:
     wire = to_wire(Member("a", "node-a", "10.0.0.1:7000"))
     wire.relays.extend(relays)

@@ -86,6 +86,7 @@ class SlowDialer(Dialer):
     """Connects when `allowed` is set."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.allowed = asyncio.Event()
         self.dials = 0
 
