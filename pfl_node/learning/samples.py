@@ -52,10 +52,7 @@ class StackedSamples:
 
     def __init__(self, x: Tree, y: Tree) -> None:
         self.x, self.y = x, y
-
-    @property
-    def n(self) -> int:
-        return size_of(self.x)
+        self.n = size_of(x)
 
     @property
     def device(self) -> torch.device | None:
@@ -73,8 +70,8 @@ class StackedSamples:
 
     def batches(self, order: Iterable[Index], seed: int | None = None) -> Iterator[Batch]:  # noqa: ARG002
         for index in order:
-            x = take(self.x, index)
-            yield Batch(x, take(self.y, index), size_of(x))
+            n = index.stop - index.start if isinstance(index, slice) else len(index)
+            yield Batch(take(self.x, index), take(self.y, index), n)
 
 
 def call(module: nn.Module, x: Tree) -> Any:

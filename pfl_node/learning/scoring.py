@@ -24,7 +24,7 @@ Figures = npt.NDArray[np.float64]
 def mean_loss(given: Loss | None, output: Tree, y: Tree) -> Tensor:
     """The mean loss of a batch; None: the loss that the model computed, or cross-entropy."""
     if given is None:
-        own: Tensor | None = getattr(output, "loss", None)
+        own: Tensor | None = None if isinstance(output, Tensor) else getattr(output, "loss", None)
         return cross_entropy(scores_of(output), y) if own is None else own
     loss = given(output, y)
     if not isinstance(loss, Tensor):
@@ -34,7 +34,7 @@ def mean_loss(given: Loss | None, output: Tree, y: Tree) -> Tensor:
 
 def scores_of(output: Tree) -> Tree:
     """The class scores in an output of Hugging Face models; any other output is returned as it is."""
-    return getattr(output, "logits", output)
+    return output if isinstance(output, Tensor) else getattr(output, "logits", output)
 
 
 def measure(
@@ -59,16 +59,16 @@ def measure(
             output = call(module, some.x)
             scores = scores_of(output)
             losses.append(mean_loss(loss, output, some.target))
-            if (right := correct(scores, some.y)) is not None:
-                rights.append(right)
-            sizes.append((some.n, some.y.numel() if right is not None else 0))
+            if (guess := predicted(scores, some.y)) is not None:
+                rights.append((guess == some.y).sum())
+            sizes.append((some.n, some.y.numel() if guess is not None else 0))
             if classes:
-                said.append(scores.argmax(1))
+                said.append(scores.argmax(1) if guess is None else guess)
                 true.append(some.y)
             if collect:
                 collect(output, some.target)
         between()
-    pairs = (torch.cat(true), torch.cat(said)) if classes else None
+    pairs = (_joined(true), _joined(said)) if classes else None
     total = sum((one * many for one, (many, _) in zip(_read(losses), sizes, strict=True)), 0.0)
     share = float("nan")
     if len(rights) == len(losses):
@@ -77,8 +77,14 @@ def measure(
     return Measured(Eval(total / n, share, n), pairs)
 
 
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
 def _read(figures: list[Tensor]) -> list[float]:
     """One copy to the host for all of them."""
+    if len(figures) == 1:
+        return [float(figures[0])]
     found: list[float] = torch.stack(figures).tolist() if figures else []
     return found
 
@@ -106,14 +112,14 @@ def _losses(module: nn.Module, loss: Loss | None, output: Tree, batch: Batch) ->
 
 
 def _rights(output: Tree, batch: Batch) -> Tensor:
-    if correct(output, batch.y) is None:
+    if (guess := predicted(output, batch.y)) is None:
         return torch.full((batch.n,), float("nan"))
-    same: Tensor = output.argmax(1) == batch.y
+    same: Tensor = guess == batch.y
     return same.view(batch.n, -1).double().mean(1)
 
 
-def correct(output: Tree, y: Tree) -> Tensor | None:
-    """The number of correct predictions, on the device; None if labels are not classes."""
+def predicted(output: Tree, y: Tree) -> Tensor | None:
+    """The predicted classes, in the shape of the labels; None if labels are not classes."""
     if (
         not isinstance(output, Tensor)
         or not isinstance(y, Tensor)
@@ -123,7 +129,7 @@ def correct(output: Tree, y: Tree) -> Tensor | None:
     ):
         return None
     guess = output.argmax(1)
-    return (guess == y).sum() if guess.shape == y.shape else None
+    return guess if guess.shape == y.shape else None
 
 
 def draw_samples(n: int, samples: int | None, own: bool, chance: torch.Generator) -> Tensor | None:
