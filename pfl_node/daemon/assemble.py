@@ -53,7 +53,7 @@ class GrpcNetwork(PeerClient):
     """Outgoing calls, and the endpoint for incoming ones."""
 
     def __init__(self, me: PeerId, settings: Settings, dialer: Dialer | None, endpoint: Endpoint) -> None:
-        super().__init__(me, settings.run, settings.wire, dialer)
+        super().__init__(me, settings.run, settings.wire, dialer, longest=settings.round.transfer)
         self._endpoint = endpoint
 
     async def serving(self, ready: bool) -> None:
@@ -65,11 +65,16 @@ class GrpcNetwork(PeerClient):
 
 
 def fit_to_memory(settings: Settings, available: int) -> Settings:
-    """Waiting models use at most a quarter of the memory, those of one peer a quarter of that."""
-    serve = settings.serve
-    all_, one = min(serve.waiting, available // 4), min(serve.waiting_per_peer, available // 16)
+    """Waiting models use at most a quarter of the memory, those of one peer a quarter of that, and so do the
+    beginnings of transfers that broke off."""
+    serve, wire, one = settings.serve, settings.wire, available // 16
+    waiting = {
+        "waiting": min(serve.waiting, available // 4),
+        "waiting_per_peer": min(serve.waiting_per_peer, one),
+    }
+    resume = {"resume_bytes": min(wire.resume_bytes, one)}
     return settings.model_copy(
-        update={"serve": serve.model_copy(update={"waiting": all_, "waiting_per_peer": one})}
+        update={"serve": serve.model_copy(update=waiting), "wire": wire.model_copy(update=resume)}
     )
 
 
@@ -145,6 +150,7 @@ class DaemonNode(ObservedNode):
     def _connect_host(self) -> None:
         self.host.tell = self.client.traffic.tell = self.node_observer.tell
         self.host.member = lambda peer: peer in self._members.alive()
+        self.client.encoding.training = lambda: self.work.training
         if self.tls:
             self.tls.auth.on_refused = lambda call, why, who: self.host.count(call, why, who, 0)
 
@@ -195,7 +201,13 @@ class DaemonNode(ObservedNode):
     async def start(self) -> None:
         """Open the port. Does not need torch."""
         self._keep_settings()
-        PeerService(self.host, self.settings.wire, status=lambda: status_of(self)).attach(self.endpoint)
+        PeerService(
+            self.host,
+            self.settings.wire,
+            status=lambda: status_of(self),
+            encoding=self.client.encoding,
+            bandwidths=self.client.bandwidths,
+        ).attach(self.endpoint)
         attach_events(self.endpoint, self.node_observer)
         attach_reload(self.endpoint, self.reload)
         await self.endpoint.bind(self.settings.listen, self.membership.bind)

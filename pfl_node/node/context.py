@@ -53,13 +53,16 @@ class WorkCount:
     def __init__(self) -> None:
         self.models: Counter[str] = Counter()  # "trained", "scored", "measured"
         self.seconds = 0.0  # including the wait for the trainer
+        self.training = 0.0  # seconds of the last training
 
     @contextmanager
     def of(self, kind: str, models: int = 1) -> Iterator[None]:
         began = now()
         yield
         self.models[kind] += models
-        self.seconds += now() - began
+        self.seconds += (elapsed := now() - began)
+        if kind == "trained":
+            self.training = elapsed
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,22 @@ from pfl_node.types import Offer, PeerId
 LOOK = 0.5  # seconds between two checks of the peers' rounds, which change without a notification
 
 
+class ArrivalTimes:
+    """Tells the deadlines when models of a round begin to arrive, stop or are here."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
+
+    def arrives(self, peer: PeerId, round: int) -> None:
+        self._deadlines.arrives(peer, round, now())
+
+    def stopped(self, peer: PeerId, round: int, *, resumes: bool) -> None:
+        self._deadlines.stopped(peer, round, now(), resumes=resumes)
+
+    def came(self, peer: PeerId, round: int) -> None:
+        self._deadlines.came(peer, round, now())
+
+
 class Gatherer:
     """One per driver."""
 
@@ -58,5 +74,5 @@ class Gatherer:
         it, but maybe not here: it may not know this node, or sampled others. A quarantined peer is refused."""
         rounds = self._context.peers.rounds()
         missing = self._context.mailbox.missing(step.peers, step.round, rounds)
-        there = [p for p in missing if p in rounds and self._patience.worth(p)]
+        there = [p for p in missing if p in rounds and self._patience.worth(p, step.round)]
         return self._context.guard.free(there, now())

@@ -127,10 +127,12 @@ class Host:
         if call == "EvaluateModel":
             self._begin(sender, self._whole + weight(envelope.notes))
 
-    def cancel(self, call: str, envelope: Envelope) -> None:
+    def cancel(self, call: str, envelope: Envelope, *, resumes: bool = False) -> None:
+        """An admitted call failed before its model was here. `resumes`: the sender may continue it."""
         if call == "SendModel":
-            self.mailbox.cancel(PeerId(envelope.sender), envelope.round)
-            self._spoil(PeerId(envelope.sender), envelope.round)
+            self.mailbox.cancel(PeerId(envelope.sender), envelope.round, resumes=resumes)
+            if not resumes:
+                self._spoil(PeerId(envelope.sender), envelope.round)
         elif call == "EvaluateModel":
             self._release(PeerId(envelope.sender), self._whole + weight(envelope.notes))
 

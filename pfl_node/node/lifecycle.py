@@ -13,6 +13,7 @@ from pfl_node.node.catchup import CatchUp
 from pfl_node.node.clock import WallClock, now
 from pfl_node.node.context import Hold, NodeContext, WorkCount
 from pfl_node.node.driver import Driver
+from pfl_node.node.gather import ArrivalTimes
 from pfl_node.node.host import Host
 from pfl_node.node.local_state import StatefulTrainer
 from pfl_node.node.notifier import Notifier
@@ -95,7 +96,7 @@ class Node:
         late = settings.round.staleness if plan.policy.late else 0
         self.mailbox = Mailbox(limits_of(settings.serve, late), plan.policy.takes)
         self.patience = Deadlines(settings.round)
-        self.mailbox.heard = lambda peer, round: self.patience.came(peer, round, now())
+        self.mailbox.observer = ArrivalTimes(self.patience)
         self.guard = Guard(role.guard(settings.guard), certain=certain, tell=observer.guarded)
         self.privacy = store.privacy(settings, certain=certain)
         self.host = self._make_host()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from math import inf, isfinite
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 
 from pfl_node.errors import Refused
@@ -20,36 +21,45 @@ FINISH_TIMEOUT = 5.0  # seconds for the pending pushes of a node that stops
 
 
 class Pusher:
+    """One transfer to a peer at a time. A model that has begun to travel is finished; one that waits for it is
+    replaced by the next."""
+
     def __init__(self, context: NodeContext, calls: Calls, waits: PendingWaits, patience: Deadlines) -> None:
         self._patience = patience
         self._waits = waits
         self._calls = calls
+        self._context = context
+        self._transfer = context.settings.round.transfer
         self._receipts = SendDeadlines(context.settings.round)
-        self._slots = asyncio.Semaphore(context.settings.wire.concurrency)
+        self._slots = PushSlots(context.settings.wire.concurrency)
         self._tasks: dict[asyncio.Task[bool], None] = {}
         self._unfinished: dict[PeerId, tuple[asyncio.Task[bool], float]] = {}  # of earlier rounds; protected until
+        self._queued: dict[PeerId, tuple[asyncio.Task[bool], asyncio.Task[bool]]] = {}  # and what each waits for
         self._number = 0
         self._accepted = 0.0  # time of the last accepted push
 
     async def send(self, step: Send) -> tuple[PeerId, ...]:
         """Push to all, `wire.concurrency` at a time, and return the peers that accepted. Without a round, wait for
-        every push; with one, only as long as these peers usually need."""
+        every push; with one, only as long as these peers usually need; in no case longer than `round.transfer`."""
         self._number += 1
         number, began = self._number, now()
-        pending = {p: None for p in step.to if step.round is None or self._replace_unfinished(p)}
-        seconds = inf if step.round is None else self._receipts.seconds(pending)
-        sends = {p: self._start(self._one(p, step, number, pending)) for p in list(pending)}
+        pending = {p: None for p in step.to if self._may_start(p, step)}
+        seconds = min(inf if step.round is None else self._receipts.seconds(pending), self._transfer)
+        sends = {p: self._start(p, step, number, pending) for p in list(pending)}
         with self._waits.on("SendModel", step.round) as wait:
-            wait.peers, wait.until = pending, began + seconds if isfinite(seconds) else None
+            wait.peers, wait.until = pending, began + seconds
             if sends:
-                await asyncio.wait(sends.values(), timeout=seconds if isfinite(seconds) else None)
+                await asyncio.wait(sends.values(), timeout=seconds)
         ended = now()
         for peer in pending:
             self._unfinished[peer] = sends[peer], began + self._receipts.usual(peer)
             self._receipts.given_up(peer, number, ended - began)
+            if self._context.network.transferring(peer):
+                self._slots.leave(sends[peer])
         if step.round is not None:
             self._patience.spent(ended - max(began, self._accepted))
-        return tuple(p for p, task in sends.items() if p not in pending and task.result())
+        done = {p: task for p, task in sends.items() if p not in pending and not task.cancelled()}
+        return tuple(p for p, task in done.items() if task.result())
 
     def dump(self) -> tuple[Any, ...]:
         """The state that a segment of a simulation resumes with; pending pushes are not part of it."""
@@ -59,13 +69,17 @@ class Pusher:
         self._number, self._accepted, receipts = row
         self._receipts.load(receipts)
 
-    def _replace_unfinished(self, peer: PeerId) -> bool:
-        """Cancel the unfinished push of an earlier round, unless it is younger than this peer's usual time: with
-        short rounds a peer that has returned would never get a model. Return whether a new push may start."""
+    def _may_start(self, peer: PeerId, step: Send) -> bool:
+        """Whether a new push may start or be queued. An unfinished push of an earlier round without progress is
+        cancelled, unless it is younger than this peer's usual time: with short rounds a peer that has returned
+        would never get a model."""
         task, until = self._unfinished.get(peer, (None, 0.0))
-        if task is None:
+        if task is None or task.done():
+            self._unfinished.pop(peer, None)
             return True
-        if not task.done() and now() < until:
+        if self._context.network.transferring(peer):
+            return True
+        if step.round is not None and now() < until:
             return False
         task.cancel()
         del self._unfinished[peer]
@@ -78,16 +92,34 @@ class Pusher:
         for task in self._tasks:
             task.cancel()
 
-    def _start(self, push: Coroutine[Any, Any, bool]) -> asyncio.Task[bool]:
-        task = asyncio.create_task(push)
+    def _start(self, peer: PeerId, step: Send, number: int, pending: dict[PeerId, None]) -> asyncio.Task[bool]:
+        before, _ = self._unfinished.get(peer, (None, 0.0))
+        if queued := self._queued.pop(peer, None):
+            replaced, before = queued
+            replaced.cancel()
+        task = asyncio.create_task(self._one(peer, step, number, pending, before))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        if before is not None:
+            self._queued[peer] = task, before
         return task
 
-    async def _one(self, peer: PeerId, step: Send, number: int, pending: dict[PeerId, None]) -> bool:
+    async def _one(
+        self,
+        peer: PeerId,
+        step: Send,
+        number: int,
+        pending: dict[PeerId, None],
+        before: asyncio.Task[bool] | None,
+    ) -> bool:
+        """`before`: the push to this peer that is not finished."""
         began = now()
         try:
-            async with self._slots:
+            if before is not None:
+                await asyncio.wait((before,))
+                began = now()
+                self._queued.pop(peer, None)
+            async with self._slots.held():
                 answer = await self._calls.push(peer, step)
         finally:
             del pending[peer]
@@ -101,3 +133,39 @@ class Pusher:
         else:
             self._receipts.failed(peer, number, ended - began)
         return False
+
+
+class PushSlots:
+    """`most` pushes at a time. A transfer that continues after its round leaves its slot, so that slow peers do
+    not delay the others; at most `most` of those continue, and the oldest is cancelled for a new one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._free = asyncio.Semaphore(most)
+        self._holders: dict[asyncio.Task[Any], None] = {}
+        self._left: dict[asyncio.Task[Any], None] = {}
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        await self._free.acquire()
+        self._holders[task] = None
+        try:
+            yield
+        finally:
+            self._left.pop(task, None)
+            self._release(task)
+
+    def leave(self, task: asyncio.Task[Any]) -> None:
+        if task not in self._holders:
+            return
+        self._release(task)
+        if len(self._left) >= self._most:
+            next(iter(self._left)).cancel()
+        self._left[task] = None
+
+    def _release(self, task: asyncio.Task[Any]) -> None:
+        if task in self._holders:
+            del self._holders[task]
+            self._free.release()

@@ -1,14 +1,15 @@
 """How long a round waits for each peer: as long as the peer usually needs, plus a margin. Pure; time is passed in.
 
 This is TCP's retransmission timer (RFC 6298) with median and median deviation instead of mean and variance. The
-time that a peer needs is measured from the start of my round to the arrival of its model, so it does not depend on
-how long my own training takes.
+time that a peer needs is measured from the start of my round until its model begins to arrive, so it depends
+neither on my own training nor on the line. A model that is arriving is awaited while its transfer makes progress.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, inf
 from typing import Any
 
@@ -22,6 +23,7 @@ REGULAR = 0.25  # smallest assumed deviation, as a share of the median
 SILENT = 2  # silent rounds after which a peer is not awaited until it sends something
 PEERS = 4096  # peers that are remembered; the least recently heard are dropped first
 ROUNDS = 64  # closed rounds whose late models are still measured
+ARRIVALS = 4096  # models that are arriving or broke off
 FUZZ = 1e-9
 
 
@@ -76,12 +78,23 @@ class PeerTiming:
         return enough([seconds for _, seconds in self._needed], spread, last=self._needed[-1][1])
 
 
+@dataclass(slots=True)
+class Arrival:
+    """A model that is arriving."""
+
+    began: float
+    broke: float | None = None  # when its transfer broke off; the sender may continue it
+
+
 class Deadline:
     """Until when one round waits for each peer, within its bounds."""
 
-    __slots__ = ("_began", "_common", "_deadlines", "_now", "least", "most")
+    __slots__ = ("_began", "_common", "_deadlines", "_now", "_round", "least", "most")
 
-    def __init__(self, deadlines: Deadlines, *, began: float, now: float, least: float, most: float) -> None:
+    def __init__(
+        self, deadlines: Deadlines, round: int, *, began: float, now: float, least: float, most: float
+    ) -> None:
+        self._round = round
         self.most = most  # seconds
         self.least = min(least, most)
         self._deadlines = deadlines
@@ -95,6 +108,10 @@ class Deadline:
         return self._now + self.least
 
     def until(self, peer: PeerId) -> float:
+        """When the model of the peer should begin to arrive or, while it arrives, should be here."""
+        return max(self._begins(peer), self._deadlines.arrives_until(peer, self._round))
+
+    def _begins(self, peer: PeerId) -> float:
         """A peer without a history gets the maximum; one that usually takes longer than the maximum gets the
         minimum."""
         timing = self._deadlines.timings.get(peer)
@@ -125,6 +142,7 @@ class Deadlines:
         self._over = -1  # the last closed round
         self._arrivals: dict[tuple[PeerId, int], float] = {}  # of open rounds
         self._spent = 0.0  # seconds of my round in which pushes timed out
+        self._arriving: dict[tuple[PeerId, int], Arrival] = {}
 
     def begin(self, now: float) -> None:
         """My first round begins."""
@@ -152,15 +170,42 @@ class Deadlines:
         own = self.settings
         least = own.least if most is None else max(own.least, own.patience)
         most = own.patience if most is None else most
-        return Deadline(self, began=self._began, now=now - self._spent, least=least, most=most)
+        return Deadline(self, round, began=self._began, now=now - self._spent, least=least, most=most)
 
-    def worth(self, peer: PeerId) -> bool:
-        """Whether to wait for the peer at all."""
+    def worth(self, peer: PeerId, round: int) -> bool:
+        """Whether to wait for the peer's model of this round at all."""
         timing = self.timings.get(peer)
-        return timing is None or timing.silent < SILENT
+        return timing is None or timing.silent < SILENT or (peer, round) in self._arriving
+
+    def arrives(self, peer: PeerId, round: int, now: float) -> None:
+        """A model begins to arrive, or continues after its transfer broke off."""
+        if arrival := self._arriving.get((peer, round)):
+            arrival.broke = None
+        elif len(self._arriving) < ARRIVALS:
+            self._arriving[peer, round] = Arrival(now)
+
+    def stopped(self, peer: PeerId, round: int, now: float, *, resumes: bool) -> None:
+        """A model that was arriving did not arrive; if it `resumes`, the sender may continue it."""
+        arrival = self._arriving.get((peer, round))
+        if arrival and resumes and round > self._over:
+            arrival.broke = now
+        elif arrival:
+            del self._arriving[peer, round]
+
+    def arrives_until(self, peer: PeerId, round: int) -> float:
+        """How long to wait for a model that is arriving. The receiver of the bytes ends a transfer without
+        progress."""
+        arrival = self._arriving.get((peer, round))
+        if arrival is None:
+            return -inf
+        end = arrival.began + self.settings.transfer
+        return end if arrival.broke is None else min(end, arrival.broke + self.settings.patience)
 
     def came(self, peer: PeerId, round: int, now: float) -> None:
-        """A model of the peer for this round arrived. A late one still shows how long the peer needed."""
+        """A model of the peer for this round arrived. A late one still shows how long the peer needed until it
+        began to arrive."""
+        if arrival := self._arriving.pop((peer, round), None):
+            now = arrival.began
         if timing := self.timings.get(peer):
             timing.silent = 0
         if round > self._over:
@@ -178,6 +223,8 @@ class Deadlines:
         self._over = max(self._over, round)
         for early in [key for key in self._arrivals if key[1] <= round]:
             del self._arrivals[early]
+        for broken in [key for key, one in self._arriving.items() if key[1] <= round and one.broke is not None]:
+            del self._arriving[broken]
         self._begun, self._spent = now, 0.0
 
     def dump(self) -> dict[str, Any]:

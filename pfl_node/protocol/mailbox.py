@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.settings import ServeSettings
@@ -34,8 +34,25 @@ def limits_of(serve: ServeSettings, late: int = 0) -> Limits:
     return Limits(serve.per_peer, serve.inbox, size=serve.waiting, size_per_peer=serve.waiting_per_peer, late=late)
 
 
-def nobody(peer: PeerId, round: int) -> None:
-    """The default observer: does nothing."""
+class MailboxObserver(Protocol):
+    """Follows the models that have a round."""
+
+    def arrives(self, peer: PeerId, round: int) -> None:
+        """A model was admitted and begins to arrive."""
+
+    def stopped(self, peer: PeerId, round: int, *, resumes: bool) -> None:
+        """It did not arrive; if it `resumes`, the sender may continue it."""
+
+    def came(self, peer: PeerId, round: int) -> None:
+        """A model is here, in time or late, or was refused because it is stale."""
+
+
+class NoObserver:
+    """Does nothing."""
+
+    def arrives(self, peer: PeerId, round: int) -> None: ...
+    def stopped(self, peer: PeerId, round: int, *, resumes: bool) -> None: ...
+    def came(self, peer: PeerId, round: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +106,7 @@ class Mailbox:
         self.limits = limits or Limits()
         self.takes = takes  # parts that the policy accepts
         self.round = 0  # earlier rounds are closed
-        self.heard: Callable[[PeerId, int], None] = nobody  # called for every model of a round, even a late one
+        self.observer: MailboxObserver = NoObserver()
         self._inbox: deque[Offer] = deque()
         self._shelves: dict[int, dict[PeerId, Offer]] = {}
         self._latest: dict[PeerId, int] = {}  # the last round that a peer is known to have begun
@@ -112,10 +129,12 @@ class Mailbox:
         self._in_flight[sender, round] += 1
         self._sizes[sender, round] = self._sizes.get((sender, round), 0) + size
         self._waiting[sender] += size
+        if round is not None:
+            self.observer.arrives(sender, round)
 
     def put(self, offer: Offer) -> None:
         """Store an admitted model. If its round ended during the transfer, it is refused after all."""
-        self.cancel(offer.sender, offer.round)
+        self._landed(offer.sender, offer.round)
         self._check_part(offer.sender, offer.model.layout.part)
         if offer.round is None:
             self._inbox.append(offer)
@@ -125,11 +144,16 @@ class Mailbox:
             if old := shelf.get(offer.sender):
                 self._release_all((old,))
             shelf[offer.sender] = offer
-            self.heard(offer.sender, offer.round)
+            self.observer.came(offer.sender, offer.round)
         self._waiting[offer.sender] += offer.nbytes
 
-    def cancel(self, sender: PeerId, round: int | None) -> None:
-        """An admitted model did not arrive."""
+    def cancel(self, sender: PeerId, round: int | None, *, resumes: bool = False) -> None:
+        """An admitted model did not arrive; if it `resumes`, the sender may continue it."""
+        self._landed(sender, round)
+        if round is not None:
+            self.observer.stopped(sender, round, resumes=resumes)
+
+    def _landed(self, sender: PeerId, round: int | None) -> None:
         left = self._in_flight[sender, round] - 1
         size = self._sizes.get((sender, round), 0)
         share = size if left <= 0 else size // (left + 1)
@@ -155,9 +179,9 @@ class Mailbox:
     def missing(
         self, peers: Iterable[PeerId], round: int, rumoured: Mapping[PeerId, int] | None = None
     ) -> list[PeerId]:
-        """Peers whose model for the round can still arrive: it is not here, the round is open, and the peer is not
-        in a later round (peers send before they advance). Rounds that are only `rumoured` are not stored, because
-        a forged rumour is refuted later."""
+        """Peers whose model for the round can still arrive: it is not here, the round is open, and it is arriving
+        or the peer is not in a later round (peers begin to send before they advance). Rounds that are only
+        `rumoured` are not stored, because a forged rumour is refuted later."""
         if round < self.round:
             return []
         shelf, told = self._shelves.get(round, {}), {} if rumoured is None else rumoured
@@ -166,7 +190,7 @@ class Mailbox:
             for p in peers
             if p not in shelf
             and (p, round) not in self._spoiled
-            and max(self._latest.get(p, 0), told.get(p, 0)) <= round
+            and (max(self._latest.get(p, 0), told.get(p, 0)) <= round or (p, round) in self._in_flight)
         ]
 
     def here(self, peers: Iterable[PeerId], round: int) -> int:
@@ -325,7 +349,7 @@ class Mailbox:
     def _check_round(self, sender: PeerId, round: int) -> None:
         self.began(sender, round)
         if round < self.round and not self._late.owes(sender, round):
-            self.heard(sender, round)
+            self.observer.came(sender, round)
             text = f"round {round} is over, the current round is {self.round}"
             raise Refused(Reason.STALE_ROUND, text, sender, round=self.round)
         if round > self.round + self.limits.ahead:

@@ -133,6 +133,9 @@ class RoundSettings(Section):
     staleness: NonNegativeInt = 1
     """Number of rounds by which a model may be late and still be used, for policies that average with neighbours
     (`el`, `dpsgd`, `deprl`, `facade`, `idca`); 0: late models are refused."""
+    transfer: PositiveFloat = 300.0
+    """Longest time in seconds that a node waits for a model that is arriving, or that it sends, as long as the
+    transfer makes progress. After that, a model that it sends continues in the background."""
     linger: PositiveFloat = 600.0
     """Seconds that a node whose rounds are done keeps serving peers that make no progress."""
 
@@ -151,8 +154,9 @@ class StartSettings(Section):
 class WireSettings(Section):
     """How models are transferred."""
 
-    encoding: Literal["fp32", "fp16", "int8"] = "fp32"
-    """Encoding of numbers. With int8, predictions are sent as fp16."""
+    encoding: Literal["auto", "fp32", "fp16", "int8"] = "auto"
+    """Encoding of numbers. auto: fp32, but int8 with zstd to a peer to which a model would take longer than this
+    node's training and 2 s. With int8, predictions are sent as fp16."""
     zstd: NonNegativeInt = Field(default=0, le=19)
     """zstd compression level; 0: off."""
     chunk: int = Field(default=1 << 20, ge=1 << 12, le=1 << 20)
@@ -160,13 +164,20 @@ class WireSettings(Section):
     connect_timeout: float = Field(default=5.0, gt=0, le=A_DAY)
     """Seconds to connect to a peer."""
     min_bandwidth: float = Field(default=1e6, ge=1)
-    """Assumed bandwidth of a link in bytes per second until it is measured; determines deadlines."""
+    """Assumed bandwidth of a link in bytes per second until it is measured; determines the deadlines of small
+    calls."""
     base_timeout: float = Field(default=10.0, gt=0, le=A_DAY)
-    """Seconds that every call may take in addition to the transfer of its bytes."""
+    """Seconds that a peer may take to answer, in addition to the transfer of the bytes."""
     concurrency: PositiveInt = 8
     """Models sent at the same time; also the number of concurrent fetches and evaluation requests."""
-    slowest: PositiveFloat = 16e3
-    """Bytes per second; the stream of a slower caller is aborted."""
+    slowest: PositiveFloat = 4e3
+    """Bytes per second, over 30 seconds; a slower transfer is aborted, at either end."""
+    resume: NonNegativeFloat = 120.0
+    """Seconds for which the beginning of a transfer that broke off is kept, so that it can continue; 0: it starts
+    again."""
+    resume_bytes: PositiveInt = 1 << 28
+    """Bytes of such beginnings in total, one for each peer; a single one may be larger. A daemon uses at most a
+    sixteenth of its memory."""
 
 
 class ServeSettings(Section):

@@ -16,6 +16,7 @@ from pfl_node.errors import PeerGone, Reason, Refused
 from pfl_node.model import Layout, Model
 from pfl_node.sim.event_loop import CLOCK
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
+from pfl_node.wire.auto_encoding import AutoEncoding
 from pfl_node.wire.bandwidth import Bandwidth
 from pfl_node.wire.codec import decode, encode, misfit, payload_size
 from pfl_node.wire.framing import parse
@@ -108,7 +109,9 @@ class SimNetwork:
         self._wire = world.settings.wire
         self._bandwidths: dict[PeerId, Bandwidth] = {}
         self._calls: dict[Flight, None] = {}  # in progress
-        self._packed: tuple[Model, Packed] | None = None  # the last model sent
+        self._encoding = AutoEncoding(self._wire)
+        self._encoding.training = lambda: process.work.training
+        self._packed: tuple[Model, dict[str, Packed]] | None = None  # the last model sent, by encoding
         self._cut = False
 
     async def serving(self, ready: bool) -> None: ...
@@ -124,7 +127,7 @@ class SimNetwork:
         samples: int = 0,
         notes: Mapping[str, float] | None = None,
     ) -> int:
-        packed = self._pack(model)
+        packed = self._pack(model, self._bandwidth(peer))
         envelope = self._envelope(model.layout.part, round=round, tag=tag, samples=samples, notes=notes or {})
         offer = Offer(self._me.id, packed.model, round, tag, samples, notes or {})
         fabric = self._world.fabric
@@ -139,8 +142,11 @@ class SimNetwork:
         moved: int = await self._call("send", "SendModel", peer, packed.nbytes, visit, round=round)
         return moved
 
+    def transferring(self, peer: PeerId) -> bool:  # noqa: ARG002
+        return False  # a simulated message travels as a whole
+
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:  # noqa: ARG002
-        packed = self._pack(model)
+        packed = self._pack(model, self._bandwidth(peer))
         envelope = self._envelope(model.layout.part)
 
         def visit(flight: Flight, receiver: Process) -> None:
@@ -171,7 +177,7 @@ class SimNetwork:
             offer = host.serve(part)
             if offer.model.layout.digest != wanted.digest:
                 raise misfit(wanted.digest, offer.model.layout)
-            packed = Packed.of(offer.model, self._wire)
+            packed = Packed.of(offer.model, self._encoding.of(self._bandwidth(peer), offer.model.nbytes))
             receiver.traffic.sent(packed.nbytes)
             self._world.fabric.accept(receiver, name, self._me.id, "fetch", None, packed.nbytes)
             self._world.fabric.reply(flight, receiver, (offer, packed), nbytes=packed.nbytes)
@@ -216,7 +222,7 @@ class SimNetwork:
         if self._cut:
             raise PeerGone(peer, "this process is gone")
         loop, world = self._world.clock, self._world
-        bandwidth = self._bandwidths.setdefault(peer, Bandwidth(self._wire.min_bandwidth))
+        bandwidth = self._bandwidth(peer)
         began = loop.time()
         deadline = began + bandwidth.timeout(self._wire.base_timeout, nbytes or expected)
         own = CLOCK.get()
@@ -235,11 +241,18 @@ class SimNetwork:
         bandwidth.moved(nbytes or expected, loop.time() - began)
         return found
 
-    def _pack(self, model: Model) -> Packed:
-        """Encode a model once for all its receivers."""
+    def _bandwidth(self, peer: PeerId) -> Bandwidth:
+        return self._bandwidths.setdefault(peer, Bandwidth(self._wire.min_bandwidth))
+
+    def _pack(self, model: Model, bandwidth: Bandwidth) -> Packed:
+        """Encode a model once for all its receivers with the same encoding."""
+        wire = self._encoding.of(bandwidth, model.nbytes)
         if self._packed is None or self._packed[0] is not model:
-            self._packed = model, Packed.of(model, self._wire)
-        return self._packed[1]
+            self._packed = model, {}
+        found = self._packed[1]
+        if wire.encoding not in found:
+            found[wire.encoding] = Packed.of(model, wire)
+        return found[wire.encoding]
 
     def _envelope(self, part: Part, **said: Any) -> Envelope:
         return Envelope(self._me.id, self._world.settings.run, part=part, **said)

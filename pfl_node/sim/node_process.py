@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pfl_node.model import Model
+from pfl_node.node.context import WorkCount
 from pfl_node.node.host import Host
 from pfl_node.node.lifecycle import Node
 from pfl_node.node.ports import Job, JournalWriter, LearnerFacts, Members, Plan, Role
@@ -97,6 +98,10 @@ class Process:
     @property
     def guard(self) -> Guard:
         return self._node.guard
+
+    @property
+    def work(self) -> WorkCount:
+        return self._node.work
 
     @property
     def policy(self) -> Policy:

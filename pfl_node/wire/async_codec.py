@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from pfl_node.wire.codec import Decoder
 from pfl_node.wire.framing import Chunk
 
-QUIET = 30.0  # seconds without a chunk after which either end gives up a stream
-
 
 async def paced(messages: Iterator[bytes], *, threaded: bool) -> AsyncIterator[bytes]:
     """The messages as they are encoded. Compressing one may take a second; zstd releases the GIL."""
@@ -21,7 +19,12 @@ async def paced(messages: Iterator[bytes], *, threaded: bool) -> AsyncIterator[b
 
 
 async def take(decoder: Decoder, chunk: Chunk) -> None:
-    if decoder.heavy:
-        await asyncio.to_thread(decoder.take, chunk)
-    else:
+    if not decoder.heavy:
         decoder.take(chunk)
+        return
+    work = asyncio.ensure_future(asyncio.to_thread(decoder.take, chunk))
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.gather(work, return_exceptions=True)  # the decoder may be kept: nobody else may use it then
+        raise

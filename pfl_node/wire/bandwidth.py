@@ -1,32 +1,74 @@
-"""Estimates the bandwidth to a peer and derives call deadlines from it. Pure."""
+"""Estimates the bandwidth to each peer and derives call deadlines from it. Pure."""
 
 from __future__ import annotations
+
+from pfl_node.types import PeerId
 
 NEW = 0.3  # weight of the latest transfer
 ENOUGH = 1 << 16  # bytes; smaller transfers measure latency rather than bandwidth
 MARGIN = 2.0  # by which a link may become slower
 LOWEST = 1 / 16  # of the initial guess
+BRIEF = 1.0  # seconds; a transfer that breaks off earlier shows little
+PEERS = 4096  # peers that are remembered; those unused for longest are dropped first
 
 
 class Bandwidth:
     """Bytes per second: an initial guess, then a moving average."""
 
-    def __init__(self, guess: float) -> None:
+    def __init__(self, guess: float, lowest: float | None = None) -> None:
         self.rate = guess
-        self._lowest = guess * LOWEST
-        self._measured = False
+        self.measured = False
+        self._lowest = guess * LOWEST if lowest is None else lowest
+        self._slow = False
+
+    @property
+    def known(self) -> float | None:
+        """The measured rate."""
+        return self.rate if self.measured else None
 
     def timeout(self, base: float, nbytes: int) -> float:
         """Seconds for a call that transfers so many bytes."""
         return base + MARGIN * nbytes / self.rate
 
+    def slow(self, nbytes: int, seconds: float) -> bool:
+        """Whether so many bytes take longer than this; once they do, until they take less than half of it."""
+        if self.measured:
+            self._slow = nbytes / self.rate > (seconds / 2 if self._slow else seconds)
+        return self._slow
+
     def moved(self, nbytes: int, seconds: float) -> None:
         if nbytes < ENOUGH or seconds <= 0:
             return
+        self._learn(nbytes / seconds)
+
+    def broke(self, nbytes: int, seconds: float) -> None:
+        """A transfer broke off after so many bytes. They may have waited in buffers, so the line is not faster."""
+        if seconds < BRIEF or nbytes < ENOUGH:
+            return
         rate = nbytes / seconds
-        self.rate = max(self._lowest, self.rate + NEW * (rate - self.rate) if self._measured else rate)
-        self._measured = True
+        if not self.measured or rate < self.rate:
+            self._learn(rate)
 
     def too_slow(self) -> None:
         """A deadline was exceeded: extend the next one."""
         self.rate = max(self._lowest, self.rate / 2)
+
+    def _learn(self, rate: float) -> None:
+        self.rate = max(self._lowest, self.rate + NEW * (rate - self.rate) if self.measured else rate)
+        self.measured = True
+
+
+class Bandwidths:
+    """The bandwidth from this node to each peer."""
+
+    def __init__(self, guess: float, lowest: float) -> None:
+        self._guess = guess
+        self._lowest = lowest
+        self._peers: dict[PeerId, Bandwidth] = {}
+
+    def of(self, peer: PeerId) -> Bandwidth:
+        known = self._peers.pop(peer) if peer in self._peers else Bandwidth(self._guess, self._lowest)
+        self._peers[peer] = known
+        if len(self._peers) > PEERS:
+            del self._peers[next(iter(self._peers))]
+        return known

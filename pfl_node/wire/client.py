@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,26 +19,24 @@ from pfl_node.model import Layout, Model
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.async_codec import QUIET, paced, take
-from pfl_node.wire.bandwidth import Bandwidth
+from pfl_node.wire.auto_encoding import AutoEncoding
+from pfl_node.wire.bandwidth import Bandwidth, Bandwidths
 from pfl_node.wire.channels import ChannelPool
-from pfl_node.wire.codec import (
-    PART_NUMBERS,
-    Decoder,
-    encode,
-    is_one_message,
-    payload_size,
-    read_header,
-    truncated,
-)
+from pfl_node.wire.codec import ONE_MESSAGE, PART_NUMBERS, encode, fits_one_message
 from pfl_node.wire.dialer import Dialer
-from pfl_node.wire.framing import parse
+from pfl_node.wire.download import Download
+from pfl_node.wire.progress import QUIET
 from pfl_node.wire.quirks.malloc import keep_memory
-from pfl_node.wire.quirks.stream_status import StreamStatus
 from pfl_node.wire.statuses import error_from_status
+from pfl_node.wire.upload import Upload
 
 Direction = Literal["in", "out"]
 METHOD = "/pfl.v1.Peer/"
+
+LONGEST = 300.0  # seconds for a fetch or a score request that makes progress
+PULLS: dict[Part, str] = {"head": "GetHead", "predictions": "GetPredictions"}  # call by part; else GetModel
+RECONNECT = 60.0  # seconds to reach a peer again after a transfer broke off
+FIRST_DELAY, MOST_DELAY = 0.5, 5.0  # seconds between the attempts
 
 
 @dataclass(slots=True)
@@ -80,6 +78,11 @@ class PeerStub:
             call: channel.unary_stream(METHOD + call, request_serializer=request.SerializeToString)
             for call, request in requests.items()
         }
+        self.offset = channel.unary_unary(
+            METHOD + "GetOffset",
+            request_serializer=pb.OffsetRequest.SerializeToString,
+            response_deserializer=pb.Offset.FromString,
+        )
         self.status = channel.unary_unary(
             METHOD + "GetStatus",
             request_serializer=pb.StatusRequest.SerializeToString,
@@ -128,16 +131,21 @@ class PeerClient:
         dialer: Dialer | None = None,
         *,
         quiet: float = QUIET,
+        longest: float = LONGEST,
     ) -> None:
         keep_memory()
         self.me = me
         self.run = run
         self.settings = settings
         self.traffic = PeerTraffic()
+        self.encoding = AutoEncoding(settings)
+        self.bandwidths = Bandwidths(settings.min_bandwidth, settings.slowest)  # to the peers
+        self._incoming = Bandwidths(settings.min_bandwidth, settings.slowest)
         self._quiet = quiet
+        self._longest = longest
+        self._transfers: dict[PeerId, dict[Upload | Download, None]] = {}
         self._dialer = dialer or Dialer()
         self._pool = ChannelPool(self._dialer, PeerStub, connect_timeout=settings.connect_timeout)
-        self._bandwidths: dict[PeerId, Bandwidth] = {}
 
     async def send(
         self,
@@ -154,9 +162,7 @@ class PeerClient:
         if await afailpoint("send.before"):
             raise PeerGone(peer, "not sent: fail point send.before")
         envelope = Envelope(self.me, self.run, round, tag, samples, notes or {}, model.layout.part)
-        started = asyncio.get_running_loop().time()
         _, moved = await self._push("SendModel", peer, address, model, envelope)
-        self._bandwidth(peer).moved(moved, asyncio.get_running_loop().time() - started)
         if await afailpoint("send.after"):
             raise PeerGone(peer, "sent, but its receipt was lost: fail point send.after")
         return moved
@@ -164,7 +170,11 @@ class PeerClient:
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:
         """Have the peer evaluate the model on its data."""
         envelope = Envelope(self.me, self.run, part=model.layout.part)
-        score, _ = await self._push("EvaluateModel", peer, address, model, envelope)
+        try:
+            async with asyncio.timeout(self._longest):
+                score, _ = await self._push("EvaluateModel", peer, address, model, envelope)
+        except TimeoutError as error:
+            raise PeerGone(peer, f"no score within {self._longest:g} s") from error
         if score is None:  # gRPC's result if the reply cannot be parsed
             raise Refused(Reason.GARBAGE, "its answer is not a score", peer)
         # NaN is a valid accuracy: a task without classes has none.
@@ -179,15 +189,19 @@ class PeerClient:
         """Pull the peer's current model, a part of it or its predictions. `layout` is the layout of that part, or
         for a core or a head that of the whole model."""
         wanted = layout.of(part) if layout.part == "model" else layout
-        bandwidth = self._bandwidth(peer)
-        timeout = bandwidth.timeout(self.settings.base_timeout, wanted.nbytes)
-        clock = asyncio.get_running_loop().time
+        download = Download(wanted, self.settings, self._quiet, lambda found: self._check(found, peer, wanted))
+        clock, bandwidth = asyncio.get_running_loop().time, self._incoming.of(peer)
         started = clock()
-        async with self._stub(peer, address) as stub:
-            name, request = self._request(part, wanted.digest)
-            offer, moved = await self._receive(stub.pull[name](request, timeout=timeout), peer, wanted)
-        bandwidth.moved(moved, clock() - started)
-        self.traffic.add(peer, "in", moved, name)
+        try:
+            async with asyncio.timeout(self._longest):
+                with self._transfer(peer, download):
+                    offer = await self._fetch(peer, address, part, wanted, download)
+        except TimeoutError as error:
+            raise PeerGone(peer, f"its {part} did not arrive within {self._longest:g} s") from error
+        except Refused as refused:
+            raise Refused(refused.reason, refused.text, peer) from refused
+        bandwidth.moved(download.received, clock() - started)
+        self.traffic.add(peer, "in", download.received, PULLS.get(part, "GetModel"))
         return offer
 
     async def status(self, address: str) -> pb.Status:
@@ -215,8 +229,13 @@ class PeerClient:
 
     def forget(self, peer: PeerId) -> None:
         """Close the channel to a peer that is dead or has moved; calls in progress end with PeerGone."""
+        for transfer in self._transfers.get(peer, ()):
+            transfer.abandoned = True
         self._pool.forget(peer)
-        self._bandwidths.pop(peer, None)
+
+    def transferring(self, peer: PeerId) -> bool:
+        """Whether a model is on its way to the peer. One that makes no progress is given up by itself."""
+        return any(isinstance(one, Upload) and one.moved for one in self._transfers.get(peer, ()))
 
     async def close(self) -> None:
         await self._pool.close()
@@ -224,50 +243,101 @@ class PeerClient:
     async def _push(
         self, name: str, peer: PeerId, address: str, model: Model, envelope: Envelope
     ) -> tuple[Any, int]:
-        size = payload_size(model.layout, self.settings)
-        timeout = self._bandwidth(peer).timeout(self.settings.base_timeout, size)
-        messages = encode(model, envelope, self.settings)
-        threaded = self.settings.zstd > 0
-        async with self._stub(peer, address) as stub:
-            if is_one_message(model.layout, self.settings):
-                message = await asyncio.to_thread(next, messages) if threaded else next(messages)
-                reply, moved = await stub.push_one[name](message, timeout=timeout), len(message)
-            else:
-                call = stub.push_stream[name](timeout=timeout)
-                reply, moved = await _write_all(call, paced(messages, threaded=threaded), self._quiet)
+        bandwidth = self.bandwidths.of(peer)
+        settings = self.encoding.of(bandwidth, model.nbytes)
+        if fits_one_message(model.layout, settings, bandwidth.known):
+            reply, moved = await self._push_one(name, peer, address, encode(model, envelope, settings), settings)
+        else:
+            upload = Upload(model, envelope, settings, bandwidth, self._quiet)
+            with self._transfer(peer, upload):
+                reply, moved = await self._upload(name, peer, address, upload), upload.moved
         self.traffic.add(peer, "out", moved, name)
         return reply, moved
 
-    def _request(self, part: Part, digest: str) -> tuple[str, Message]:
+    async def _push_one(
+        self, name: str, peer: PeerId, address: str, messages: Iterator[bytes], settings: WireSettings
+    ) -> tuple[Any, int]:
+        clock, bandwidth = asyncio.get_running_loop().time, self.bandwidths.of(peer)
+        started = clock()
+        async with self._stub(peer, address) as stub:
+            message = await asyncio.to_thread(next, messages) if settings.zstd else next(messages)
+            timeout = bandwidth.timeout(settings.base_timeout, len(message))
+            reply = await stub.push_one[name](message, timeout=timeout)
+        if name == "SendModel":
+            bandwidth.moved(len(message), clock() - started)
+        return reply, len(message)
+
+    async def _upload(self, name: str, peer: PeerId, address: str, upload: Upload) -> Any:
+        while True:
+            try:
+                async with self._stub(peer, address) as stub:
+                    return await upload.attempt(stub.push_stream[name]())
+            except (PeerGone, Refused) as error:
+                if not upload.may_continue(error):
+                    raise
+                upload.offset = await self._offset(peer, address, upload, error)
+
+    async def _offset(self, peer: PeerId, address: str, upload: Upload, error: PeerGone | Refused) -> int:
+        """Where to continue. Raises the error that broke the transfer if it cannot be continued."""
+        request = pb.OffsetRequest(sender=self.me, run=self.run, content=upload.content)
+        clock, delay = asyncio.get_running_loop().time, FIRST_DELAY
+        end = clock() + min(RECONNECT, self.settings.resume)
+        while True:
+            await asyncio.sleep(delay)
+            try:
+                async with self._stub(peer, address) as stub:
+                    reply: pb.Offset = await stub.offset(request, timeout=self.settings.base_timeout)
+            except PeerGone:
+                delay = min(2 * delay, MOST_DELAY)
+                if upload.abandoned or clock() + delay > end:
+                    raise error from None
+            except Refused:  # by a node that keeps nothing, or no member any more
+                raise error from None
+            else:
+                if upload.complete and not reply.bytes:  # only the receipt was lost, or all of it
+                    raise error
+                return reply.bytes
+
+    async def _fetch(self, peer: PeerId, address: str, part: Part, layout: Layout, download: Download) -> Offer:
+        clock, bandwidth, delay = asyncio.get_running_loop().time, self._incoming.of(peer), FIRST_DELAY
+        end = clock() + RECONNECT
+        while True:
+            name, request = self._request(part, layout.digest, *download.offset)
+            patience = bandwidth.timeout(self.settings.base_timeout, min(layout.nbytes, ONE_MESSAGE))
+            try:
+                async with self._stub(peer, address) as stub:
+                    return await download.attempt(stub.pull[name](request), patience)
+            except (PeerGone, Refused) as error:
+                if download.moved:
+                    delay, end = FIRST_DELAY, clock() + RECONNECT
+                else:
+                    bandwidth.too_slow()
+                if not download.may_continue(error) or clock() + delay > end:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, MOST_DELAY)
+
+    @contextmanager
+    def _transfer(self, peer: PeerId, transfer: Upload | Download) -> Iterator[None]:
+        mine = self._transfers.setdefault(peer, {})
+        mine[transfer] = None
+        try:
+            yield
+        finally:
+            del mine[transfer]
+            if not mine:
+                self._transfers.pop(peer, None)
+
+    def _request(self, part: Part, digest: str, content: bytes, offset: int) -> tuple[str, Message]:
+        me = {"sender": self.me, "run": self.run, "layout": digest}
         match part:
             case "head":
-                return "GetHead", pb.HeadRequest(sender=self.me, run=self.run, layout=digest)
+                return PULLS[part], pb.HeadRequest(**me)
             case "predictions":
-                return "GetPredictions", pb.PredictionsRequest(sender=self.me, run=self.run, layout=digest)
+                return PULLS[part], pb.PredictionsRequest(**me)
             case _:
                 number: Any = PART_NUMBERS[part]
-                return "GetModel", pb.ModelRequest(sender=self.me, run=self.run, layout=digest, part=number)
-
-    async def _receive(self, call: Any, peer: PeerId, layout: Layout) -> tuple[Offer, int]:
-        decoder: Decoder | None = None
-        try:
-            async with asyncio.timeout(self._quiet) as stall:
-                async for message in call:
-                    if decoder is None:
-                        chunk, envelope = read_header(message)
-                        self._check(envelope, peer, layout)
-                        decoder = Decoder(chunk, envelope, layout)
-                    else:
-                        chunk = parse(message)
-                    await take(decoder, chunk)
-                    stall.reschedule(asyncio.get_running_loop().time() + self._quiet)
-            if decoder is None:
-                raise truncated(0)
-            return decoder.finish(), decoder.received
-        except Refused as refused:
-            raise Refused(refused.reason, refused.text, peer) from refused
-        finally:
-            call.cancel()
+                return "GetModel", pb.ModelRequest(**me, part=number, content=content, offset=offset)
 
     def _check(self, envelope: Envelope, peer: PeerId, layout: Layout) -> None:
         if envelope.sender != peer or envelope.run != self.run:
@@ -277,31 +347,6 @@ class PeerClient:
 
     @asynccontextmanager
     async def _stub(self, peer: PeerId, address: str) -> AsyncIterator[PeerStub]:
-        with ErrorTranslation(peer, self._bandwidth(peer)):
+        with ErrorTranslation(peer, self.bandwidths.of(peer)):
             async with self._pool.channel(address, peer=peer) as channel:
                 yield channel.stub
-
-    def _bandwidth(self, peer: PeerId) -> Bandwidth:
-        return self._bandwidths.setdefault(peer, Bandwidth(self.settings.min_bandwidth))
-
-
-async def _write_all(call: Any, messages: AsyncIterator[bytes], quiet: float) -> tuple[Any, int]:
-    """The reply and the number of bytes sent. Raises TimeoutError if the peer stops reading."""
-    status = StreamStatus(call)
-    moved = 0
-    try:
-        async with asyncio.timeout(quiet) as stall:
-            async for message in messages:
-                await call.write(message)
-                moved += len(message)
-                stall.reschedule(asyncio.get_running_loop().time() + quiet)
-            await call.done_writing()
-    except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-        pass  # the call has ended: awaiting it raises its status
-    except BaseException:
-        call.cancel()
-        raise
-    try:
-        return await call, moved
-    except grpc.aio.AioRpcError as error:
-        raise status.corrected(error) from error

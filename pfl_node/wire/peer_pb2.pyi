@@ -42,7 +42,7 @@ class ModelChunk(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ..., trailer: _Optional[_Union[Trailer, _Mapping]] = ...) -> None: ...
 
 class Header(_message.Message):
-    __slots__ = ("version", "sender", "run", "round", "tag", "samples", "notes", "encoding", "zstd", "layout", "part", "numbers", "encoded_size", "padding")
+    __slots__ = ("version", "sender", "run", "round", "tag", "samples", "notes", "encoding", "zstd", "layout", "part", "numbers", "encoded_size", "padding", "content", "offset")
     class NotesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,8 @@ class Header(_message.Message):
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     ENCODED_SIZE_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     version: int
     sender: str
     run: str
@@ -78,7 +80,9 @@ class Header(_message.Message):
     numbers: int
     encoded_size: int
     padding: bytes
-    def __init__(self, version: _Optional[int] = ..., sender: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., tag: _Optional[int] = ..., samples: _Optional[int] = ..., notes: _Optional[_Mapping[str, float]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., zstd: _Optional[bool] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ..., numbers: _Optional[int] = ..., encoded_size: _Optional[int] = ..., padding: _Optional[bytes] = ...) -> None: ...
+    content: bytes
+    offset: int
+    def __init__(self, version: _Optional[int] = ..., sender: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., tag: _Optional[int] = ..., samples: _Optional[int] = ..., notes: _Optional[_Mapping[str, float]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., zstd: _Optional[bool] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ..., numbers: _Optional[int] = ..., encoded_size: _Optional[int] = ..., padding: _Optional[bytes] = ..., content: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Trailer(_message.Message):
     __slots__ = ("checksum",)
@@ -87,6 +91,22 @@ class Trailer(_message.Message):
     def __init__(self, checksum: _Optional[int] = ...) -> None: ...
 
 class Receipt(_message.Message):
+    __slots__ = ("bytes",)
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
+
+class OffsetRequest(_message.Message):
+    __slots__ = ("sender", "run", "content")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    sender: str
+    run: str
+    content: bytes
+    def __init__(self, sender: _Optional[str] = ..., run: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class Offset(_message.Message):
     __slots__ = ("bytes",)
     BYTES_FIELD_NUMBER: _ClassVar[int]
     bytes: int
@@ -115,16 +135,20 @@ class HeadRequest(_message.Message):
     def __init__(self, sender: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[str] = ...) -> None: ...
 
 class ModelRequest(_message.Message):
-    __slots__ = ("sender", "run", "layout", "part")
+    __slots__ = ("sender", "run", "layout", "part", "content", "offset")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     sender: str
     run: str
     layout: str
     part: Part
-    def __init__(self, sender: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ...) -> None: ...
+    content: bytes
+    offset: int
+    def __init__(self, sender: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ..., content: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class PredictionsRequest(_message.Message):
     __slots__ = ("sender", "run", "layout")

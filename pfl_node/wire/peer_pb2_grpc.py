@@ -39,6 +39,11 @@ class PeerStub:
                 request_serializer=pfl__node_dot_wire_dot_peer__pb2.ModelChunk.SerializeToString,
                 response_deserializer=pfl__node_dot_wire_dot_peer__pb2.Receipt.FromString,
                 _registered_method=True)
+        self.GetOffset = channel.unary_unary(
+                '/pfl.v1.Peer/GetOffset',
+                request_serializer=pfl__node_dot_wire_dot_peer__pb2.OffsetRequest.SerializeToString,
+                response_deserializer=pfl__node_dot_wire_dot_peer__pb2.Offset.FromString,
+                _registered_method=True)
         self.EvaluateModel = channel.stream_unary(
                 '/pfl.v1.Peer/EvaluateModel',
                 request_serializer=pfl__node_dot_wire_dot_peer__pb2.ModelChunk.SerializeToString,
@@ -87,6 +92,14 @@ class PeerServicer:
     def SendModel(self, request_iterator, context):
         """Push a model. Refusals have a precise status and the reason in the trailing metadata `pfl-reason`; that of a stale
         round has the receiver's own in `pfl-round`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOffset(self, request, context):
+        """How much of a model that broke off on its way here is kept. The caller continues there: the header of its next
+        SendModel or EvaluateModel has the same `content` and this `offset`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,6 +169,11 @@ def add_PeerServicer_to_server(servicer, server):
                     request_deserializer=pfl__node_dot_wire_dot_peer__pb2.ModelChunk.FromString,
                     response_serializer=pfl__node_dot_wire_dot_peer__pb2.Receipt.SerializeToString,
             ),
+            'GetOffset': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOffset,
+                    request_deserializer=pfl__node_dot_wire_dot_peer__pb2.OffsetRequest.FromString,
+                    response_serializer=pfl__node_dot_wire_dot_peer__pb2.Offset.SerializeToString,
+            ),
             'EvaluateModel': grpc.stream_unary_rpc_method_handler(
                     servicer.EvaluateModel,
                     request_deserializer=pfl__node_dot_wire_dot_peer__pb2.ModelChunk.FromString,
@@ -224,6 +242,33 @@ class Peer:
             '/pfl.v1.Peer/SendModel',
             pfl__node_dot_wire_dot_peer__pb2.ModelChunk.SerializeToString,
             pfl__node_dot_wire_dot_peer__pb2.Receipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOffset(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pfl.v1.Peer/GetOffset',
+            pfl__node_dot_wire_dot_peer__pb2.OffsetRequest.SerializeToString,
+            pfl__node_dot_wire_dot_peer__pb2.Offset.FromString,
             options,
             channel_credentials,
             insecure,

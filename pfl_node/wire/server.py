@@ -15,15 +15,20 @@ import structlog
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import afailpoint
-from pfl_node.model import Layout
+from pfl_node.model import Layout, Model
 from pfl_node.security.caller import CALLER, check_sender
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.async_codec import QUIET, paced, take
-from pfl_node.wire.codec import PARTS, Decoder, encode, misfit, read_header, truncated
+from pfl_node.wire.async_codec import paced, take
+from pfl_node.wire.auto_encoding import AutoEncoding
+from pfl_node.wire.bandwidth import Bandwidth, Bandwidths
+from pfl_node.wire.codec import PARTS, Decoder, Stream, encode, fits_one_message, misfit, read_header, truncated
+from pfl_node.wire.content_names import ContentNames
 from pfl_node.wire.endpoint import Endpoint
-from pfl_node.wire.framing import parse
+from pfl_node.wire.framing import Chunk, parse
+from pfl_node.wire.partial_transfers import PartialTransfers
+from pfl_node.wire.progress import QUIET, MessageSize, ProgressLimit
 from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.statuses import REASON_KEY, STATUS, parsed, refusal_metadata
 
@@ -48,8 +53,8 @@ class HostPort(Protocol):
     def admit(self, call: str, envelope: Envelope) -> None:
         """Decide from the header whether the call may proceed, checking the run too. Raises Refused."""
 
-    def cancel(self, call: str, envelope: Envelope) -> None:
-        """An admitted call failed before its model was received."""
+    def cancel(self, call: str, envelope: Envelope, *, resumes: bool = False) -> None:
+        """An admitted call failed before its model was received. `resumes`: the sender may continue it."""
 
     def deliver(self, offer: Offer) -> None: ...
 
@@ -72,11 +77,18 @@ class PeerService:
         *,
         status: Callable[[], pb.Status] = pb.Status,
         quiet: float = QUIET,
+        encoding: AutoEncoding | None = None,
+        bandwidths: Bandwidths | None = None,
     ) -> None:
+        """`encoding` and `bandwidths`: those of the node's client, which also sends models to these peers."""
         self._host = host
         self._status = status
-        self._settings = settings or WireSettings()
+        self._settings = own = settings or WireSettings()
         self._quiet = quiet
+        self._partial = PartialTransfers(own.resume, own.resume_bytes)
+        self._encoding = encoding or AutoEncoding(own)
+        self._bandwidths = bandwidths or Bandwidths(own.min_bandwidth, own.slowest)
+        self._contents = ContentNames()
 
     def attach(self, endpoint: Endpoint) -> None:
         endpoint.add(SERVICE, self.register)
@@ -90,6 +102,9 @@ class PeerService:
             ),
             "EvaluateModel": grpc.stream_unary_rpc_method_handler(
                 self._evaluate_model, response_serializer=pb.Score.SerializeToString
+            ),
+            "GetOffset": grpc.unary_unary_rpc_method_handler(
+                self._get_offset, response_serializer=pb.Offset.SerializeToString
             ),
             "GetHead": grpc.unary_stream_rpc_method_handler(self._get_head),
             "GetModel": grpc.unary_stream_rpc_method_handler(self._get_model),
@@ -109,6 +124,14 @@ class PeerService:
         async with self._call("EvaluateModel", context) as call:
             score = await self._host.evaluate(await self._receive(context, call))
         return pb.Score(loss=score.loss, accuracy=score.accuracy, samples=score.samples, score=score.score)
+
+    async def _get_offset(self, message: bytes, context: Context) -> pb.Offset:
+        async with self._call("GetOffset", context) as call:
+            request = parsed(pb.OffsetRequest, message)
+            call.admit(Envelope(PeerId(request.sender), request.run))
+            call.hand_over()
+            clock = asyncio.get_running_loop().time
+            return pb.Offset(bytes=await self._partial.offset(request.sender, request.content, clock))
 
     async def _get_head(self, message: bytes, context: Context) -> None:
         async with self._call("GetHead", context) as call:
@@ -131,27 +154,42 @@ class PeerService:
             return self._status()
 
     async def _receive(self, context: Context, call: IncomingCall) -> Offer:
-        async with self._stall_limit(call) as progress:
+        async with self._progress_limit() as progress:
             if not isinstance(message := await context.read(), bytes):
                 raise truncated(0)
             chunk, envelope = read_header(message)
             call.admit(envelope)
-            layout = self._host.layout(envelope.part)
-            decoder = Decoder(chunk, envelope, layout)
-            while True:
-                await take(decoder, chunk)
-                call.nbytes = decoder.received
-                if decoder.complete:
-                    break
-                progress(layout.nbytes)
-                if not isinstance(message := await context.read(), bytes):
-                    break
-                chunk = parse(message)
+            decoder = self._partial.decoder(chunk, envelope, self._host.layout(envelope.part), call.began)
+            await self._receive_chunks(context, call, envelope.sender, decoder, chunk, progress)
         if await afailpoint("receive"):
             raise Refused(Reason.TRUNCATED, "discarded: fail point receive")
         offer = decoder.finish()
         call.hand_over()
         return offer
+
+    async def _receive_chunks(
+        self,
+        context: Context,
+        call: IncomingCall,
+        sender: str,
+        decoder: Decoder,
+        chunk: Chunk,
+        progress: Callable[[int], None],
+    ) -> None:
+        """Until the trailer. What has arrived of a stream that breaks off is kept for a while."""
+        task, clock, before = asyncio.current_task(), asyncio.get_running_loop().time, decoder.received
+        assert task is not None
+        reception = self._partial.begin(sender, decoder, task.cancel)
+        try:
+            while True:
+                await take(decoder, chunk)
+                call.nbytes = decoder.received - before
+                progress(call.nbytes)
+                if decoder.complete or not isinstance(message := await context.read(), bytes):
+                    return
+                chunk = parse(message)
+        finally:
+            call.resumes = self._partial.end(sender, reception, clock(), broken=not decoder.complete)
 
     async def _serve(self, request: Request, part: Part, context: Context, call: IncomingCall) -> None:
         call.admit(Envelope(PeerId(request.sender), request.run, part=part))
@@ -163,32 +201,52 @@ class PeerService:
         envelope = Envelope(
             offer.sender, request.run, offer.round, offer.tag, offer.samples, offer.notes, layout.part
         )
-        messages = encode(offer.model, envelope, self._settings)
-        async with self._stall_limit(call) as progress:
-            async for message in paced(messages, threaded=self._settings.zstd > 0):
-                await context.write(message)
-                call.nbytes += len(message)
-                progress(layout.nbytes)
+        bandwidth = self._bandwidths.of(PeerId(request.sender))
+        settings = self._encoding.of(bandwidth, layout.nbytes)
+        stream = self._stream(request, offer.model, settings, bandwidth)
+        messages = paced(encode(offer.model, envelope, settings, stream), threaded=settings.zstd > 0)
+        clock = asyncio.get_running_loop().time
+        try:
+            async with self._progress_limit() as progress:
+                async for message in messages:
+                    began = clock()
+                    await context.write(message)
+                    call.nbytes += len(message)
+                    progress(call.nbytes)
+                    if stream:
+                        stream.size.wrote(clock() - began)
+        except BaseException:
+            bandwidth.broke(call.nbytes, clock() - call.began)
+            raise
+        bandwidth.moved(call.nbytes, clock() - call.began)
+
+    def _stream(
+        self, request: Request, model: Model, settings: WireSettings, bandwidth: Bandwidth
+    ) -> Stream | None:
+        """How to answer a fetch; None: in one message."""
+        if fits_one_message(model.layout, settings, bandwidth.known):
+            return None
+        content, size = self._contents.of(model, settings), MessageSize(settings.chunk, bandwidth.known)
+        if isinstance(request, pb.ModelRequest) and request.content == content:
+            return Stream(size, content, request.offset)
+        return Stream(size, content)
 
     @asynccontextmanager
-    async def _stall_limit(self, call: IncomingCall) -> AsyncIterator[Callable[[int], None]]:
-        """End a stream that makes no progress for `quiet` seconds. The size of the model, given with each progress
-        report, limits the whole stream, so that a caller that sends byte by byte cannot hold a slot forever."""
+    async def _progress_limit(self) -> AsyncIterator[Callable[[int], None]]:
+        """End a transfer that is slower than `wire.slowest`, so that no caller holds a slot forever. The block
+        reports the bytes so far."""
         clock = asyncio.get_running_loop().time
-        limit = float("inf")
+        limit = ProgressLimit(self._quiet, self._settings.slowest, clock())
 
         def progress(nbytes: int) -> None:
-            nonlocal limit
-            limit = call.began + self._quiet + nbytes / self._settings.slowest
-            stall.reschedule(min(clock() + self._quiet, limit))
+            if (until := limit.moved(nbytes, clock())) != stall.when():
+                stall.reschedule(until)
 
         try:
-            async with asyncio.timeout(self._quiet) as stall:
+            async with asyncio.timeout_at(limit.until) as stall:
                 yield progress
         except TimeoutError as error:
-            slow = f"slower than {self._settings.slowest:g} bytes per second"
-            text = slow if clock() >= limit else f"no progress for {self._quiet:g} s"
-            raise Refused(Reason.TRUNCATED, text) from error
+            raise Refused(Reason.TRUNCATED, limit.failure) from error
 
     @asynccontextmanager
     async def _call(self, name: str, context: Context) -> AsyncIterator[IncomingCall]:
@@ -222,6 +280,7 @@ class IncomingCall:
         self._host = host
         self._name = name
         self._admitted: Envelope | None = None
+        self.resumes = False  # the beginning of its model is kept
 
     def admit(self, envelope: Envelope) -> None:
         self.peer = CALLER.get() or envelope.sender
@@ -235,6 +294,6 @@ class IncomingCall:
 
     def end(self, outcome: str) -> None:
         if self._admitted is not None:
-            self._host.cancel(self._name, self._admitted)
+            self._host.cancel(self._name, self._admitted, resumes=self.resumes)
             self._admitted = None
         self._host.count(self._name, outcome, self.peer, self.nbytes)

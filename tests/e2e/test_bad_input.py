@@ -335,7 +335,7 @@ def test_a_model_that_is_broken_off_is_counted_and_gives_its_place_back(front: F
     ],
 )
 def test_a_bad_request_for_a_model_is_refused(
-    front: Front, call: str, said: dict[str, str], reason: Reason
+    front: Front, call: str, said: dict[str, Any], reason: Reason
 ) -> None:
     async def go(siege: Siege) -> None:
         before = await siege.refused()

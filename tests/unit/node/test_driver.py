@@ -17,7 +17,9 @@ from pfl_node.learning.trainer import TrainerThread
 from pfl_node.model import Layout, Model
 from pfl_node.node.context import NodeContext, WorkCount
 from pfl_node.node.driver import Driver
+from pfl_node.node.gather import ArrivalTimes
 from pfl_node.node.notifier import Notifier
+from pfl_node.node.push import PushSlots
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.protocol.deadlines import ENOUGH, SILENT, Deadlines
 from pfl_node.protocol.guard.guard import Guard
@@ -114,6 +116,9 @@ class Line:
         self.board.bells[peer].notify("inbox" if offer.round is None else "rounds")
         return model.nbytes
 
+    def transferring(self, peer: PeerId) -> bool:
+        return False
+
     async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
         if peer in self.board.down:
             raise PeerGone(peer, "no answer")
@@ -194,7 +199,7 @@ def driver(
     waits = {"patience": 0.05, "linger": linger, **(waiting or {})}
     settings = Settings.model_validate({"round": waits, "aggregate": aggregate or {}, "wire": wire or {}})
     patience = Deadlines(settings.round)
-    board.boxes[me].heard = lambda peer, round: patience.came(peer, round, asyncio.get_running_loop().time())
+    board.boxes[me].observer = ArrivalTimes(patience)
     context = NodeContext(
         settings=settings,
         learner=learner,
@@ -793,6 +798,76 @@ def test_a_push_that_hangs_goes_on_beside_the_round_until_the_next_one() -> None
     assert answers[4:7] == [()] * 3
     assert set(sent) >= {0, 1, 2, 3, 8}
     assert not {4, 5} & set(sent)  # the model of a later round took their place
+
+
+def test_a_half_sent_model_is_finished_and_only_what_waits_for_it_is_replaced() -> None:
+    board = Switchboard(A, B)
+    began, may_go = asyncio.Event(), asyncio.Event()
+    busy = busiest = 0
+    sent: list[int] = []
+    answers: list[tuple[PeerId, ...]] = []
+
+    class Slow(Line):
+        def transferring(self, peer: PeerId) -> bool:
+            return began.is_set() and not may_go.is_set()
+
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            nonlocal busy, busiest
+            busy += 1
+            busiest = max(busy, busiest)
+            if said["round"] == 4:
+                began.set()
+                await may_go.wait()
+            busy -= 1
+            sent.append(said["round"])
+            return await super().send(peer, address, model, **said)
+
+    async def script(me: Policy) -> None:
+        for t in range(9):
+            if t == 7:
+                may_go.set()
+            answers.append(await Send([B], me.model, round=t))
+            await Sleep(0.01)
+
+    async def go() -> None:
+        trainer = TrainerThread()
+        made, _ = driver(board, A, script, trainer=trainer, waiting={"least": 0.01})
+        object.__setattr__(made.context, "network", Slow(board, A))
+        await made.run()
+        await trainer.close()
+
+    asyncio.run(go())
+    assert answers[4:7] == [()] * 3
+    assert sent[:5] == [0, 1, 2, 3, 4]
+    assert 5 not in sent
+    assert sent[-1] == 8
+    assert busiest == 1
+
+
+def test_transfers_that_go_on_after_their_round_leave_their_slots_to_others() -> None:
+    async def go() -> None:
+        slots, never = PushSlots(2), asyncio.Event()
+
+        async def push() -> None:
+            async with slots.held():
+                await never.wait()
+
+        slow = [asyncio.create_task(push()) for _ in range(4)]
+        await asyncio.sleep(0)
+        for task in slow[:2]:
+            slots.leave(task)
+        await asyncio.sleep(0.01)
+        slots.leave(slow[2])  # the third that goes on: the oldest is given up
+        await asyncio.wait((slow[0],), timeout=5)
+        assert [task.done() for task in slow] == [True, False, False, False]
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        for _ in range(2):  # no slot was released twice or lost
+            await asyncio.wait_for(slots._free.acquire(), 1)
+        assert slots._free.locked()
+
+    asyncio.run(go())
 
 
 def test_one_that_is_back_gets_a_model_though_rounds_are_shorter_than_a_push() -> None:

@@ -13,10 +13,12 @@ from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.host import OTHERS, Host
 from pfl_node.node.notifier import Notifier
 from pfl_node.policies.base import Policy
+from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Limits, Mailbox
 from pfl_node.protocol.published import PublishedModels
 from pfl_node.protocol.rate_limit import NAMES
 from pfl_node.settings import ServeSettings
+from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Envelope, Offer, Part, PeerId, weight
 from tests.toy import ToyLearner, constant
@@ -51,6 +53,19 @@ async def admit(host: Host, call: str, said: Envelope) -> Reason | None:
     except Refused as error:
         return error.reason
     return None
+
+
+def test_a_peer_whose_transfer_broke_off_is_awaited_and_one_whose_model_is_unusable_is_not() -> None:
+    async def go() -> None:
+        host = opened()
+        host.guard = Guard(GuardSettings(), certain=True)
+        for resumes, missing in ((True, [YOU]), (False, [])):
+            host.admit("SendModel", envelope(round=3))
+            host.cancel("SendModel", envelope(round=3), resumes=resumes)
+            assert host.mailbox.missing([YOU], 3) == missing
+            assert host.mailbox.size == 0
+
+    asyncio.run(go())
 
 
 def test_nothing_is_taken_before_the_learner_is_there_and_after_it_is_closed() -> None:

@@ -49,7 +49,7 @@ class Life:
         """A round in which A needs so long from its beginning; None: nothing comes. True: it came in time."""
         began, waiting = self.now, self.now + self.own
         deadline = self.patience.enter(self.round, waiting, self.most)
-        end = deadline.until(A) if self.patience.worth(A) else waiting
+        end = deadline.until(A) if self.patience.worth(A, self.round) else waiting
         came = None if needed is None else began + needed
         in_time = came is not None and came <= end
         self.now = max(waiting, came) if in_time and came is not None else end
@@ -58,7 +58,7 @@ class Life:
             self.patience.came(A, self.round, came)
         elif came is not None:
             self.to_come.append((came, self.round))
-        waited = self.patience.worth(A)
+        waited = self.patience.worth(A, self.round)
         self.patience.over(self.round, [A], [A] if waited and not in_time else [], self.now)
         self.round += 1
         return in_time
@@ -150,18 +150,18 @@ def test_one_that_needs_longer_than_is_ever_waited_is_not_worth_the_time() -> No
 def test_a_peer_that_says_nothing_for_some_rounds_is_not_waited_for_until_something_of_it_comes() -> None:
     life = knowing(1, 1, 1, 1)
     for _ in range(SILENT):
-        assert life.patience.worth(A)
+        assert life.patience.worth(A, life.round)
         life.lives(None)
-    assert not life.patience.worth(A)
+    assert not life.patience.worth(A, life.round)
     life.patience.came(A, life.round + 3, life.now)
-    assert life.patience.worth(A)
+    assert life.patience.worth(A, life.round)
 
 
 def test_a_model_of_a_forgotten_round_is_a_sign_of_life_and_tells_nothing_else() -> None:
     life = knowing(1, 1, 1, 1, *[None] * SILENT)  # type: ignore[arg-type]
     before = life.wait
     life.patience.came(A, -7, life.now)
-    assert life.patience.worth(A)
+    assert life.patience.worth(A, life.round)
     assert life.wait == before
 
 
@@ -312,3 +312,59 @@ def test_one_that_refuses_a_push_is_there_and_holds_rounds_up_again() -> None:
     receipts.refused(A)
     assert receipts.seconds([A]) == usual
     assert receipts.usual(B) == 0.0
+
+
+# -- models that are arriving ----------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_arriving_is_awaited_beyond_the_deadline() -> None:
+    """1 Mbit/s and 10 MB: 80 s."""
+    patience = Deadlines(RoundSettings(), 0.0)
+    deadline = patience.enter(0, 1.0)
+    assert deadline.until(A) == 11.0
+    patience.arrives(A, 0, 2.0)
+    assert (deadline.until(A), deadline.until(B)) == (302.0, 11.0)
+    patience.came(A, 0, 82.0)
+    assert deadline.until(A) == 11.0
+
+
+def test_what_the_line_takes_is_no_part_of_what_a_peer_needs() -> None:
+    patience = Deadlines(RoundSettings(), 0.0)
+    for round in range(ENOUGH):
+        patience.arrives(A, round, 100.0 * round + 1.5)
+        patience.came(A, round, 100.0 * round + 90.0)
+        patience.enter(round, 100.0 * round + 1.0)
+        patience.over(round, [A], [], 100.0 * (round + 1))
+    assert patience.timings[A].usual == 1.5
+
+
+def test_a_transfer_that_broke_off_gets_the_time_of_an_unknown_peer_to_continue() -> None:
+    patience = Deadlines(RoundSettings(), 0.0)
+    deadline = patience.enter(0, 1.0)
+    patience.arrives(A, 0, 2.0)
+    patience.stopped(A, 0, 50.0, resumes=True)
+    assert deadline.until(A) == 60.0
+    patience.arrives(A, 0, 55.0)
+    assert deadline.until(A) == 302.0  # since it first began
+    patience.stopped(A, 0, 70.0, resumes=False)
+    assert deadline.until(A) == 11.0
+
+
+def test_a_peer_that_is_not_worth_waiting_for_is_when_its_model_arrives() -> None:
+    life = knowing(1, 1, 1, 1, *[None] * SILENT)  # type: ignore[arg-type]
+    assert not life.patience.worth(A, life.round)
+    life.patience.arrives(A, life.round, life.now)
+    assert life.patience.worth(A, life.round)
+    assert not life.patience.worth(A, life.round + 1)
+
+
+def test_a_round_that_is_over_forgets_what_broke_off() -> None:
+    patience = Deadlines(RoundSettings(), 0.0)
+    patience.arrives(A, 0, 1.0)
+    patience.arrives(B, 0, 1.0)
+    patience.stopped(A, 0, 2.0, resumes=True)
+    patience.over(0, [A, B], [A], 3.0)
+    assert patience.arrives_until(A, 0) == -inf
+    assert patience.arrives_until(B, 0) == 301.0  # still on its way, and may be used late
+    patience.stopped(B, 0, 9.0, resumes=True)
+    assert patience.arrives_until(B, 0) == -inf

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.errors import Reason, Refused
-from pfl_node.protocol.mailbox import Limits, Mailbox
+from pfl_node.protocol.mailbox import Limits, Mailbox, NoObserver
 from pfl_node.types import Offer, PeerId
 from tests.drive_policy import A, B, C, core_of, offer
 from tests.toy import constant
@@ -436,7 +436,12 @@ def test_of_two_late_models_of_a_sender_the_newer_counts() -> None:
 def test_a_model_that_is_too_late_is_refused_and_says_how_far_its_sender_is() -> None:
     box = late()
     heard: list[tuple[PeerId, int]] = []
-    box.heard = lambda peer, round: heard.append((peer, round))
+
+    class Heard(NoObserver):
+        def came(self, peer: PeerId, round: int) -> None:
+            heard.append((peer, round))
+
+    box.observer = Heard()
     for round in (0, 1):
         box.collect([A], round)
     assert refused(box, A, round=0) is Reason.STALE_ROUND
@@ -512,3 +517,13 @@ def test_a_sender_has_one_voice_in_a_round_and_one_model_counts_once(
         box.collect([], round)
         round += 1
     assert box.held == box.size == 0
+
+
+def test_a_model_that_is_arriving_is_missing_though_its_sender_has_advanced() -> None:
+    """Its push goes on in the background."""
+    box = Mailbox()
+    box.admit(A, 0)
+    box.began(A, 1)
+    assert box.missing([A, B], 0, {A: 1, B: 1}) == [A]
+    box.cancel(A, 0)
+    assert box.missing([A, B], 0, {A: 1, B: 1}) == []

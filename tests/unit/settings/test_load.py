@@ -192,7 +192,7 @@ def test_variables_of_others_are_left_alone() -> None:
         ),
         (
             "[wire]\nencoding = 'fp8'\n",
-            "bad value 'fp8' for 'wire.encoding' in FILE: must be one of fp32, fp16, int8",
+            "bad value 'fp8' for 'wire.encoding' in FILE: must be one of auto, fp32, fp16, int8",
         ),
         (
             "[wire]\nchunk = 1\n",

@@ -93,7 +93,7 @@ class House:
         self.admitted += 1
         self._tell()
 
-    def cancel(self, call: str, envelope: Envelope) -> None:
+    def cancel(self, call: str, envelope: Envelope, *, resumes: bool = False) -> None:
         self.cancelled += 1
         if call == "SendModel":
             self.mailbox.cancel(PeerId(envelope.sender), envelope.round)

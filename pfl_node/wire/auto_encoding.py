@@ -1,0 +1,27 @@
+"""`wire.encoding = "auto"`: the encoding of a model, by the line to its receiver. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pfl_node.settings import WireSettings
+from pfl_node.wire.bandwidth import Bandwidth
+
+SHORT = 2.0  # seconds; a transfer that takes no longer is not worth the loss of precision
+
+
+class AutoEncoding:
+    """fp32 on fast lines; int8 and zstd where a transfer would take longer than the node's training."""
+
+    def __init__(self, settings: WireSettings) -> None:
+        auto = settings.encoding == "auto"
+        compact = {"encoding": "int8", "zstd": max(1, settings.zstd)}
+        self.training: Callable[[], float] = lambda: 0.0  # seconds of the node's last training
+        self._fast = settings.model_copy(update={"encoding": "fp32"}) if auto else settings
+        self._slow = settings.model_copy(update=compact) if auto else settings
+
+    def of(self, bandwidth: Bandwidth, nbytes: int) -> WireSettings:
+        """The settings with which to encode a model of so many bytes."""
+        if self._fast is self._slow:
+            return self._fast
+        return self._slow if bandwidth.slow(nbytes, max(SHORT, self.training())) else self._fast
