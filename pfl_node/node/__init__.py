@@ -2,7 +2,7 @@
 simulation.
 
 It imports asyncio and reaches everything else through `ports`. `lifecycle` starts and stops the node;
-`driver` answers the steps and delegates to `push` (Send), `gather` (Gather), `calls` (Fetch, Ask), `learn`
+`driver` answers the steps and delegates to `push` (Send), `gather` (Gather), `peer_calls` (Fetch, Ask), `learn`
 (Train, Score, Average) and `recorder` (Report); `host` serves the calls of peers; `catchup` and `linger` handle
 nodes that are behind or done.
 """

@@ -46,7 +46,7 @@ def knock(lab, a, b, count):
     enter(b.namespace)
     ear = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     ear.bind((b.address, 9))
-    ear.settimeout(0.5)
+    ear.settimeout(2)
     enter(a.namespace)
     mouth = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     for _ in range(count):
