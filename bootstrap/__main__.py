@@ -7,13 +7,16 @@ import logging
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from bootstrap.logs import configure_logs
 from bootstrap.options import Options, parse
 from pfl_node.errors import PflError, Unavailable
-from pfl_node.membership.member import Member
 from pfl_node.ops.log_lines import as_line, for_people
 from pfl_node.ops.loop import run_loop
+
+if TYPE_CHECKING:
+    from bootstrap.seed import Seed
 
 log = logging.getLogger("bootstrap")
 
@@ -46,21 +49,26 @@ async def serve(options: Options) -> int:
     seed = Seed(options)
     try:
         await seed.start()
-        _announce(options, seed.membership.me, seed.address, seed.endpoint.address)
+        _announce(options, seed)
         await stopped.wait()
     finally:
         await seed.stop()
     return 0
 
 
-def _announce(options: Options, me: Member, address: str, bound: str) -> None:
+def _announce(options: Options, seed: Seed) -> None:
     """Print the address and how to join, in the format of the logs, to stdout."""
-    join = f"pfl-node --peer-seed {address}"
+    me, bound = seed.membership.me, seed.endpoint.address
+    join = f"pfl-node --peer-seed {seed.address}"
+    enrol = seed.enrolment.address if seed.enrolment else None
     if not for_people(options.log_format, sys.stdout, sys.stderr):
-        print(as_line("listening", name=me.name, id=me.id, address=bound, join=join), flush=True)
+        print(as_line("listening", name=me.name, id=me.id, address=bound, join=join, enrol=enrol), flush=True)
         return
     print(f"{me.name} ({me.id}) listens on {bound}", flush=True)
-    print(f"a node joins with: {join}", flush=True)
+    if enrol:
+        print(f"sites with a token of `pfl-node ca invite` join through {enrol}", flush=True)
+    else:
+        print(f"a node joins with: {join}", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from pfl_node import __version__
+from pfl_node.address import parse_address
 from pfl_node.daemon.advertise import check_addresses
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.printable import check_word
 from pfl_node.security.requirements import check_files, reason_for_tls
 from pfl_node.security.tls_files import TlsFiles
 
+ABOVE = "above"  # --enrol without an address
 ABOUT = "A seed through which the nodes of a swarm find each other. It does not train and needs few resources."
 EXAMPLE = """example:
   pfl-bootstrap --listen 127.0.0.1:7000
@@ -36,6 +38,7 @@ class Options:
     allow: Path | None
     revoked: Path | None
     membership: Literal["auto", "udp", "grpc"]
+    enrol: str | None
     log_format: str
     log_level: str
 
@@ -79,6 +82,10 @@ def check(options: Options) -> None:
             raise type(error)(f"{why}: {error}") from error
         check_files(files, why)
     check_addresses(options.listen, options.advertise, options.peer_seed)
+    if options.enrol is not None and not (options.why_tls and options.data_dir):
+        raise ConfigError("--enrol needs a --data-dir of `pfl-node ca init --bootstrap`, and on loopback --tls")
+    if options.enrol is not None and options.enrol != ABOVE:
+        parse_address(options.enrol, what="enrol", any_port=True)
 
 
 def _parser() -> Parser:
@@ -100,6 +107,13 @@ def _parser() -> Parser:
     add("--peer-seed", metavar="HOST:PORT", action="append", default=[], help="another member to join; repeatable")
     add("--name", metavar="NAME", help="name shown to humans")
     add("--data-dir", metavar="DIR", type=Path, help="directory for the id (default: a new id at every start)")
+    add(
+        "--enrol",
+        metavar="HOST:PORT",
+        nargs="?",
+        const=ABOVE,
+        help="let sites with a token of `pfl-node ca invite` join (default: the port above that of --listen)",
+    )
     add("--insecure", action="store_true", help="allow plain connections beyond loopback")
     add("--tls", action="store_true", help="use TLS on loopback too; it is always on elsewhere")
     for flag, what in (

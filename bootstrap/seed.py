@@ -10,8 +10,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from bootstrap.options import Options
+from bootstrap.options import ABOVE, Options
 from pfl_node.daemon.advertise import advertised_address
+from pfl_node.enrolment.enrolment_server import EnrolmentServer
+from pfl_node.enrolment.frames import enrol_address
+from pfl_node.enrolment.invitations import Invitations
 from pfl_node.membership.member import Member
 from pfl_node.membership.member_events import Changed, MemberEvent
 from pfl_node.membership.swim_config import SwimConfig
@@ -55,16 +58,27 @@ class Seed(PeerServicer):
             dialer=self._tls.dialer if self._tls else None,
         )
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
+        self.enrolment = self._enrolment()
+
+    def _enrolment(self) -> EnrolmentServer | None:
+        if self._options.enrol is None or self._tls is None or self._home is None:
+            return None
+        return EnrolmentServer(Invitations(self._home.path / "enrolment"), self._tls.trust)
 
     async def start(self) -> None:
         await self.endpoint.bind(self._options.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self._options, self.endpoint
         self.address = await advertised_address(mine.advertise, bound.host, bound.port, mine.peer_seed)
+        if self.enrolment is not None:
+            chosen = mine.enrol or ABOVE
+            await self.enrolment.start(enrol_address(bound.address) if chosen == ABOVE else chosen)
         await self.membership.start(self._options.peer_seed, advertise=self.address)
         await self.endpoint.serving(True)
 
     async def stop(self) -> None:
+        if self.enrolment is not None:
+            await self.enrolment.stop()
         await self.membership.leave()
         await self.membership.close()
         await self.endpoint.stop()
@@ -82,8 +96,13 @@ class Seed(PeerServicer):
             state="serving",
             round=max((node.round for node in nodes), default=0),
             uptime=time.monotonic() - self._started,
-            json=json.dumps({"peers": len(nodes), "counters": dict(self.membership.counters)}),
+            json=json.dumps({"peers": len(nodes), "counters": dict(self.membership.counters), **self._enrolled()}),
         )
+
+    def _enrolled(self) -> dict[str, Any]:
+        if self.enrolment is None:
+            return {}
+        return {"enrolment": {"pending": len(self.enrolment.invitations.pending()), **self.enrolment.counters}}
 
     def _on_event(self, event: MemberEvent) -> None:
         member = event.member

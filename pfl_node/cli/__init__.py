@@ -8,7 +8,20 @@ from collections.abc import Sequence
 
 import typer
 
-from pfl_node.cli import ca_command, catalog, chaos, identity, inspect, lab, node_command, sim, use_model, watch
+from pfl_node.cli import (
+    ca_command,
+    ca_invite,
+    catalog,
+    chaos,
+    identity,
+    inspect,
+    join,
+    lab,
+    node_command,
+    sim,
+    use_model,
+    watch,
+)
 from pfl_node.cli.client_credentials import takes_credentials
 from pfl_node.cli.exit_codes import Verbs, debugging, exit_status
 from pfl_node.failpoints import arm
@@ -35,12 +48,13 @@ PANELS = {
         watch.bugreport,
     ),
     "Use a model": (use_model.predict, use_model.export),
-    "Identity": (identity.identity,),
+    "Identity": (join.join, identity.identity),
     "Reference": (catalog.policies, catalog.tasks, node_command.config),
 }
 for panel, verbs in PANELS.items():
     for verb in verbs:
         app.command(rich_help_panel=panel)(takes_credentials(verb) if panel == INSPECT else verb)
+ca_invite.add_verbs(ca_command.app)
 app.add_typer(lab.app, rich_help_panel="Run")
 app.add_typer(ca_command.app, rich_help_panel="Identity")
 

@@ -12,8 +12,10 @@ from pfl_node.cli.output import as_json, as_table, say
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pfl_node.security.ca import Authority
     from pfl_node.security.certificate import Certificate
 
+BOOTSTRAP_DIR = Path("pfl-bootstrap")
 app = typer.Typer(
     name="ca",
     cls=Verbs,
@@ -46,14 +48,44 @@ Operator = Annotated[
 ]
 
 
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="Where sites will dial the bootstrap; its directory pfl-bootstrap is made, too."
+    ),
+]
+
+
 @app.command()
-def init(ca_dir: Where = Path("pfl-ca"), name: Name = "pfl swarm CA", days: Days = 3650) -> None:
+def init(
+    ca_dir: Where = Path("pfl-ca"), name: Name = "pfl swarm CA", days: Days = 3650, bootstrap: Bootstrap = None
+) -> None:
     """Create a CA."""
+    from pfl_node.address import parse_address
     from pfl_node.security.ca import Authority
 
-    made = Authority.create(ca_dir, name, days).certificate
+    if bootstrap:
+        parse_address(bootstrap, what="bootstrap")
+    authority = Authority.create(ca_dir, name, days)
+    made = authority.certificate
     say(f"CA {made.subject!r} in {ca_dir}, valid until {made.not_after:%Y-%m-%d}; keep ca.key there and private")
-    print(f"a node gets its certificate with: pfl-node ca issue --ca-dir {ca_dir} --data-dir DIR")
+    if bootstrap:
+        _prepare_bootstrap(authority, bootstrap)
+    else:
+        print(f"a node gets its certificate with: pfl-node ca issue --ca-dir {ca_dir} --data-dir DIR")
+
+
+def _prepare_bootstrap(authority: "Authority", address: str) -> None:
+    from pfl_node.address import is_loopback, parse_address
+    from pfl_node.enrolment.operator_calls import BootstrapPlace
+    from pfl_node.store.atomic import private_files
+
+    with private_files():
+        BootstrapPlace.remember(authority, address, None)
+        authority.issue_for(BOOTSTRAP_DIR, name="bootstrap", days=3650)
+    host, port = parse_address(address)
+    bound = f"{address} --tls" if is_loopback(host) else f"0.0.0.0:{port} --advertise {address}"
+    say(f"start the bootstrap: pfl-bootstrap --data-dir {BOOTSTRAP_DIR} --listen {bound} --enrol")
 
 
 @app.command()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pfl_node.errors import ConfigError
-from pfl_node.security.certificate import ID, Certificate, read_pem
+from pfl_node.security.certificate import ENROLMENT, ID, Certificate, read_pem
 from pfl_node.security.tls_files import CA, CERT, KEY, REVOKED, read, write_private
 from pfl_node.security.trust import REVOKED_LIST, read_ids
 from pfl_node.security.x509_builder import (
@@ -71,11 +71,28 @@ class Authority:
 
     def issue_on(self, request: Path, out: Path, *, name: str, days: float, operator: bool = False) -> Certificate:
         """Issue a certificate for a request from another machine; copy `out` into the data directory there."""
-        public, asked = read_request(read(request, "request"), str(request))
-        self._check_not_revoked(key_id(public))
+        pem = self._sign(read(request, "request"), str(request), name=name, days=days, operator=operator)
         out.mkdir(parents=True, exist_ok=True)
-        pem = make_certificate(public, self.pem, self._key, name=name or asked, days=days, operator=operator)
         return self._write(pem, out)
+
+    def issue(self, request: bytes, *, name: str, days: float) -> bytes:
+        """The certificate of a node, in PEM, for a request in PEM."""
+        pem = self._sign(request, f"the request of {name}", name=name, days=days)
+        self._record(pem)
+        return pem
+
+    def identify(self, directory: Path, *, minutes: float) -> tuple[Path, Path]:
+        """A certificate and its key, written to an empty directory, with which this CA's commands identify
+        themselves to a bootstrap. It is not recorded: nodes accept it for reading only, and it is soon void."""
+        key, cert = directory / KEY, directory / CERT
+        owner, _ = own_key(key)
+        marks, days = (ENROLMENT,), minutes / (24 * 60)
+        pem = make_certificate(owner.public_key(), self.pem, self._key, days=days, operator=True, marks=marks)
+        write_private(cert, pem)
+        return cert, key
+
+    def revoked_list(self) -> bytes:
+        return read(self.path / REVOKED, REVOKED_LIST) if (self.path / REVOKED).exists() else b""
 
     def revoke(self, who: str) -> Issued | PeerId:
         """`who` is an id, the name in an issued certificate or a certificate file."""
@@ -83,8 +100,8 @@ class Authority:
         id = found.id if isinstance(found, Issued) else found
         if id not in self.revoked():
             name = f"  {found.name}" if isinstance(found, Issued) and found.name else ""
-            old = read(self.path / REVOKED, REVOKED_LIST) if (self.path / REVOKED).exists() else b""
-            write_atomic(self.path / REVOKED, old + f"{id}{name}  # {datetime.now(UTC):%Y-%m-%d}\n".encode())
+            line = f"{id}{name}  # {datetime.now(UTC):%Y-%m-%d}\n"
+            write_atomic(self.path / REVOKED, self.revoked_list() + line.encode())
         return found
 
     def revoked(self) -> frozenset[PeerId]:
@@ -94,12 +111,20 @@ class Authority:
         path = self.path / ISSUED
         return [Issued(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
+    def _sign(self, request: bytes, where: str, *, name: str, days: float, operator: bool = False) -> bytes:
+        public, asked = read_request(request, where)
+        self._check_not_revoked(key_id(public))
+        return make_certificate(public, self.pem, self._key, name=name or asked, days=days, operator=operator)
+
     def _write(self, pem: bytes, directory: Path) -> Certificate:
-        made = read_pem(pem)
         write_atomic(directory / CA, self.pem)
         write_atomic(directory / CERT, pem)
         if (self.path / REVOKED).exists():
-            write_atomic(directory / REVOKED, read(self.path / REVOKED, REVOKED_LIST))
+            write_atomic(directory / REVOKED, self.revoked_list())
+        return self._record(pem)
+
+    def _record(self, pem: bytes) -> Certificate:
+        made = read_pem(pem)
         dates = (_minute(datetime.now(UTC)), _minute(made.not_after))
         record = Issued(made.id, made.name, made.operator, f"{made.serial:x}", *dates)
         with (self.path / ISSUED).open("a") as file:

@@ -15,6 +15,7 @@ from pfl_node.types import PeerId
 ID_BYTES = 16  # of a SHA-256: finding a second key with the same id is infeasible
 ID = re.compile(rf"[0-9a-f]{{{2 * ID_BYTES}}}")
 OPERATOR = "operator"  # the DNS name that marks a read-only certificate
+ENROLMENT = "enrolment"  # the DNS name by which the CA's own commands identify themselves to a bootstrap
 BEGIN, END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 COMMON_NAME, UNIT = bytes.fromhex("550403"), bytes.fromhex("55040b")

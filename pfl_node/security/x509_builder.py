@@ -105,12 +105,13 @@ def make_certificate(
     days: float,
     operator: bool = False,
     start: datetime | None = None,
+    marks: tuple[str, ...] = (),
 ) -> bytes:
-    """A certificate for the owner of this key, with the id of the key."""
+    """A certificate for the owner of this key, with the id of the key. `marks` are further DNS names."""
     issuer = x509.load_pem_x509_certificate(authority)
     me = key_id(public)
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([] if operator else [ExtendedKeyUsageOID.SERVER_AUTH])
-    names = [x509.DNSName(me)] + ([x509.DNSName(OPERATOR)] if operator else [])
+    names = [x509.DNSName(dns) for dns in (me, *([OPERATOR] if operator else []), *marks)]
     builder = _builder(_subject(me, name), issuer.subject, public, timedelta(days=days), start)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(authority=False), critical=True)

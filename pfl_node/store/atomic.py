@@ -32,6 +32,16 @@ def write_atomic(path: Path, *pieces: Piece, what: str = "file") -> None:
         sync_directory(path.parent)
 
 
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Files and directories that this process creates are for its own user only."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 

@@ -28,7 +28,7 @@ PICKLES = {"pickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
 VOCABULARY = "vocabulary"
 LAYERS = (
     *(VOCABULARY, "settings", "policies", "protocol", "store", "security", "learning", "node", "tracking"),
-    *("membership", "wire", "ops", "daemon", "sim", "swarm", "lab", "testing", "cli"),
+    *("membership", "wire", "ops", "daemon", "enrolment", "sim", "swarm", "lab", "testing", "cli"),
 )
 RANK = {layer: rank for rank, layer in enumerate(LAYERS)}
 APART = {("sim", "ops"), ("sim", "daemon")}  # forbidden although the order would allow them

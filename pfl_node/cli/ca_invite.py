@@ -1,0 +1,165 @@
+"""`pfl-node ca invite`, `pending`, `confirm`, `withdraw`: sites join with a token, the operator confirms them."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pfl_node.cli.ca_command import Days, Where
+from pfl_node.cli.options import ABOUT_ONE_NODE, Format, GivenSettings, takes_settings
+from pfl_node.cli.output import as_json, as_table, say
+from pfl_node.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pfl_node.enrolment.operator_calls import EnrolmentOperator, Pending
+    from pfl_node.settings import Settings
+
+SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+SHORT = 16  # digits of an id that must agree
+Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="A name for each site.")]
+Pairs = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME ID]…", help="Sites and the ids that they told you; none: ask.")
+]
+Valid = Annotated[float, typer.Option("--valid", min=0.01, metavar="DAYS", help="Validity of the tokens.")]
+Bootstrap = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where members dial the bootstrap; remembered in the CA.")
+]
+Enrol = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Where sites dial its --enrol port; default: one above the other."),
+]
+
+
+def _read(given: GivenSettings) -> "Settings":
+    """Without the environment of the operator, which is not that of the sites."""
+    from pfl_node.daemon.preflight import check_names
+    from pfl_node.printable import check_word
+    from pfl_node.settings.load import load_settings
+
+    settings = load_settings(config=given.config, overrides=given.overrides, sets=given.sets or ())
+    check_word("run", settings.run)
+    check_names(settings)
+    return settings
+
+
+@takes_settings(leave_out=ABOUT_ONE_NODE | {"--http-token"}, read=_read)
+def invite(
+    settings: "Settings",
+    names: Names,
+    ca_dir: Where = Path("pfl-ca"),
+    bootstrap: Bootstrap = None,
+    enrol: Enrol = None,
+    valid: Valid = 7.0,
+) -> None:
+    """Print a one-time token for each site, with which it joins. The settings are those that all sites share."""
+    from pfl_node.enrolment.operator_calls import BootstrapPlace, EnrolmentOperator
+    from pfl_node.enrolment.site_plan import SitePlan
+    from pfl_node.security.ca import Authority
+    from pfl_node.store.atomic import private_files
+
+    for name in names:
+        if not SITE.fullmatch(name) or names.count(name) > 1:
+            raise ConfigError(f"{name!r} cannot name a site: 1 to 32 letters, digits, . _ -, each name once")
+    authority = Authority(ca_dir)
+    plan = SitePlan.of(settings)
+    with private_files():
+        if bootstrap or enrol:
+            BootstrapPlace.remember(authority, bootstrap, enrol)
+        tokens = EnrolmentOperator(authority).invite(names, plan, run=settings.run, seconds=valid * 86_400)
+    files = f", with {', '.join(plan.files)}" if plan.files else ""
+    say(f"run {settings.run!r}, policy {settings.policy.name}, task {settings.task.name}{files}")
+    for token in tokens:
+        say(f"\n{token.name} runs, once, until {token.expiry}:\n  pfl-node join {token.encode()}")
+    say("\nthen, with the ids that the sites tell you: pfl-node ca confirm " + " ".join(f"{n} ID" for n in names))
+
+
+def pending(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> None:
+    """List the sites that wait for a confirmation."""
+    from pfl_node.enrolment.proofs import short_id
+
+    found = _operator(ca_dir).pending()
+    rows = [{"name": one.invited.name, "id": short_id(one.id), "whole_id": one.id} for one in found]
+    if format == "json":
+        as_json({"pending": rows})
+    else:
+        as_table(("name", "id", "whole id"), [tuple(row.values()) for row in rows])
+
+
+def confirm(pairs: Pairs = None, ca_dir: Where = Path("pfl-ca"), days: Days = 365) -> None:
+    """Issue the certificates of sites that wait, if their ids are those that the sites told you."""
+    from pfl_node.store.atomic import private_files
+
+    with private_files():
+        operator = _operator(ca_dir)
+        waiting = {one.invited.name: one for one in operator.pending()}
+        chosen = _told(pairs, waiting) if pairs else _by_asking(waiting)
+        for one in chosen:
+            until = operator.confirm(one, days=days)
+            say(f"{one.invited.name} ({one.id}) is a member; its certificate is valid until {until}")
+
+
+def withdraw(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A site that has not been confirmed.")],
+    ca_dir: Where = Path("pfl-ca"),
+) -> None:
+    """Make the token of a site void."""
+    from pfl_node.store.atomic import private_files
+
+    with private_files():
+        _operator(ca_dir).withdraw(name)
+    say(f"the token of {name} is void")
+
+
+def add_verbs(app: typer.Typer) -> None:
+    """To the verbs of `pfl-node ca`."""
+    for verb in (invite, pending, confirm, withdraw):
+        app.command()(verb)
+
+
+def _operator(ca_dir: Path) -> "EnrolmentOperator":
+    from pfl_node.enrolment.operator_calls import EnrolmentOperator
+    from pfl_node.security.ca import Authority
+
+    return EnrolmentOperator(Authority(ca_dir))
+
+
+def _told(pairs: list[str], waiting: "dict[str, Pending]") -> "list[Pending]":
+    """All are checked before the first one is confirmed."""
+    if len(pairs) % 2:
+        raise ConfigError("give a name and an id for each site, for example: ca confirm east 13da-1ae6-c90b-fe30")
+    return [_agrees(name, id, waiting) for name, id in zip(pairs[::2], pairs[1::2], strict=True)]
+
+
+def _agrees(name: str, told: str, waiting: "dict[str, Pending]") -> "Pending":
+    from pfl_node.enrolment.proofs import short_id
+
+    if name not in waiting:
+        raise ConfigError(_nobody(name, waiting))
+    digits = re.sub(r"[-\s:]", "", told).lower()
+    if not re.fullmatch(rf"[0-9a-f]{{{SHORT},32}}", digits):
+        raise ConfigError(f"{told!r} is not an id: {SHORT} to 32 hexadecimal digits, as `pfl-node join` prints it")
+    found = waiting[name]
+    if not found.id.startswith(digits):
+        text = f"{name} asks with the id {short_id(found.id)}, not with {told}: someone else may have its token"
+        raise ConfigError(f"{text}; if it is not mistyped, run `pfl-node ca withdraw {name}` and invite it again")
+    return found
+
+
+def _by_asking(waiting: "dict[str, Pending]") -> "list[Pending]":
+    from pfl_node.enrolment.proofs import short_id
+
+    if not waiting:
+        raise ConfigError(_nobody("", waiting))
+    chosen = []
+    for name, one in waiting.items():
+        say(f"{name} asks with the id  {short_id(one.id)}")
+        if typer.confirm(f"did {name} tell you this id, by a way that you trust?"):
+            chosen.append(one)
+    return chosen
+
+
+def _nobody(name: str, waiting: "dict[str, Pending]") -> str:
+    there = f"; waiting: {', '.join(waiting)}" if waiting else ""
+    who = f"{name} does not wait" if name else "no site waits"
+    return f"{who} for a confirmation{there}: has it run `pfl-node join TOKEN`?"

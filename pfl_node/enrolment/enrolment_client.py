@@ -1,0 +1,129 @@
+"""Calls to a bootstrap's enrolment, by a site that has a token and by the operator who has the CA. Blocking."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pfl_node.address import parse_address
+from pfl_node.enrolment.frames import ALPN, HEAD, OPERATOR_LIMIT, BadFrame, Message, frame, parse, size_of
+from pfl_node.enrolment.join_token import digest_of
+from pfl_node.errors import ConfigError
+from pfl_node.security.certificate import read_pem
+from pfl_node.security.credentials import EXPIRED, NOT_YET_VALID
+
+TIMEOUT = 10.0  # seconds
+CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.S)
+
+Compose = Callable[[bytes], Message]  # of a request, given the digest of the bootstrap's certificate
+
+
+class Unreachable(ConfigError):
+    """The bootstrap does not answer; a later attempt may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """The enrolment at `address`, whose certificate must be of the CA in `context`."""
+
+    address: str
+    context: ssl.SSLContext
+
+    def call(self, compose: Compose, *, timeout: float = TIMEOUT) -> Message:
+        """Raises Unreachable, or ConfigError if it cannot be trusted."""
+        return _call(self.address, self.context, compose, timeout)
+
+
+def find_authority(address: str, digest: bytes) -> tuple[bytes, float]:
+    """The CA's certificate in PEM, recognized by its digest, and the time there, which nothing proves. Nothing of
+    the token is sent on this connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    answer = _call(address, _speaking(context), lambda _: {"do": "ca"}, TIMEOUT)
+    offered = CERTIFICATE.findall(str(answer.get("ca")))
+    for pem in offered:
+        try:
+            if digest_of(read_pem(pem.encode()).whole) == digest:
+                return pem.encode(), _number(answer.get("now"))
+        except ValueError:
+            continue
+    raise ConfigError(
+        f"{address} belongs to another CA than the token: ask the operator whether the address is right, and for "
+        "a new token if the CA is new"
+    )
+
+
+def trusting(authority: bytes, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+    """Accepts members of this CA; presents a certificate and its key, if given."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # members are identified by their CA
+    context.load_verify_locations(cadata=authority.decode("ascii"))
+    if certificate:
+        context.load_cert_chain(*certificate)
+    return _speaking(context)
+
+
+def _speaking(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols([ALPN])
+    return context
+
+
+def _call(address: str, context: ssl.SSLContext, compose: Compose, timeout: float) -> Message:
+    try:
+        with (
+            socket.create_connection(parse_address(address), TIMEOUT) as plain,
+            context.wrap_socket(plain) as secure,
+        ):
+            if secure.selected_alpn_protocol() != ALPN:
+                raise ConfigError(f"{address} is not the enrolment of a bootstrap: is the port right?")
+            server = hashlib.sha256(secure.getpeercert(binary_form=True) or b"").digest()
+            secure.settimeout(timeout)
+            secure.sendall(frame(compose(server)))
+            return parse(_read(secure, size_of(_read(secure, HEAD), OPERATOR_LIMIT)))
+    except ssl.SSLCertVerificationError as error:
+        raise ConfigError(_untrusted(address, error)) from error
+    except BadFrame as error:
+        raise ConfigError(f"{address} is not the enrolment of a bootstrap of this release: {error}") from error
+    except (OSError, EOFError) as error:
+        raise Unreachable(f"{address} does not answer ({_why(error)})") from error
+
+
+def _read(secure: ssl.SSLSocket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = secure.recv(min(size - len(data), 1 << 16))
+        if not part:
+            raise EOFError
+        data += part
+    return data
+
+
+def _untrusted(address: str, error: ssl.SSLCertVerificationError) -> str:
+    if error.verify_code == NOT_YET_VALID:
+        return f"the certificate of {address} is not valid yet: is the clock of this machine behind?"
+    if error.verify_code == EXPIRED:
+        return f"the certificate of {address} has expired: renew it there, unless the clock here is wrong"
+    return f"{address} presents a certificate of another CA than its own: do not trust it"
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there"
+    if isinstance(error, socket.gaierror):
+        return "no such host"
+    if isinstance(error, TimeoutError):
+        return "no answer in time; a firewall may drop packets"
+    if isinstance(error, EOFError | ConnectionError | ssl.SSLError):
+        return "it closed the connection"
+    return getattr(error, "strerror", "") or str(error)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
