@@ -116,14 +116,7 @@ def _parser() -> Parser:
     )
     add("--insecure", action="store_true", help="allow plain connections beyond loopback")
     add("--tls", action="store_true", help="use TLS on loopback too; it is always on elsewhere")
-    for flag, what in (
-        ("--ca", "certificate of the swarm's CA (default: ca.pem in the data directory)"),
-        ("--cert", "certificate of this seed (default: cert.pem there)"),
-        ("--key", "key of this seed (default: key.pem there)"),
-        ("--allow", "list of the only accepted ids (default: allow there, if any)"),
-        ("--revoked", "list of refused ids (default: revoked there, if any)"),
-    ):
-        add(flag, metavar="FILE", type=Path, help=what)
+    _add_tls_files(parser)
     add(
         "--membership",
         choices=("auto", "udp", "grpc"),
@@ -134,3 +127,14 @@ def _parser() -> Parser:
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: %(default)s")
     add("--version", action="version", version=f"%(prog)s {__version__}")
     return parser
+
+
+def _add_tls_files(parser: Parser) -> None:
+    for flag, what in (
+        ("--ca", "certificate of the swarm's CA (default: ca.pem in the data directory)"),
+        ("--cert", "certificate of this seed (default: cert.pem there)"),
+        ("--key", "key of this seed (default: key.pem there)"),
+        ("--allow", "list of the only accepted ids (default: allow there, if any)"),
+        ("--revoked", "list of refused ids (default: revoked there, if any)"),
+    ):
+        parser.add_argument(flag, metavar="FILE", type=Path, help=what)

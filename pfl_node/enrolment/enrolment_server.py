@@ -205,8 +205,8 @@ class EnrolmentServer:
                 id = text_of(message, "invitation")
                 words = {key: text_of(message, key) for key in ("certificate", "revoked", "tag")}
                 self.invitations.answer(id, Answer(**words))
-                if waiting := self._waiting.get(id):
-                    waiting.set()
+                if site := self._waiting.get(id):
+                    site.set()
                 return {"done": True}
             case "withdraw":
                 return {"withdrawn": self.invitations.withdraw(text_of(message, "name"))}

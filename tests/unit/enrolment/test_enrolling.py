@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ def wards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
     monkeypatch.setattr("pfl_node.enrolment.enrolment_server.POLL", FAST)
     with office(tmp_path) as made:
         yield made
+
+
+def _same(message: Message, _: bytes) -> Message:
+    return message
 
 
 def confirm(wards: Office, name: str = "east") -> str:
@@ -159,13 +164,14 @@ def test_only_the_holder_of_the_cas_key_operates(wards: Office) -> None:
     for presented in (None, "bootstrap", "olga"):
         files = TlsFiles.find(wards.path / presented) if presented else None
         context = trusting(wards.authority.pem, (files.cert, files.key) if files else None)
-        for message in (
+        messages: tuple[Message, ...] = (
             {"do": "pending"},
             {"do": "withdraw", "name": "east"},
             {"do": "invite", "invitations": [], "plan": ""},
             {"do": "answer", "invitation": "x", "certificate": "", "revoked": "", "tag": ""},
-        ):
-            answer = Bootstrap(wards.server.address, context).call(lambda _, m=message: m)
+        )
+        for message in messages:
+            answer = Bootstrap(wards.server.address, context).call(partial(_same, message))
             assert answer == {"problem": "failed", "text": "only the operator who has the CA's key may do this"}
 
 

@@ -1,0 +1,45 @@
+"""docs/operate.md takes someone who has read nothing else from nothing to three sites that exchange models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.operate_lab import SITES, chapter
+from tests.e2e.virtual_hosts import FLAGS, possible
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_at_most_twelve_commands_are_typed() -> None:
+    assert chapter().typed <= 12
+    assert [command.split()[0] for command in chapter().commands] == [
+        "pipx",
+        "pfl-node",
+        "pfl-bootstrap",
+        "pfl-node",
+        "pfl-node",
+        "pfl-node",
+        "pfl-node",
+    ]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_document_make_three_sites_that_exchange_models(tmp_path: Path) -> None:
+    if not possible():
+        pytest.skip("needs network namespaces, a bridge and mounts")
+    (tmp_path / "lab").mkdir()
+    words = [*FLAGS, sys.executable, "-m", "tests.e2e.operate_lab", str(tmp_path / "lab")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    saw = json.loads(done.stdout.splitlines()[-1])
+    rows = [line.split() for line in saw["peers"].splitlines()[1:]]
+    assert sorted(row[0] for row in rows if "alive" in row) == ["bootstrap", *sorted(SITES)]
+    for status in saw["status"]:
+        assert len(status["models_received"]) == len(status["models_sent"]) == 2
+        assert status["refused"] == {}
+    assert set(saw["files"]["north"]) >= {"pfl-node.toml", "pfl-node.service", "ward.py", "key.pem", "cert.pem"}
