@@ -14,12 +14,14 @@ import structlog
 from pfl_node import plugin
 from pfl_node.daemon.advertise import advertised_address
 from pfl_node.daemon.disk_store import DiskStore
+from pfl_node.daemon.reach import Reach, reaches
 from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.daemon.tls_setup import tls_of
 from pfl_node.errors import StoreError
 from pfl_node.learning.build import learner_at
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.membership.member import Member
+from pfl_node.membership.member_events import MemberEvent
 from pfl_node.membership.run_members import RunMembers
 from pfl_node.membership.service import Membership
 from pfl_node.node.clock import WallClock
@@ -128,6 +130,7 @@ class DaemonNode(ObservedNode):
         self.node_observer = NodeObserver(self)
         self.membership = self._membership(settings, dialer)
         self._members = self._run_members(settings)
+        self.reach = Reach(self.membership, self._members, self.client, self.node_observer)
         self._tracking = Tracking(settings, resumes=True)
         super().__init__(
             settings,
@@ -149,7 +152,7 @@ class DaemonNode(ObservedNode):
 
     def _connect_host(self) -> None:
         self.host.tell = self.client.traffic.tell = self.node_observer.tell
-        self.host.member = lambda peer: peer in self._members.alive()
+        self.host.member = self._members.present
         self.client.encoding.training = lambda: self.work.training
         if self.tls:
             self.tls.auth.on_refused = lambda call, why, who: self.host.count(call, why, who, 0)
@@ -162,6 +165,7 @@ class DaemonNode(ObservedNode):
             seeds=settings.peer_seed,
             told=self.node_observer.membership,
             keep=self._keep_incarnation,
+            reaches=lambda member: reaches(self.client, member),
         )
 
     def _membership(self, settings: Settings, dialer: Dialer | None) -> Membership:
@@ -172,9 +176,13 @@ class DaemonNode(ObservedNode):
             Member(id=who.id, name=name, address="", role="node", run=settings.run, incarnation=who.incarnation),
             settings.membership,
             rng=random.Random(f"{settings.seed}/membership/{who.id}"),
-            on_event=lambda event: self._members.on_event(event),
+            on_event=self._on_member_event,
             dialer=dialer,
         )
+
+    def _on_member_event(self, event: MemberEvent) -> None:
+        self._members.on_event(event)
+        self.reach.on_event(event)
 
     def _keep_incarnation(self, incarnation: int) -> None:
         """A failed write is harmless: after a restart the node learns its incarnation from its peers."""
@@ -215,6 +223,7 @@ class DaemonNode(ObservedNode):
         mine, bound = self.settings, self.endpoint
         self.address = await advertised_address(mine.advertise, bound.host, bound.port, mine.peer_seed)
         await self.node_observer.open()
+        self.reach.start()
 
     async def _learn(self) -> None:
         await super()._learn()
@@ -223,6 +232,7 @@ class DaemonNode(ObservedNode):
 
     async def close(self) -> None:
         """Release the port, the channels and the directory, however far the node got."""
+        await self.reach.close()
         await self.node_observer.close()
         await super().close()
         await asyncio.to_thread(self._tracking.close)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from pfl_node.membership.member import Member
 from pfl_node.membership.packet import Packet
+
+
+@dataclass(frozen=True, slots=True)
+class DialBackAnswer:
+    reached: bool
+    reason: str  # if not reached
+    clock_ahead: float  # seconds that the clock of the asked member is ahead of this one's
 
 
 class MemberCalls(Protocol):
@@ -23,5 +31,8 @@ class MemberCalls(Protocol):
 
     async def credentials(self, address: str, ids: Sequence[str]) -> list[bytes]:
         """The credentials of these members, as far as the node there has them."""
+
+    async def dial_back(self, address: str, me: Member) -> DialBackAnswer:
+        """Ask the node there to open a connection to the address of my record."""
 
     async def close(self) -> None: ...

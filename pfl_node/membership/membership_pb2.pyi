@@ -129,6 +129,22 @@ class CredentialsReply(_message.Message):
     credentials: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, credentials: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class DialBackRequest(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+
+class DialBackReply(_message.Message):
+    __slots__ = ("reached", "reason", "time")
+    REACHED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    reached: bool
+    reason: str
+    time: float
+    def __init__(self, reached: _Optional[bool] = ..., reason: _Optional[str] = ..., time: _Optional[float] = ...) -> None: ...
+
 class LeaveRequest(_message.Message):
     __slots__ = ("member",)
     MEMBER_FIELD_NUMBER: _ClassVar[int]

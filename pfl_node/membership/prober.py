@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from pfl_node.membership.member import Member
+from pfl_node.membership.member import Member, Reachability
 from pfl_node.membership.member_events import Action, PingCall
 from pfl_node.membership.packet import HEAD_BYTES, Kind, Packet, member_bytes, rumor_bytes, width
 from pfl_node.membership.suspendable_clock import SuspendableClock
@@ -90,7 +90,9 @@ class Prober:
         health = self._view.health
         self._timers.set(("probe", 0), self._time.now + health.stretch(self._config.probe_interval))
         target = self._view.roster.next_target()
-        if target is not None:
+        if target is not None and target.reachability is Reachability.UNREACHABLE:
+            self._view.accuse_if_silent(target, self._time.now)
+        elif target is not None:
             self._timers.set(("indirect", 0), self._time.now + health.stretch(self._config.probe_timeout))
             self._probe = Probe(self.ping(target), target)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 
 from pfl_node.membership.formulas import fingers
-from pfl_node.membership.member import Member, State
+from pfl_node.membership.member import Member, Reachability, State
 
 
 class Roster:
@@ -21,6 +21,7 @@ class Roster:
         self._neighbours = neighbours
         self._members: dict[str, Member] = {}
         self._present: list[str] = []
+        self._silent: set[str] = set()  # members that nobody can call
         self._active: list[str] | None = None  # members to probe and sample; None: to be recomputed
         self._queue: list[str] = []  # members to probe, last first
         self._queued: set[str] = set()
@@ -49,6 +50,7 @@ class Roster:
         if old is None and len(self._members) >= self._limit:
             return False
         self._members[member.id] = member
+        (self._silent.add if _silent(member) else self._silent.discard)(member.id)
         was_present = old is not None and old.state.present
         if member.state.present and not was_present:
             self._present.append(member.id)
@@ -63,6 +65,7 @@ class Roster:
 
     def bury(self, member: Member, until: float) -> None:
         """Replace a member by a tombstone, which rejects old rumours; the oldest tombstones are dropped."""
+        self._silent.discard(member.id)
         if self._members.pop(member.id, None) is not None and member.id in self._present:
             self._present.remove(member.id)
             self._active = None
@@ -95,8 +98,10 @@ class Roster:
         return None
 
     def draw(self, count: int, without: Collection[str] = ()) -> list[Member]:
-        """Up to `count` different members that are present, uniformly at random."""
+        """Up to `count` different members that are present and can be called, uniformly at random."""
         pool = self._actives()
+        if self._silent:
+            without = {*without, *self._silent}
         if len(pool) <= 2 * (count + len(without)):
             chosen = [i for i in pool if i not in without]
             self._rng.shuffle(chosen)
@@ -117,3 +122,7 @@ class Roster:
         if self._active is None:
             self._active = fingers(self._me, self._present, self._neighbours)
         return self._active
+
+
+def _silent(member: Member) -> bool:
+    return member.reachability is Reachability.UNREACHABLE and member.state.present

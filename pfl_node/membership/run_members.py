@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
-from pfl_node.membership.member import Member, State
+from pfl_node.membership.member import Member, Reachability, State
 from pfl_node.membership.member_events import Changed, Died, JoinRefused, Left, MemberEvent
 from pfl_node.types import PeerId
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 ASKED = 31  # peers whose rounds determine the first round of a new node
 ANSWER_CHECKS, CHECK_INTERVAL = 50, 0.02  # times, seconds; their product is the timeout for the answers
 ASK_TRIES = 4  # until half of the peers have answered
+
+
+def stated_reachable(member: Member) -> bool:
+    return member.reachability is not Reachability.UNREACHABLE
 
 
 class AllMembers(Protocol):
@@ -51,13 +55,16 @@ class RunMembers:
         seeds: Sequence[str] = (),
         told: Callable[[MemberEvent], None] | None = None,
         keep: Callable[[int], None] | None = None,
+        reaches: Callable[[Member], bool] = stated_reachable,
     ) -> None:
         self.listener: MembersListener | None = None
         self._membership = membership
         self._run, self._rounds, self._seeds = run, rounds, seeds
         self._told = told  # called with every event
         self._keep = keep  # called with this node's own incarnation when it grows
+        self._reaches = reaches  # whether this node can connect to a member
         self._alive: dict[PeerId, str] | None = None  # None: the cache is invalid
+        self._left_out: dict[PeerId, Member] = {}
         self._finished: tuple[PeerId, ...] = ()
         self._everyone: tuple[PeerId, ...] = ()
 
@@ -76,11 +83,27 @@ class RunMembers:
         if self._alive is None:
             run, rounds, me = self._run, self._rounds, self._membership.me.id
             mine = [m for m in self._membership.members() if m.run == run and m.role == "node" and m.id != me]
-            self._alive = {PeerId(m.id): m.dial_address for m in mine if m.state.present}
+            present = [m for m in mine if m.state.present]
+            self._left_out = {PeerId(m.id): m for m in present if not self._reaches(m)}
+            self._alive = {PeerId(m.id): m.dial_address for m in present if m.id not in self._left_out}
             left = [m for m in mine if m.state is State.LEFT and rounds is not None and m.round >= rounds]
             self._finished = tuple(PeerId(m.id) for m in left)
             self._everyone = tuple(sorted({*self._alive, *self._finished}))
         return self._alive
+
+    def left_out(self) -> Mapping[PeerId, Member]:
+        """Peers that are present but not in `alive`, because this node cannot connect to them."""
+        self.alive()
+        return self._left_out
+
+    def present(self, peer: PeerId) -> bool:
+        return peer in self.alive() or peer in self._left_out
+
+    def refresh(self) -> None:
+        """This node can connect to a peer again, or not any more."""
+        self._alive = None
+        if self.listener is not None:
+            self.listener.changed()
 
     def rounds(self) -> Mapping[PeerId, int]:
         return Rounds(self.alive(), self._membership)

@@ -76,6 +76,7 @@ class Membership:
         self.refused = ""  # the reason why a seed refused this node for good
         self._config = config
         self._calls = calls
+        self.dial_back = calls.dial_back
         self._clock = clock
         self._on_event = on_event
         self._last_error: dict[str, str] = {}  # by seed

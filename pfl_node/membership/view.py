@@ -13,7 +13,7 @@ from pfl_node.membership.formulas import (
     suspicion_bounds,
     suspicion_timeout,
 )
-from pfl_node.membership.member import Member, State, merge, plausible, supersedes
+from pfl_node.membership.member import Member, Reachability, State, merge, plausible, supersedes
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, MemberEvent, Suspected
 from pfl_node.membership.packet import Rumor
 from pfl_node.membership.roster import Roster
@@ -23,6 +23,7 @@ from pfl_node.membership.timers import Timers
 
 ROUNDS_AHEAD = 16  # of this member's round: the limit of rounds in rumours, until the member reports its own
 DEATHS_WANTED = 3  # members that have to consider a member dead before its suspicion times out here
+SILENCE = 180.0  # seconds; a member signs its record again every 120 s
 CLASHES_REPORTED = 3  # a previous process of this node at another address can look like a clash once or twice
 
 
@@ -75,6 +76,7 @@ class View:
         self._config = config
         self._timers = timers
         self.heard: set[str] = set()  # members that have reported about themselves
+        self._news: dict[str, float] = {}  # of unreachable members: when something new about each was learned
         self._suspicions: dict[str, Suspicion] = {}
         self._accusation: Member | None = None  # the false rumour about this member with the highest incarnation
         self._refuted_at = float("-inf")
@@ -144,6 +146,8 @@ class View:
             merged = merge(old, new)
             if merged is not old:
                 self._replace(old, merged, rumor.by, now, spread)
+            if (own or merged is not old) and merged.reachability is Reachability.UNREACHABLE:
+                self._news[new.id] = now
         if own and self.roster.get(new.id) is not None:
             self.heard.add(new.id)
 
@@ -164,6 +168,11 @@ class View:
         if known is not None and known.state.present:
             self.learn(Rumor(replace(known, state=State.SUSPECT), by=self.me.id), now)
 
+    def accuse_if_silent(self, target: Member, now: float) -> None:
+        """Nobody can ping an unreachable member: it has to report itself from time to time."""
+        if now - self._news.setdefault(target.id, now) > SILENCE:
+            self.accuse(target.id, now)
+
     def expire(self, target: str, now: float) -> None:
         known = self.roster.get(target)
         if known is not None and known.state is State.SUSPECT:
@@ -174,6 +183,7 @@ class View:
         if known is not None and not known.state.present:
             self.rumors.drop(target)
             self.heard.discard(target)
+            self._news.pop(target, None)
             self.roster.bury(known, now + self._config.tombstone)
 
     def announce(self) -> None:

@@ -10,12 +10,13 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from pfl_node import __version__
+from pfl_node.membership.member import Reachability
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, Suspected
 from pfl_node.membership.member_events import MemberEvent as News
 from pfl_node.ops.events import Hub, NodeEvent
@@ -25,6 +26,7 @@ from pfl_node.settings.redact import for_others
 from pfl_node.store.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
+    from pfl_node.membership.reachability import DialBackResult
     from pfl_node.node.ports import JournalWriter, LearnerFacts
     from pfl_node.ops.observed_node import ObservedNode
     from pfl_node.ops.web.web_server import Page
@@ -113,6 +115,15 @@ class NodeObserver:
         self.tell(kind, {**facts, "state": str(member.state), "round": member.round})
         if kind in LOUD and member.role == "node":
             getattr(log, LOUD[kind])(kind, peer=member.name, id=member.id, address=member.address)
+
+    def reachability(self, state: Reachability, results: Sequence[DialBackResult]) -> None:
+        """Others have dialled this node back, and the result has changed."""
+        asked = {result.name: result.reason or "reached" for result in results}
+        self.tell("reachability", {"state": str(state), "address": self._node.address, "asked": asked})
+        if state is Reachability.UNREACHABLE:
+            self.hub.warn(str(results[0]))
+        else:
+            log.info("others can connect to this node", reachability=str(state), address=self._node.address)
 
     def guarded(self, event: str, data: Mapping[str, Any]) -> None:
         """Actions of the guard also go to the journal. Peers may watch the events, so the losses of their models

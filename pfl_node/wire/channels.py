@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pfl_node.address import parse_relayed
-from pfl_node.errors import PeerGone, Refused
+from pfl_node.errors import PeerError, PeerGone, Reason, Refused
 from pfl_node.types import PeerId
 from pfl_node.wire.dialer import Dialer, Link
+from pfl_node.wire.dials import Dials
 
 CONNECT_TIMEOUT = 5.0  # seconds
+SOMEBODY_ELSE = (Reason.IMPOSTOR, Reason.NO_TLS)  # the peer was not reached
 
 S = TypeVar("S")
 
@@ -31,7 +33,7 @@ class PooledChannel(Generic[S]):
 
 class ChannelPool(Generic[S]):
     """Channels by peer id where it is known, else by address. With `idle`, unused ones are closed after so many
-    seconds."""
+    seconds. With `dials`, a channel is connected before its first call, and failed dials to a peer back off."""
 
     def __init__(
         self,
@@ -40,8 +42,10 @@ class ChannelPool(Generic[S]):
         *,
         connect_timeout: float = CONNECT_TIMEOUT,
         idle: float | None = None,
+        dials: Dials | None = None,
     ) -> None:
         self._dialer = dialer
+        self._dials = dials
         self._stub = stub
         self._connect_timeout = connect_timeout
         self._idle = idle
@@ -107,10 +111,37 @@ class ChannelPool(Generic[S]):
                 self.retire(channel)
             else:
                 self.forget(key)
-        elif channel is not None and self._dialer.usable(channel.link):
+        elif channel is not None and self._usable(channel.link):
             return channel
         elif channel is not None:
             self.retire(channel)
+        if peer is not None and self._dials is not None:
+            self._check_backoff(self._dials, peer, address)
+        return await self._dialled_channel(peer, address, timeout)
+
+    async def connect(self, peer: PeerId, address: str) -> None:
+        """Connect to a peer without regard to the back-off. Raises PeerGone or Refused."""
+        channel = self._channels.get(peer)
+        if channel is None or channel.address != address or not self._usable(channel.link):
+            await self._dialled_channel(peer, address, None)
+
+    def abandon(self, peer: PeerId) -> None:
+        """Stop dialling a peer; a connection that exists stays."""
+        for (key, _), dialling in list(self._dialling.items()):
+            if key == peer:
+                dialling.cancel()
+
+    def _usable(self, link: Link) -> bool:
+        return self._dialer.usable(link) and (self._dials is None or self._dialer.connected(link))
+
+    def _check_backoff(self, dials: Dials, peer: PeerId, address: str) -> None:
+        record, now = dials.of(peer, address), asyncio.get_running_loop().time()
+        if record is not None and record.next > now:
+            text = f"{record.reason}; dialled {record.failures} times, again in {record.next - now:.1f} s"
+            raise PeerGone(peer, text)
+
+    async def _dialled_channel(self, peer: PeerId | None, address: str, timeout: float | None) -> PooledChannel[S]:
+        key = peer or address
         dialling = self._dialling.get((key, address))
         if dialling is None:
             dialling = self._dialling[key, address] = asyncio.create_task(self._dial(peer, address))
@@ -122,11 +153,25 @@ class ChannelPool(Generic[S]):
             raise PeerGone(key, f"no connection within {timeout:g} s") from error
 
     async def _dial(self, peer: PeerId | None, address: str) -> PooledChannel[S]:
-        link = await self._dialer.dial(address, self._connect_timeout, expect=peer)
+        link = await self._link(peer, address)
         now = asyncio.get_running_loop().time()
         channel = PooledChannel(peer or address, address, link, self._stub(link.channel), now)
         self._channels[channel.key] = channel
         return channel
+
+    async def _link(self, peer: PeerId | None, address: str) -> Link:
+        dials, clock = self._dials, asyncio.get_running_loop().time
+        if dials is None or peer is None:
+            return await self._dialer.dial(address, self._connect_timeout, expect=peer)
+        try:
+            link = await self._dialer.dial(address, self._connect_timeout, expect=peer)
+            await self._dialer.connect(link, peer, self._connect_timeout)
+        except PeerError as error:
+            if not isinstance(error, Refused) or error.reason in SOMEBODY_ELSE:
+                dials.failed(peer, address, error.text, clock())
+            raise
+        dials.succeeded(peer, address, clock())
+        return link
 
     def _dialled(self, key: tuple[str, str], done: asyncio.Task[PooledChannel[S]]) -> None:
         self._dialling.pop(key, None)

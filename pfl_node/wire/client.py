@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -24,6 +25,7 @@ from pfl_node.wire.bandwidth import Bandwidth, Bandwidths
 from pfl_node.wire.channels import ChannelPool
 from pfl_node.wire.codec import ONE_MESSAGE, PART_NUMBERS, encode, fits_one_message
 from pfl_node.wire.dialer import Dialer
+from pfl_node.wire.dials import Dials
 from pfl_node.wire.download import Download
 from pfl_node.wire.progress import QUIET
 from pfl_node.wire.quirks.malloc import keep_memory
@@ -145,7 +147,10 @@ class PeerClient:
         self._longest = longest
         self._transfers: dict[PeerId, dict[Upload | Download, None]] = {}
         self._dialer = dialer or Dialer()
-        self._pool = ChannelPool(self._dialer, PeerStub, connect_timeout=settings.connect_timeout)
+        self.dials = Dials(random.Random(me))
+        self._pool = ChannelPool(
+            self._dialer, PeerStub, connect_timeout=settings.connect_timeout, dials=self.dials
+        )
 
     async def send(
         self,
@@ -226,6 +231,14 @@ class PeerClient:
                 return status, pb.History()
             history: pb.History = await stub.history(pb.HistoryRequest(after=after), timeout=timeout)
         return status, history
+
+    async def connect(self, peer: PeerId, address: str) -> None:
+        """Dial a peer that could not be dialled, if it is not connected."""
+        await self._pool.connect(peer, address)
+
+    def abandon(self, peer: PeerId) -> None:
+        """Stop dialling a peer that states that nobody can connect to it."""
+        self._pool.abandon(peer)
 
     def forget(self, peer: PeerId) -> None:
         """Close the channel to a peer that is dead or has moved; calls in progress end with PeerGone."""

@@ -57,6 +57,17 @@ class Dialer:
         """If False, new calls need a new channel; calls in progress may finish."""
         return True
 
+    def connected(self, link: Link) -> bool:
+        return bool(link.channel.get_state() is grpc.ChannelConnectivity.READY)
+
+    async def connect(self, link: Link, peer: PeerId, connect_timeout: float) -> None:
+        """Wait for the connection; raises PeerGone and closes the channel."""
+        if not self.connected(link) and not await _connected(link.channel, connect_timeout):
+            refused = link.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+            await link.close()
+            what = "nothing answers there" if refused else f"no connection within {connect_timeout:g} s"
+            raise PeerGone(peer, what)
+
     def permit(self, link: Link) -> None:
         """Raises Refused if the peer may not be called any more."""
 
@@ -115,7 +126,7 @@ class TlsDialer(Dialer):
     def usable(self, link: Link) -> bool:
         if link.generation != self.trust.generation or link.certificate is None or link.certificate.expired():
             return False
-        return bool(link.channel.get_state() is grpc.ChannelConnectivity.READY)
+        return self.connected(link)
 
     def permit(self, link: Link) -> None:
         if link.peer is not None:

@@ -67,6 +67,8 @@ def channel_options(connect_timeout: float = 5.0) -> Options:
         ("grpc.keepalive_permit_without_calls", 0),
         # For retries gRPC buffers sent messages, up to 256 KiB; the caller decides what may be sent twice.
         ("grpc.enable_retries", 0),
+        # Otherwise a new channel to an address shares the connection of an old one, and its wait after a failure.
+        ("grpc.use_local_subchannel_pool", 1),
         # Ignore the environment's proxy: peers are dialled directly.
         ("grpc.enable_http_proxy", 0),
         ("grpc.min_reconnect_backoff_ms", int(connect_timeout * 1000)),

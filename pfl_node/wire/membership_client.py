@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,9 @@ from pfl_node.errors import ConfigError, PeerGone, Reason, Refused
 from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member, State
+from pfl_node.membership.member_calls import DialBackAnswer
 from pfl_node.membership.packet import Kind, Packet
+from pfl_node.printable import printable
 from pfl_node.security.handshake import speaks_tls
 from pfl_node.types import PeerId
 from pfl_node.wire.channels import ChannelPool
@@ -23,6 +26,8 @@ from pfl_node.wire.statuses import reason_of
 IDLE = 12.0  # seconds
 JOIN_TIMEOUT = 3.0
 SYNC_TIMEOUT = 5.0
+DIAL_BACK_TIMEOUT = 12.0
+LONGEST_REASON = 200  # characters
 CHECK_TRIES, CHECK_WAIT = 6, 0.3  # while a seed checks whether this id is in use
 
 
@@ -70,6 +75,15 @@ class MembershipClient:
         except grpc.aio.AioRpcError as error:
             raise _translated(error, address) from error
         return list(reply.credentials)
+
+    async def dial_back(self, address: str, me: Member) -> DialBackAnswer:
+        request = pb.DialBackRequest(member=packet_codec.to_wire(me))
+        try:
+            async with self._stub(address, DIAL_BACK_TIMEOUT) as (stub, _):
+                reply = await stub.DialBack(request, timeout=DIAL_BACK_TIMEOUT)
+        except grpc.aio.AioRpcError as error:
+            raise _translated(error, address) from error
+        return DialBackAnswer(reply.reached, printable(reply.reason[:LONGEST_REASON]), reply.time - time.time())
 
     async def send(self, address: str, packet: Packet, timeout: float) -> Packet | None:
         try:

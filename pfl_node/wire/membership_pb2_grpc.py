@@ -59,6 +59,11 @@ class MembershipStub:
                 request_serializer=pfl__node_dot_membership_dot_membership__pb2.CredentialsRequest.SerializeToString,
                 response_deserializer=pfl__node_dot_membership_dot_membership__pb2.CredentialsReply.FromString,
                 _registered_method=True)
+        self.DialBack = channel.unary_unary(
+                '/pfl.v2.Membership/DialBack',
+                request_serializer=pfl__node_dot_membership_dot_membership__pb2.DialBackRequest.SerializeToString,
+                response_deserializer=pfl__node_dot_membership_dot_membership__pb2.DialBackReply.FromString,
+                _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/pfl.v2.Membership/Leave',
                 request_serializer=pfl__node_dot_membership_dot_membership__pb2.LeaveRequest.SerializeToString,
@@ -109,6 +114,13 @@ class MembershipServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DialBack(self, request, context):
+        """Open a new connection to the address in the caller's own record: can the receiver reach it?
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Leave(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -148,6 +160,11 @@ def add_MembershipServicer_to_server(servicer, server):
                     servicer.GetCredentials,
                     request_deserializer=pfl__node_dot_membership_dot_membership__pb2.CredentialsRequest.FromString,
                     response_serializer=pfl__node_dot_membership_dot_membership__pb2.CredentialsReply.SerializeToString,
+            ),
+            'DialBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.DialBack,
+                    request_deserializer=pfl__node_dot_membership_dot_membership__pb2.DialBackRequest.FromString,
+                    response_serializer=pfl__node_dot_membership_dot_membership__pb2.DialBackReply.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
@@ -295,6 +312,33 @@ class Membership:
             '/pfl.v2.Membership/GetCredentials',
             pfl__node_dot_membership_dot_membership__pb2.CredentialsRequest.SerializeToString,
             pfl__node_dot_membership_dot_membership__pb2.CredentialsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DialBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pfl.v2.Membership/DialBack',
+            pfl__node_dot_membership_dot_membership__pb2.DialBackRequest.SerializeToString,
+            pfl__node_dot_membership_dot_membership__pb2.DialBackReply.FromString,
             options,
             channel_credentials,
             insecure,

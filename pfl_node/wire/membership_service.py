@@ -20,8 +20,10 @@ from pfl_node.membership.service import Membership
 from pfl_node.membership.signatures import Signed
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.security.caller import check_sender
+from pfl_node.wire.dial_back import DialBacks
 from pfl_node.wire.dialer import Dialer, TlsDialer
 from pfl_node.wire.endpoint import Endpoint
+from pfl_node.wire.listener import Listener
 from pfl_node.wire.membership_client import MembershipClient
 from pfl_node.wire.membership_pb2_grpc import MembershipServicer
 from pfl_node.wire.statuses import STATUS, parsed, refusal_metadata
@@ -58,7 +60,9 @@ def attach_membership(
     signed = _signed(dialer) if isinstance(dialer, TlsDialer) and signatures else None
     calls = MembershipClient(dialer, (lambda: signed.keys.credential(me.id)) if signed else None)
     membership = Membership(me, config, calls=calls, rng=rng, on_event=on_event, signed=signed)
-    service = MembershipService(membership)
+    trust = dialer.trust if isinstance(dialer, TlsDialer) else None
+    dial_backs = DialBacks(membership, trust, dialer.paths.connector.direct)
+    service = MembershipService(membership, dial_backs, endpoint.listener)
     endpoint.add("pfl.v2.Membership", service.register)
     endpoint.add("pfl.v2.Membership", service.refuse_old)
     return membership
@@ -72,8 +76,10 @@ def _signed(dialer: TlsDialer) -> Signed:
 
 
 class MembershipService(MembershipServicer):
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, dial_backs: DialBacks, listener: Listener) -> None:
         self._membership = membership
+        self._dial_backs = dial_backs
+        self._listener = listener
 
     def register(self, server: grpc.aio.Server) -> None:
         """Handlers take bytes, so that a request that cannot be parsed is counted and refused as garbage."""
@@ -142,6 +148,14 @@ class MembershipService(MembershipServicer):
     ) -> pb.CredentialsReply:
         verifier = self._membership.verifier
         return pb.CredentialsReply(credentials=verifier.serve(request.ids) if verifier else ())
+
+    async def DialBack(self, request: pb.DialBackRequest, context: Context) -> pb.DialBackReply:  # noqa: N802
+        await self._check_running(context)
+        caller = _sender(request.member)
+        connection = self._listener.of(context.peer())
+        if connection is None:
+            raise Refused(Reason.REJECTED, "the connection is closed")
+        return await self._dial_backs.answer(caller, connection.host)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:  # noqa: N802
         await self._check_running(context)

@@ -10,6 +10,7 @@ from pfl_node.membership.member import INCARNATION_LIMIT, Reachability, State
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, PingCall, Suspected, Sync
 from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.swim_config import SwimConfig
+from pfl_node.membership.view import SILENCE
 from tests.unit.membership.manual_swim import ME, Hand, peer
 
 
@@ -476,6 +477,24 @@ def test_the_reachability_of_a_member_is_what_it_last_stated() -> None:
     known = hand.swim.get("p1")
     assert known is not None
     assert known.reachability is Reachability.DIRECT
+
+
+def test_a_member_that_nobody_can_call_is_not_pinged_and_not_suspected_while_it_reports_itself() -> None:
+    hand = Hand(3)
+    silent = replace(peer(1, incarnation=2), reachability=Reachability.UNREACHABLE)
+    for _ in range(6):
+        hand.hear(Packet(Kind.PING, silent, seq=1, target="me"), source="203.0.113.9:5")
+        hand.answer_all(SILENCE / 5)
+        assert not [to for to, packet in hand.packets if to == silent.address]
+    assert hand.state_of(silent) is State.ALIVE
+    assert hand.told(Suspected) == []
+
+
+def test_a_member_that_nobody_can_call_and_that_reports_nothing_any_more_dies() -> None:
+    hand = Hand(3)
+    hand.hear(Packet(Kind.PING, replace(peer(1, incarnation=2), reachability=Reachability.UNREACHABLE), seq=1))
+    hand.answer_all(SILENCE + 40)
+    assert hand.state_of(peer(1)) is State.DEAD
 
 
 def test_an_earlier_round_of_mine_is_old_news_and_not_refuted() -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pfl_node.membership.member import Member, Seal, State
+from pfl_node.membership.member import Member, Reachability, Seal, State
 from pfl_node.membership.member_events import Joined
 from pfl_node.membership.run_members import RunMembers
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.peers import RunPeers
 from pfl_node.settings import StartSettings
+from pfl_node.types import PeerId
 
 
 def member(id: str, round: int = 0, *, run: str = "r", state: State = State.ALIVE) -> Member:
@@ -78,6 +79,27 @@ def test_a_signed_round_counts_like_an_answer() -> None:
 def test_those_alive_in_my_run_have_an_address() -> None:
     others, _ = peers(member("a"), member("b", run="other"), member("c", state=State.DEAD))
     assert others() == {"a": "a:1"}
+
+
+def test_a_peer_that_nobody_can_connect_to_is_left_out_but_present() -> None:
+    behind_nat = replace(member("b"), reachability=Reachability.UNREACHABLE)
+    members = members_of(Table([member("a"), behind_nat]), None)
+    assert members.alive() == {"a": "a:1"}
+    assert members.everyone() == ("a",)
+    assert members.left_out() == {"b": behind_nat}
+    assert members.present(PeerId("b"))
+    assert not members.present(PeerId("c"))
+
+
+def test_a_peer_that_this_node_cannot_dial_is_left_out_until_it_can() -> None:
+    rows: Any = Table([member("a"), member("b")])
+    dialled = {"a"}
+    members = RunMembers(rows, run="r", rounds=None, reaches=lambda m: m.id in dialled)
+    assert members.alive() == {"a": "a:1"}
+    dialled.add("b")
+    members.on_event(Joined(member("b")))
+    members.refresh()
+    assert members.alive() == {"a": "a:1", "b": "b:1"}
 
 
 def test_who_left_after_its_last_round_is_finished_and_who_left_before_is_not() -> None:

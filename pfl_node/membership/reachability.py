@@ -1,0 +1,157 @@
+"""Finds out whether others can connect to this member: some of them dial it back, as in libp2p's AutoNAT."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from pfl_node.errors import PeerError
+from pfl_node.membership.member import Member, Reachability, Role
+from pfl_node.membership.member_calls import DialBackAnswer
+
+ASKED = 3  # members in one check
+RETRY, RETRY_MOST = 4.0, 120.0  # seconds between checks of a member that is not reached; doubled each time
+RECHECK = 600.0  # seconds between checks of one that is
+NOBODY = 0.5  # seconds to wait if no member answers
+JITTER = 0.2  # of each wait
+WHAT_TO_DO = "open the port, set advertise, or use a relay"
+
+DialBack = Callable[[str, Member], Awaitable[DialBackAnswer]]  # the address of the member to ask, and my record
+
+
+@dataclass(frozen=True, slots=True)
+class DialBackResult:
+    """Whether one member reached this one."""
+
+    peer: str
+    name: str
+    address: str  # that was dialled
+    reached: bool
+    reason: str  # if not reached
+    at: float  # seconds since 1970
+    clock_ahead: float  # seconds by which the clock of the asked member is ahead
+
+    def __str__(self) -> str:
+        if self.reached:
+            return f"{self.name} reaches you at {self.address}"
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.name} cannot reach you at {self.address}{why}: {WHAT_TO_DO}"
+
+
+def decide(results: Sequence[DialBackResult]) -> Reachability:
+    """One that reaches this member is enough: the address is right and the port is open."""
+    if any(result.reached for result in results):
+        return Reachability.DIRECT
+    return Reachability.UNREACHABLE if results else Reachability.UNKNOWN
+
+
+class Asked(Protocol):
+    """The part of a membership that the monitor uses."""
+
+    @property
+    def me(self) -> Member: ...
+    def alive(self, *, role: Role | None = "node", run: str | None = None) -> Sequence[Member]: ...
+
+
+class ReachabilityMonitor:
+    """Checks after the start, when `check` is called, often while nobody reaches this member, and else rarely.
+    `decided` is called with every change of `state`."""
+
+    def __init__(
+        self,
+        membership: Asked,
+        dial_back: DialBack,
+        *,
+        rng: Random,
+        decided: Callable[[Reachability, Sequence[DialBackResult]], None],
+    ) -> None:
+        self.state = Reachability.UNKNOWN
+        self.results: dict[str, DialBackResult] = {}  # the last one of each present member, by id
+        self._membership = membership
+        self._dial_back = dial_back
+        self._rng = rng
+        self._decided = decided
+        self._again = asyncio.Event()
+        self._wait = RETRY
+        self._doubts = 0  # checks in a row in which nobody reached this member
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="reachability")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def check(self) -> None:
+        """Check now: the address has changed."""
+        self._wait = RETRY
+        self._again.set()
+
+    def met(self) -> None:
+        """A member has joined: if nobody could be asked yet, ask it now."""
+        if self.state is Reachability.UNKNOWN:
+            self._again.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._again.clear()
+            wait = self._conclude(await self.ask_some())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait * self._rng.uniform(1 - JITTER, 1 + JITTER)):
+                    await self._again.wait()
+
+    async def ask_some(self) -> list[DialBackResult]:
+        """The answers of up to three members, those first that were not asked for longest."""
+        members = list(self._membership.alive(role=None))
+        self._forget(members)
+        self._rng.shuffle(members)
+        members.sort(key=lambda m: self.results[m.id].at if m.id in self.results else 0.0)
+        answers = await asyncio.gather(*map(self._ask, members[:ASKED]))
+        results = [answer for answer in answers if answer is not None]
+        self.results.update({result.peer: result for result in results})
+        return results
+
+    async def _ask(self, member: Member) -> DialBackResult | None:
+        """None if the member could not be asked, or could not tell: that says nothing about this one."""
+        me = self._membership.me
+        try:
+            answer = await self._dial_back(member.dial_address, me)
+        except PeerError:
+            return None
+        return DialBackResult(
+            member.id,
+            member.name,
+            me.address,
+            answer.reached,
+            answer.reason,
+            time.time(),
+            answer.clock_ahead,
+        )
+
+    def _conclude(self, results: Sequence[DialBackResult]) -> float:
+        """The seconds until the next check. A member that was reached before is given a second check."""
+        found = decide(results)
+        if found is Reachability.UNKNOWN:
+            return RETRY if self._membership.alive(role=None) else NOBODY
+        self._doubts = 0 if found is Reachability.DIRECT else self._doubts + 1
+        if self.state is Reachability.DIRECT and self._doubts == 1:
+            return RETRY
+        if found is not self.state:
+            self.state, self._wait = found, RETRY
+            self._decided(found, results)
+        if found is Reachability.DIRECT:
+            return RECHECK
+        wait, self._wait = self._wait, min(2 * self._wait, RETRY_MOST)
+        return wait
+
+    def _forget(self, members: Sequence[Member]) -> None:
+        present = {member.id for member in members}
+        self.results = {id: result for id, result in self.results.items() if id in present}
