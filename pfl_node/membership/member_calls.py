@@ -20,7 +20,7 @@ class DialBackAnswer:
 class MemberCalls(Protocol):
     """RPCs to other members. Each raises PeerGone, or Refused for an answer that must not be used."""
 
-    async def join(self, seed: str, me: Member) -> tuple[str, list[Member]]:
+    async def join(self, seed: str, me: Member, timeout: float) -> tuple[str, list[Member]]:
         """The id of the seed and the members it knows. Raises ConfigError if another node uses my id."""
 
     async def sync(self, address: str, me: Member, members: Iterable[Member]) -> tuple[str, list[Member]]:

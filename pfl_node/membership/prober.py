@@ -163,8 +163,9 @@ class Prober:
         probe, self._probe = self._probe, None
         if probe is None or self._time.lenient:
             return
-        self._view.health.add(probe.relays - probe.nacks if probe.relays else 1)
         known = self._view.roster.get(probe.target.id)
         # A member that has moved during the probe was not reached at its old address.
         if known is not None and known.dial_address == probe.target.dial_address:
             self._view.accuse(known.id, self._time.now)
+        # Afterwards, so that the suspicion lasts as long as the health before this probe requires.
+        self._view.health.add(probe.relays - probe.nacks if probe.relays else 1)

@@ -97,9 +97,10 @@ class Roster:
             self._rng.shuffle(self._queue)
         return None
 
-    def draw(self, count: int, without: Collection[str] = ()) -> list[Member]:
-        """Up to `count` different members that are present and can be called, uniformly at random."""
-        pool = self._actives()
+    def draw(self, count: int, without: Collection[str] = (), *, anyone: bool = False) -> list[Member]:
+        """Up to `count` different neighbours, or with `anyone` members, that are present and can be called,
+        uniformly at random."""
+        pool = self._present if anyone else self._actives()
         if self._silent:
             without = {*without, *self._silent}
         if len(pool) <= 2 * (count + len(without)):

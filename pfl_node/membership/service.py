@@ -42,7 +42,8 @@ from pfl_node.membership.udp import Udp
 log = logging.getLogger(__name__)
 
 FIRST_TRY = 2.0  # seconds that `start` waits for the seeds' first answers
-RETRY, RETRY_MOST = 0.5, 5.0  # seconds between attempts to join; doubled each time
+RETRY, RETRY_MOST = 0.5, 2.0  # seconds between attempts to join, in the mean; doubled each time
+JOIN_TIMEOUT, JOIN_TIMEOUT_MOST = 3.0, 24.0  # of an attempt; doubled each time: a busy seed needs longer
 CALLER = "/call/"  # prefix of the pseudo-address of a gRPC caller; no member can have such an address
 CALLS_LIMIT = 128  # concurrent calls, in each direction
 
@@ -78,6 +79,7 @@ class Membership:
         self._calls = calls
         self.dial_back = calls.dial_back
         self._clock = clock
+        self._jitter = Random(f"{me.id}/join")
         self._on_event = on_event
         self._last_error: dict[str, str] = {}  # by seed
         self._tried = asyncio.Event()
@@ -368,19 +370,19 @@ class Membership:
 
     async def _join(self, seeds: Sequence[str]) -> None:
         """Try the seeds in turn until one accepts this node or refuses it for good."""
-        wait = RETRY
+        wait, timeout = RETRY, JOIN_TIMEOUT
         while True:
             for seed in seeds:
-                await self._join_through(seed)
+                await self._join_through(seed, timeout)
                 if self.joined or self.refused:
                     return
             self._tried.set()
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, RETRY_MOST)
+            await asyncio.sleep(wait * self._jitter.uniform(0.5, 1.5))  # many nodes may have started together
+            wait, timeout = min(2 * wait, RETRY_MOST), min(2 * timeout, JOIN_TIMEOUT_MOST)
 
-    async def _join_through(self, seed: str) -> None:
+    async def _join_through(self, seed: str, timeout: float) -> None:
         try:
-            by, members = await self._calls.join(seed, self.me)
+            by, members = await self._calls.join(seed, self.me, timeout)
         except PeerGone as error:
             log.debug("cannot join through %s", error)
         except Refused as error:

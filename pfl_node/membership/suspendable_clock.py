@@ -27,9 +27,9 @@ class SuspendableClock:
     def to_real(self, when: float) -> float:
         return when + self._lost
 
-    def wake(self, now: float, due: float | None) -> None:
+    def wake(self, now: float, due: float | None) -> bool:
         """Advance to the real time `now`. If that is much later than the first timer, which was `due` in own time,
-        the process was suspended."""
+        the process was suspended, or the machine is too busy to run it; True in that case."""
         own = max(now - self._lost, self.now)
         late = own - max(due, self.now) if due is not None else 0.0
         if late > self._slack:
@@ -41,3 +41,4 @@ class SuspendableClock:
         elif due is not None and 0 < due - own < ROUNDING:
             own = due
         self.now = max(own, self.now)
+        return late > self._slack

@@ -26,7 +26,7 @@ CHALLENGES_LIMIT = 8  # members notified after one sync that they are considered
 GOSSIP_DELAY = 0.05  # of the gossip interval, so that simultaneous rumours are sent together
 GAIN = 4  # times the size of a datagram that the answer to an address which is not a member's may have
 MOVES_LIMIT = 64  # members whose old addresses are checked at a time
-FAREWELLS = 40  # members notified of a departure; they notify the rest
+FAREWELLS = 16  # members notified of a departure; they notify the rest
 
 
 class Swim:
@@ -203,7 +203,7 @@ class Swim:
         if self.me.state is State.LEFT:
             return
         self._view.change_me(state=State.LEFT)
-        for member in self._view.roster.draw(FAREWELLS):
+        for member in self._view.roster.draw(FAREWELLS, anyone=self._config.transport == "udp"):
             self._outbox.send(member.dial_address, Kind.GOSSIP, to=member)
         self._timers.clear()
 
@@ -275,7 +275,8 @@ class Swim:
             self._view.events.append(Forged(check.forged, by))
 
     def _wake(self, now: float) -> None:
-        self._time.wake(now, self._timers.next())
+        if self._time.wake(now, self._timers.next()):
+            self._view.health.add(1)
 
     def _fire(self, kind: str, key: str | int) -> None:
         match kind:
@@ -356,7 +357,8 @@ class Swim:
         self._timers.set(("sync", 0), self._time.now + self._rng.uniform(0.9, 1.1) * self._config.sync_interval)
         if not self._joined:  # Join checks that the id is unique, Sync does not
             return
-        self._outbox.actions.extend(Sync(member.dial_address) for member in self._view.roster.draw(1))
+        partners = self._view.roster.draw(1, anyone=self._config.transport == "udp")
+        self._outbox.actions.extend(Sync(member.dial_address) for member in partners)
         members = self._view.roster.all()
         taken = {m.dial_address for m in members if m.state.present} | {self.me.address}
         lost = {m.dial_address: None for m in members if m.state is State.DEAD} | dict.fromkeys(self._seeds)

@@ -31,7 +31,9 @@ class SwimConfig:
     tombstone: float = 3600.0  # after that, for which old rumours about them are rejected
     members_limit: int = 4096  # of members and of tombstones
     packet_bytes: int = 1200  # no path fragments such datagrams
-    grpc_neighbours: int = 8  # members to probe and gossip with if packets are gRPC calls
+    # Members to probe and gossip with. Each is a connection with gRPC and, on one machine, an entry in the kernel's
+    # neighbour table, which has 1024 by default for all containers together.
+    neighbours: int = 8
     candidates: int = 256  # members known from rumours only that are pinged concurrently
     proven: bool = False  # TLS proves who sent a packet
 
@@ -48,8 +50,3 @@ class SwimConfig:
             given["candidates"] = 64  # each one needs a connection
             given["packet_bytes"] = 4096  # signed records are twice as large, and calls are not datagrams
         return cls(**{**given, "proven": secure})
-
-    @property
-    def neighbours(self) -> int | None:
-        """The number of members to probe and gossip with; None: all."""
-        return self.grpc_neighbours if self.transport == "grpc" else None

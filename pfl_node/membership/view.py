@@ -24,6 +24,7 @@ from pfl_node.membership.timers import Timers
 ROUNDS_AHEAD = 16  # of this member's round: the limit of rounds in rumours, until the member reports its own
 DEATHS_WANTED = 3  # members that have to consider a member dead before its suspicion times out here
 SILENCE = 180.0  # seconds; a member signs its record again every 120 s
+SUSPICION_DOUBT = 3  # the health score that stretches suspicions most: a dead member must be found out in the end
 CLASHES_REPORTED = 3  # a previous process of this node at another address can look like a clash once or twice
 
 
@@ -61,6 +62,11 @@ class Health:
 
     def stretch(self, seconds: float) -> float:
         return seconds * (self.score + 1)
+
+    @property
+    def suspicion_factor(self) -> int:
+        """By which a suspicion lasts longer: the silence of others may be the fault of this process."""
+        return min(self.score, SUSPICION_DOUBT) + 1
 
 
 class View:
@@ -236,7 +242,8 @@ class View:
                 self.events.append(Died(new) if new.state is State.DEAD else Left(new))
 
     def _suspect(self, member: Member, by: str, now: float) -> None:
-        shortest, longest = suspicion_bounds(self.size, self._config.suspicion, self._config.probe_interval)
+        interval = self._config.probe_interval * self.health.suspicion_factor
+        shortest, longest = suspicion_bounds(self.size, self._config.suspicion, interval)
         wanted = confirmations_wanted(self.size, self._config.suspicion)
         suspicion = self._suspicions[member.id] = Suspicion(now, wanted, shortest, longest, {by})
         self._timers.set(("suspicion", member.id), suspicion.until)

@@ -24,7 +24,6 @@ from pfl_node.wire.membership_pb2_grpc import MembershipStub
 from pfl_node.wire.statuses import reason_of
 
 IDLE = 12.0  # seconds
-JOIN_TIMEOUT = 3.0
 SYNC_TIMEOUT = 5.0
 DIAL_BACK_TIMEOUT = 12.0
 LONGEST_REASON = 200  # characters
@@ -42,12 +41,12 @@ class MembershipClient:
     async def close(self) -> None:
         await self._pool.close()
 
-    async def join(self, seed: str, me: Member) -> tuple[str, list[Member]]:
+    async def join(self, seed: str, me: Member, timeout: float) -> tuple[str, list[Member]]:
         for attempt in range(1, CHECK_TRIES + 1):
             try:
-                async with self._stub(seed, JOIN_TIMEOUT) as (stub, peer):
+                async with self._stub(seed, timeout) as (stub, peer):
                     request = pb.JoinRequest(member=packet_codec.to_wire(me), credential=self._credential())
-                    reply = await stub.Join(request, timeout=JOIN_TIMEOUT)
+                    reply = await stub.Join(request, timeout=timeout)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.ALREADY_EXISTS:
                     raise ConfigError(f"cannot join through {seed}: {error.details()}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -262,7 +263,8 @@ def test_leaving_is_told_to_many_at_once_and_then_i_am_silent() -> None:
     hand.packets.clear()
     hand.swim.leave(hand.now)
     hand.drain()
-    assert {to for to, p in hand.packets if p.sender.state is State.LEFT} == {p.address for p in hand.peers}
+    told = {to for to, p in hand.packets if p.sender.state is State.LEFT}
+    assert told == {p.address for p in hand.peers}
     hand.packets.clear()
     hand.hear(Packet(Kind.PING, peer(1), seq=1, target="me"))
     hand.hear_rumor(replace(ME, state=State.DEAD), sender=peer(1))
@@ -430,11 +432,28 @@ def test_the_same_inputs_give_the_same_outputs() -> None:
     assert story() == story()
 
 
-def test_with_grpc_only_eight_neighbours_are_talked_to_and_no_call_is_wished_for() -> None:
-    hand = Hand(40, config=SwimConfig(transport="grpc"))
+@pytest.mark.parametrize("transport", ["udp", "grpc"])
+def test_only_eight_neighbours_are_probed_and_told_rumours(transport: Literal["udp", "grpc"]) -> None:
+    hand = Hand(40, config=SwimConfig(transport=transport))
     hand.wait(40.0)
     assert 0 < len({to for to, _ in hand.packets}) <= 8
-    assert not [action for action in hand.actions if isinstance(action, PingCall)]
+    if transport == "grpc":
+        assert not [action for action in hand.actions if isinstance(action, PingCall)]
+
+
+def test_a_slow_process_lets_a_suspicion_last_longer() -> None:
+    """24 s without confirmations in a swarm of ten; twice that after one late wake-up."""
+    healthy, slow = Hand(9), Hand(9)
+    slow.now += 2.0  # the machine was too busy to run it
+    slow.swim.tick(slow.now)
+    assert (healthy.swim.health, slow.swim.health) == (0, 1)
+    for hand in (healthy, slow):
+        hand.hear_rumor(peer(1, state=State.SUSPECT), sender=peer(2))
+        hand.wait(30.0)
+    assert "p1" in {event.member.id for event in healthy.told(Died)}
+    assert "p1" not in {event.member.id for event in slow.told(Died)}
+    slow.wait(30.0)
+    assert "p1" in {event.member.id for event in slow.told(Died)}
 
 
 def test_a_rumour_with_an_accuser_keeps_him_when_it_is_told_on() -> None:
