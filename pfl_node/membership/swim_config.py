@@ -38,12 +38,16 @@ class SwimConfig:
     proven: bool = False  # TLS proves who sent a packet
 
     @classmethod
-    def of(cls, settings: MembershipSettings | SwimConfig, *, secure: bool = False) -> SwimConfig:
-        """With TLS, packets are gRPC calls: UDP packets are not authenticated."""
+    def of(
+        cls, settings: MembershipSettings | SwimConfig, *, secure: bool = False, proxied: bool = False
+    ) -> SwimConfig:
+        """With TLS, packets are gRPC calls: UDP packets are not authenticated. A proxy does not forward UDP."""
         names = (field.name for field in fields(cls))
         given: dict[str, Any] = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
         if given["transport"] == "auto":
-            given["transport"] = "grpc" if secure else "udp"
+            given["transport"] = "grpc" if secure or proxied else "udp"
+        if proxied and given["transport"] == "udp":
+            raise ConfigError("membership.transport = udp does not work with network.proxy: use auto or grpc")
         if secure and given["transport"] == "udp":
             raise ConfigError("membership.transport = udp does not work with TLS: UDP is not authenticated")
         if given["transport"] == "grpc":
