@@ -31,8 +31,8 @@ class SwimConfig:
     tombstone: float = 3600.0  # after that, for which old rumours about them are rejected
     members_limit: int = 4096  # of members and of tombstones
     packet_bytes: int = 1200  # no path fragments such datagrams
-    # Members to probe and gossip with. Each is a connection with gRPC and, on one machine, an entry in the kernel's
-    # neighbour table, which has 1024 by default for all containers together.
+    # Members to probe and gossip with. Each is a connection with gRPC and, on one machine, an entry in the
+    # kernel's neighbour table, which has 1024 by default for all containers together.
     neighbours: int = 8
     candidates: int = 256  # members known from rumours only that are pinged concurrently
     proven: bool = False  # TLS proves who sent a packet
