@@ -138,13 +138,20 @@ class Driver:
                 await self._drive(self.policy.on_model(offers[0]), "on_model")
                 self._heard = now()
                 continue
-            patience = self.policy.quiet_after
-            left = None if patience is None else self._heard + patience - now()
+            left = self._quiet_in()
             if left is not None and left <= 0:
                 await self._drive(self.policy.on_quiet(), "on_quiet")
                 self._heard = now()
                 continue
             await self.context.notifier.wait(left, "inbox")
+
+    def _quiet_in(self) -> float | None:
+        """Seconds until on_quiet is due; None: never. A model that is arriving postpones it."""
+        if self.policy.quiet_after is None:
+            return None
+        left = self._heard + self.policy.quiet_after - now()
+        postponed = self.context.mailbox.arriving and now() < self._heard + self.context.settings.round.transfer
+        return LOOK if left <= 0 and postponed else left
 
     async def _answer(self, step: Step[Any]) -> Any:
         self._count(step)

@@ -262,6 +262,11 @@ class Mailbox:
         return len(self._inbox)
 
     @property
+    def arriving(self) -> bool:
+        """Whether a model is on its way to the inbox."""
+        return any(round is None for _, round in self._in_flight)
+
+    @property
     def held(self) -> int:
         """Waiting models in total."""
         return len(self._inbox) + sum(len(s) for s in self._shelves.values())

@@ -122,9 +122,8 @@ def _flags(overrides: Mapping[str, Any]) -> Layer:
 
 
 def flag(key: str) -> str:
-    for implied in (".name", ".listen", ".on", ".serve"):
-        key = key.removesuffix(implied)
-    return "--" + key.removeprefix("tls.").replace(".", "-").replace("_", "-")
+    short = key.removesuffix(".name").removesuffix(".listen").removesuffix(".on").removeprefix("tls.")
+    return "--" + short.replace(".", "-").replace("_", "-")
 
 
 def _sets(sets: Sequence[str]) -> Layer:

@@ -62,7 +62,7 @@ class Packed:
 
     @classmethod
     def of(cls, model: Model, wire: WireSettings) -> Packed:
-        if wire.encoding == "fp32" and not wire.zstd:
+        if wire.encoding in ("auto", "fp32") and not wire.zstd:
             wrong = (
                 None if model.is_finite() else Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity")
             )

@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -38,6 +38,7 @@ METHOD = "/pfl.v1.Peer/"
 LONGEST = 300.0  # seconds for a fetch or a score request that makes progress
 PULLS: dict[Part, str] = {"head": "GetHead", "predictions": "GetPredictions"}  # call by part; else GetModel
 RECONNECT = 60.0  # seconds to reach a peer again after a transfer broke off
+MOST_DETACHED = 4  # transfers to peers that were declared dead
 FIRST_DELAY, MOST_DELAY = 0.5, 5.0  # seconds between the attempts
 
 
@@ -146,6 +147,7 @@ class PeerClient:
         self._quiet = quiet
         self._longest = longest
         self._transfers: dict[PeerId, dict[Upload | Download, None]] = {}
+        self._detached: dict[PeerId, asyncio.Task[Any]] = {}  # uploads to peers that were declared dead
         self._dialer = dialer or Dialer()
         self.dials = Dials(random.Random(me))
         self._pool = ChannelPool(
@@ -243,7 +245,7 @@ class PeerClient:
     def forget(self, peer: PeerId) -> None:
         """Close the channel to a peer that is dead or has moved; calls in progress end with PeerGone."""
         for transfer in self._transfers.get(peer, ()):
-            transfer.abandoned = True
+            transfer.abandoned = len(self._detached) >= MOST_DETACHED or not transfer.detach()
         self._pool.forget(peer)
 
     def transferring(self, peer: PeerId) -> bool:
@@ -251,6 +253,9 @@ class PeerClient:
         return any(isinstance(one, Upload) and one.moved for one in self._transfers.get(peer, ()))
 
     async def close(self) -> None:
+        for task in self._detached.values():
+            task.cancel()
+        await asyncio.gather(*self._detached.values(), return_exceptions=True)
         await self._pool.close()
 
     async def _push(
@@ -259,13 +264,13 @@ class PeerClient:
         bandwidth = self.bandwidths.of(peer)
         settings = self.encoding.of(bandwidth, model.nbytes)
         if fits_one_message(model.layout, settings, bandwidth.known):
-            reply, moved = await self._push_one(name, peer, address, encode(model, envelope, settings), settings)
-        else:
-            upload = Upload(model, envelope, settings, bandwidth, self._quiet)
-            with self._transfer(peer, upload):
-                reply, moved = await self._upload(name, peer, address, upload), upload.moved
-        self.traffic.add(peer, "out", moved, name)
-        return reply, moved
+            return await self._push_one(name, peer, address, encode(model, envelope, settings), settings)
+        if before := self._detached.get(peer):
+            await asyncio.wait((before,))
+        upload = Upload(model, envelope, settings, bandwidth, self._quiet)
+        uploading = self._upload(name, peer, address, upload)
+        reply = await (self._detachable(peer, upload, uploading) if name == "SendModel" else uploading)
+        return reply, upload.moved
 
     async def _push_one(
         self, name: str, peer: PeerId, address: str, messages: Iterator[bytes], settings: WireSettings
@@ -278,17 +283,43 @@ class PeerClient:
             reply = await stub.push_one[name](message, timeout=timeout)
         if name == "SendModel":
             bandwidth.moved(len(message), clock() - started)
+        self.traffic.add(peer, "out", len(message), name)
         return reply, len(message)
 
+    async def _detachable(self, peer: PeerId, upload: Upload, uploading: Coroutine[Any, Any, Any]) -> Any:
+        """If the peer is declared dead in the middle, the caller need not wait. The transfer goes on for a while
+        in the background: a line that was cut is often back soon."""
+        task = asyncio.create_task(uploading)
+        try:
+            await asyncio.wait((task, upload.detached), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
+        if task.done():
+            return task.result()
+        self._detached[peer] = task
+        task.add_done_callback(lambda done: self._reattached(peer, done))
+        raise PeerGone(peer, "declared dead in the middle of a transfer")
+
+    def _reattached(self, peer: PeerId, task: asyncio.Task[Any]) -> None:
+        if self._detached.get(peer) is task:
+            del self._detached[peer]
+        if not task.cancelled():
+            task.exception()  # retrieve it: nobody waits for this transfer
+
     async def _upload(self, name: str, peer: PeerId, address: str, upload: Upload) -> Any:
-        while True:
-            try:
-                async with self._stub(peer, address) as stub:
-                    return await upload.attempt(stub.push_stream[name]())
-            except (PeerGone, Refused) as error:
-                if not upload.may_continue(error):
-                    raise
-                upload.offset = await self._offset(peer, address, upload, error)
+        with self._transfer(peer, upload):
+            while True:
+                try:
+                    async with self._stub(peer, address) as stub:
+                        reply = await upload.attempt(stub.push_stream[name]())
+                    self.traffic.add(peer, "out", upload.moved, name)
+                    return reply
+                except (PeerGone, Refused) as error:
+                    if not upload.may_continue(error):
+                        raise
+                    upload.offset = await self._offset(peer, address, upload, error)
 
     async def _offset(self, peer: PeerId, address: str, upload: Upload, error: PeerGone | Refused) -> int:
         """Where to continue. Raises the error that broke the transfer if it cannot be continued."""

@@ -62,6 +62,10 @@ class Download:
         finally:
             call.cancel()
 
+    def detach(self) -> bool:
+        """Nobody fetches from a dead peer."""
+        return False
+
     def may_continue(self, error: PeerError) -> bool:
         broken = isinstance(error, PeerGone) or (isinstance(error, Refused) and error.reason is Reason.TRUNCATED)
         return broken and not self.abandoned and self._settings.resume > 0 and self.offset[1] >= LEAST

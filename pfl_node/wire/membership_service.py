@@ -56,8 +56,7 @@ def attach_membership(
     """A membership that calls others through `dialer` and answers calls on `endpoint`, which is not bound yet.
     With TLS members sign their records; `signatures` is turned off only to measure what they cost."""
     dialer = dialer or Dialer()
-    proxied = dialer.paths.connector.proxy is not None
-    config = SwimConfig.of(config, secure=dialer.secure, proxied=proxied)
+    config = SwimConfig.of(config, secure=dialer.secure)
     signed = _signed(dialer) if isinstance(dialer, TlsDialer) and signatures else None
     calls = MembershipClient(dialer, (lambda: signed.keys.credential(me.id)) if signed else None)
     membership = Membership(me, config, calls=calls, rng=rng, on_event=on_event, signed=signed)

@@ -32,6 +32,7 @@ class Upload:
         self.offset = 0  # where the next stream begins
         self.complete = False  # the last message was written
         self.abandoned = False  # the peer is gone
+        self.detached: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # nobody waits for it
         self.content = new_name()
         self._model = model
         self._envelope = envelope
@@ -59,6 +60,12 @@ class Upload:
             raise
         self._bandwidth.moved(self._sent, clock() - began)
         return reply
+
+    def detach(self) -> bool:
+        """The peer was declared dead: whether the transfer goes on without its caller."""
+        if self._sent >= LEAST and not self.detached.done():
+            self.detached.set_result(None)
+        return self.detached.done()
 
     def may_continue(self, error: PeerError) -> bool:
         """Whether it makes sense to ask the peer how much has arrived."""

@@ -844,6 +844,32 @@ def test_a_half_sent_model_is_finished_and_only_what_waits_for_it_is_replaced() 
     assert busiest == 1
 
 
+def test_a_node_is_not_quiet_while_a_model_arrives() -> None:
+    board = Switchboard(A, B)
+    heard: list[str] = []
+
+    class Waits(Scripted):
+        quiet_after = 0.02
+
+        async def on_model(self, offer: Offer) -> None:
+            heard.append("model")
+
+        async def on_quiet(self) -> None:
+            heard.append("quiet")
+
+    async def script(me: Policy) -> None:
+        await Sleep(0.3)  # several times quiet_after
+        heard.append("here")
+        board.boxes[A].put(Offer(B, constant(1.0)))
+        board.bells[A].notify("inbox")
+        while "quiet" not in heard:
+            await Sleep(0.01)
+
+    board.boxes[A].admit(B, None)
+    run(script, board=board, kind=Waits)
+    assert heard[:3] == ["here", "model", "quiet"]
+
+
 def test_transfers_that_go_on_after_their_round_leave_their_slots_to_others() -> None:
     async def go() -> None:
         slots, never = PushSlots(2), asyncio.Event()

@@ -28,7 +28,7 @@ from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of,
 from tests.unit.wire.test_peer import with_generated_servicer
 
 LAYOUT = layout_of(400_000)  # 1.6 MB
-LARGE = layout_of(1_500_000)  # more than fits into the buffers of a connection
+LARGE = layout_of(1_100_000)  # more than fits into the buffers of a connection
 LOST = 0.3  # of the model, which may be on its way when the connection breaks
 CHUNK = 1 << 16
 NAME = b"0123456789abcdef"
@@ -117,18 +117,53 @@ def test_a_receiver_that_keeps_nothing_gets_no_second_attempt() -> None:
     with_generated_servicer(breaks, scenario)
 
 
-def test_a_peer_that_is_declared_dead_in_the_middle_is_not_called_again() -> None:
+def test_a_half_sent_model_to_a_peer_that_was_declared_dead_is_finished_when_the_peer_is_back() -> None:
     async def scene(house: House, door: Door, client: PeerClient) -> None:
-        silent = door.after(1_000_000, door.silence)
-        sending = asyncio.create_task(client.send(BOB, door.address, model_of(LAYOUT)))
+        silent = door.after(1_500_000, door.silence)
+        sending = asyncio.create_task(client.send(BOB, door.address, model_of(LARGE), round=1))
         await silent.wait()
+        client.forget(BOB)
+        with pytest.raises(PeerGone, match="declared dead"):
+            await sending
         assert client.transferring(BOB)
+        door.reset()
+        door.speak()
+        await client.send(BOB, door.address, model_of(LARGE, seed=2), round=2)  # one at a time
+        assert [o.round for o in (*house.mailbox.collect([ANN], 1), *house.mailbox.collect([ANN], 2))] == [1, 2]
+        assert not client.transferring(BOB)
+
+    play(scene, layout=LARGE)
+
+
+def test_a_model_that_is_stale_by_then_makes_room_for_the_next() -> None:
+    async def scene(house: House, door: Door, client: PeerClient) -> None:
+        silent = door.after(1_500_000, door.silence)
+        sending = asyncio.create_task(client.send(BOB, door.address, model_of(LARGE), round=1))
+        await silent.wait()
         client.forget(BOB)
         with pytest.raises(PeerGone):
             await sending
+        house.mailbox.advance(7)
+        door.reset()
+        door.speak()
+        await client.send(BOB, door.address, model_of(LARGE, seed=2), round=7)
+        assert house.counts["SendModel", "stale_round"] == house.counts["SendModel", "ok"] == 1
+
+    play(scene, layout=LARGE)
+
+
+def test_closing_a_client_ends_what_goes_on_in_the_background() -> None:
+    async def scene(_: House, door: Door, client: PeerClient) -> None:
+        silent = door.after(1_500_000, door.silence)
+        sending = asyncio.create_task(client.send(BOB, door.address, model_of(LARGE)))
+        await silent.wait()
+        client.forget(BOB)
+        with pytest.raises(PeerGone):
+            await sending
+        await client.close()
         assert not client.transferring(BOB)
 
-    play(scene)
+    play(scene, layout=LARGE)
 
 
 def test_a_fetch_that_breaks_off_continues() -> None:
@@ -148,7 +183,7 @@ def test_a_fetch_that_breaks_off_continues() -> None:
 
 def test_a_transfer_that_makes_progress_has_no_deadline() -> None:
     async def scene(house: House, door: Door, client: PeerClient) -> None:
-        door.rate = 5e6  # 1.2 s
+        door.rate = 5e6  # 0.9 s
         await client.send(BOB, door.address, model_of(LARGE))
         assert (client.bandwidths.of(BOB).known or 1e9) < 6e6
         assert house.counts == {("SendModel", "ok"): 1}
