@@ -12,7 +12,7 @@ PARALLEL := -n logical --maxprocesses 8 --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-docker test-chaos test-attacks check proto docs pictures bench image compose compose-50 clean
+.PHONY: help setup demo test test-all test-docker test-chaos test-netns test-attacks check proto docs pictures bench image compose compose-50 clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test-docker: $(STAMP) image  ## build the images and run the tests that need a D
 
 test-chaos: $(STAMP)  ## real processes on a bad network: 50 hosts in network namespaces
 	$(BIN)/python -m tests.netns $(ARGS)
+
+test-netns: $(STAMP)  ## real nodes behind NAT and proxies, one scenario per file; needs root
+	$(BIN)/python -m tests.networks $(ARGS)
 
 test-attacks: $(STAMP)  ## attack real nodes and print what each attack achieved
 	$(BIN)/pytest -q -m "" tests/attacks $(ARGS)

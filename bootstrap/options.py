@@ -30,6 +30,7 @@ class Options:
     peer_seed: tuple[str, ...]
     name: str | None
     data_dir: Path | None
+    relay: bool
     insecure: bool
     tls: bool
     ca: Path | None
@@ -114,6 +115,7 @@ def _parser() -> Parser:
         const=ABOVE,
         help="let sites with a token of `pfl-node ca invite` join (default: the port above that of --listen)",
     )
+    add("--relay", action="store_true", help="connect callers to nodes that cannot be dialled")
     add("--insecure", action="store_true", help="allow plain connections beyond loopback")
     add("--tls", action="store_true", help="use TLS on loopback too; it is always on elsewhere")
     _add_tls_files(parser)

@@ -19,10 +19,15 @@ from pfl_node.membership.member import Member
 from pfl_node.membership.member_events import Changed, MemberEvent
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.store.data_dir import DataDir
+from pfl_node.types import PeerId
+from pfl_node.wire.connector import Connector
+from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_service import attach_membership
 from pfl_node.wire.peer_pb2 import Status, StatusRequest
 from pfl_node.wire.peer_pb2_grpc import PeerServicer, add_PeerServicer_to_server
+from pfl_node.wire.relay.relay_caller import RelayCaller
+from pfl_node.wire.relay.relay_service import attach_relay
 from pfl_node.wire.tls import Tls
 
 log = logging.getLogger("bootstrap")
@@ -47,16 +52,20 @@ class Seed(PeerServicer):
             role="bootstrap",
             run="",
             incarnation=identity.incarnation if identity else 1,
+            offers_relay=options.relay,
         )
         self.endpoint = Endpoint(tls=self._tls)
+        self._dialer = self._tls.dialer if self._tls else Dialer()
         self.membership = attach_membership(
             self.endpoint,
             me,
             SwimConfig(transport=options.membership),
             rng=Random(member),
             on_event=self._on_event,
-            dialer=self._tls.dialer if self._tls else None,
+            dialer=self._dialer,
         )
+        self.relay = attach_relay(self.endpoint, self._is_member) if options.relay else None
+        self._caller = self._dialer.paths.relays = RelayCaller(PeerId(member), self._dialer, Connector())
         self.endpoint.add("pfl.v1.Peer", partial(add_PeerServicer_to_server, self))
         self.enrolment = self._enrolment()
 
@@ -73,6 +82,8 @@ class Seed(PeerServicer):
         if self.enrolment is not None:
             chosen = mine.enrol or ABOVE
             await self.enrolment.start(enrol_address(bound.address) if chosen == ABOVE else chosen)
+        if self.relay is not None:
+            self._caller.own = (self.address, self.relay)
         await self.membership.start(self._options.peer_seed, advertise=self.address)
         await self.endpoint.serving(True)
 
@@ -81,6 +92,9 @@ class Seed(PeerServicer):
             await self.enrolment.stop()
         await self.membership.leave()
         await self.membership.close()
+        if self.relay is not None:
+            self.relay.close()
+        await self._caller.close()
         await self.endpoint.stop()
         if self._home is not None:
             self._home.close()
@@ -96,13 +110,24 @@ class Seed(PeerServicer):
             state="serving",
             round=max((node.round for node in nodes), default=0),
             uptime=time.monotonic() - self._started,
-            json=json.dumps({"peers": len(nodes), "counters": dict(self.membership.counters), **self._enrolled()}),
+            json=json.dumps(self._details()),
         )
 
-    def _enrolled(self) -> dict[str, Any]:
-        if self.enrolment is None:
-            return {}
-        return {"enrolment": {"pending": len(self.enrolment.invitations.pending()), **self.enrolment.counters}}
+    def _details(self) -> dict[str, Any]:
+        details: dict[str, Any] = {
+            "peers": len(self.membership.alive()),
+            "counters": dict(self.membership.counters),
+        }
+        if self.enrolment is not None:
+            pending = len(self.enrolment.invitations.pending())
+            details["enrolment"] = {"pending": pending, **self.enrolment.counters}
+        if self.relay is not None:
+            details["relay"] = self.relay.figures()
+        return details
+
+    def _is_member(self, member: str) -> bool:
+        known = self.membership.get(member)
+        return known is not None and known.state.present
 
     def _on_event(self, event: MemberEvent) -> None:
         member = event.member

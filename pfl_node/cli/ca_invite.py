@@ -31,12 +31,14 @@ Enrol = Annotated[
 ]
 
 
-def _read(given: GivenSettings) -> "Settings":
-    """Without the environment of the operator, which is not that of the sites."""
+def _read(given: GivenSettings) -> "Settings | None":
+    """Without the environment of the operator, which is not that of the sites. None: no settings are given."""
     from pfl_node.daemon.preflight import check_names
     from pfl_node.printable import check_word
     from pfl_node.settings.load import load_settings
 
+    if not given.config and not given.sets and not any(given.overrides.values()):
+        return None
     settings = load_settings(config=given.config, overrides=given.overrides, sets=given.sets or ())
     check_word("run", settings.run)
     check_names(settings)
@@ -45,14 +47,17 @@ def _read(given: GivenSettings) -> "Settings":
 
 @takes_settings(leave_out=ABOUT_ONE_NODE | {"--http-token"}, read=_read)
 def invite(
-    settings: "Settings",
+    settings: "Settings | None",
     names: Names,
     ca_dir: Where = Path("pfl-ca"),
     bootstrap: Bootstrap = None,
     enrol: Enrol = None,
     valid: Valid = 7.0,
 ) -> None:
-    """Print a one-time token for each site, with which it joins. The settings are those that all sites share."""
+    """Print a one-time token for each site, with which it joins.
+
+    The settings are those that all sites share; without any, those of the last invitation.
+    """
     from pfl_node.enrolment.operator_calls import BootstrapPlace, EnrolmentOperator
     from pfl_node.enrolment.site_plan import SitePlan
     from pfl_node.security.ca import Authority
@@ -62,13 +67,19 @@ def invite(
         if not SITE.fullmatch(name) or names.count(name) > 1:
             raise ConfigError(f"{name!r} cannot name a site: 1 to 32 letters, digits, . _ -, each name once")
     authority = Authority(ca_dir)
-    plan = SitePlan.of(settings)
     with private_files():
         if bootstrap or enrol:
             BootstrapPlace.remember(authority, bootstrap, enrol)
-        tokens = EnrolmentOperator(authority).invite(names, plan, run=settings.run, seconds=valid * 86_400)
-    files = f", with {', '.join(plan.files)}" if plan.files else ""
-    say(f"run {settings.run!r}, policy {settings.policy.name}, task {settings.task.name}{files}")
+        operator = EnrolmentOperator(authority)
+        plan = SitePlan.of(settings) if settings else operator.last_plan()
+        if plan is None:
+            raise ConfigError(
+                "give the settings that all sites share: --config FILE, or --task, --policy and --run"
+            )
+        tokens = operator.invite(names, plan, seconds=valid * 86_400)
+    shared = {"run": plan.run, **{key: plan.settings.get(key, {}).get("name") for key in ("policy", "task")}}
+    files = f"; each site receives {', '.join(plan.files)}" if plan.files else ""
+    say(", ".join(f"{key} {value!r}" for key, value in shared.items() if value) + files)
     for token in tokens:
         say(f"\n{token.name} runs, once, until {token.expiry}:\n  pfl-node join {token.encode()}")
     say("\nthen, with the ids that the sites tell you: pfl-node ca confirm " + " ".join(f"{n} ID" for n in names))
@@ -82,6 +93,8 @@ def pending(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> None:
     rows = [{"name": one.invited.name, "id": short_id(one.id), "whole_id": one.id} for one in found]
     if format == "json":
         as_json({"pending": rows})
+    elif not rows:
+        say("no site waits for a confirmation")
     else:
         as_table(("name", "id", "whole id"), [tuple(row.values()) for row in rows])
 

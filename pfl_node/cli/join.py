@@ -100,7 +100,11 @@ def _next(setup: "SiteSetup", *, start: bool) -> int | None:
     from pfl_node.cli import main
 
     if start:
-        return main(["--config", str(setup.config)])
+        code = main(["--config", str(setup.config)])
+        if code:
+            hint = f"the site stays a member; mend {setup.config}, then run: {setup.start_line}"
+            print(f"pfl-node: {hint}", file=sys.stderr)
+        return code
     say(f"start it:                 {setup.start_line}")
     say(f"or with every boot:       sudo systemctl enable --now {setup.unit}")
     return None

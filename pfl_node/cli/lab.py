@@ -34,8 +34,16 @@ Workers = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Parallel simulations, or processes of a swarm; default: one per core."),
 ]
+Sweeps = Annotated[
+    list[str] | None,
+    typer.Option("--sweep", metavar="KEY=V,V,…", help="Repeat all runs with each value of a setting; repeatable."),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option("--executor", metavar="URL", help="dask://HOST:PORT: run on the workers of a Dask cluster."),
+]
 Out = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Results directory; default: ./lab/NAME-SCALE[-swarm].")
+    Path | None, typer.Option(metavar="DIR", help="Results directory; default: ./lab/NAME-SCALE[-SWEEP][-swarm].")
 ]
 Root = Annotated[Path | None, typer.Option("--data-root", metavar="DIR", help="Directory of the data sets.")]
 Download = Annotated[bool, typer.Option("--download", help="Download missing data sets.")]
@@ -103,10 +111,12 @@ def run(
     backend: Backend = "sim",
     seeds: Seeds = None,
     workers: Workers = None,
+    executor: Cluster = None,
     out: Out = None,
     data_root: Root = None,
     download: Download = False,
     sets: Sets = None,
+    sweeps: Sweeps = None,
     format: Format = "table",
 ) -> int:
     """Run an experiment, or resume it; then write its table, plots and report."""
@@ -117,16 +127,18 @@ def run(
     from pfl_node.lab.spec import load
 
     data = _data(data_root, download)
+    _check_executor(executor, backend, workers)
     try:
-        experiment = load(name, scale, seeds=seeds, sets=[*(sets or ()), *data], plugins=True).on(backend)
+        given = [*(sets or ()), *data]
+        experiment = load(name, scale, seeds=seeds, sets=given, sweeps=sweeps or (), plugins=True).on(backend)
     except ConfigError as error:
         if data and ("no option 'root'" in str(error) or "no option 'download'" in str(error)):
             raise ConfigError(f"{name} uses no data set: omit --data-root and --download") from error
         raise
-    place = f"{experiment.name}-{scale}" + ("" if backend == "sim" else f"-{backend}")
-    folder = ResultsDir(out or Path("lab") / place)
+    folder = ResultsDir(out or _default_place(experiment))
     with progress_bars(experiment, lines=True) as on_cell:
-        failures = runner.run(experiment, folder, workers=workers, on_cell=stop_on_mistake(on_cell))
+        watch = stop_on_mistake(on_cell)
+        failures = runner.run(experiment, folder, workers=workers, on_cell=watch, cluster=executor)
     found = results.read(experiment, folder)
     if not found.found and failures:
         raise PflError(f"no run succeeded: {failures[0].why}")
@@ -136,6 +148,25 @@ def run(
     _note(write(record))
     show_result(record, json=format == "json")
     return 1 if failures else 0
+
+
+def _default_place(experiment: "Experiment") -> Path:
+    from pfl_node.lab.sweeps import keys_of
+
+    backend = ["swarm"] if experiment.backend == "swarm" else []
+    return Path("lab") / "-".join([experiment.name, experiment.scale, *keys_of(experiment.sweeps), *backend])
+
+
+def _check_executor(url: str | None, backend: str, workers: int | None) -> None:
+    from pfl_node.lab import executors
+
+    if url is None:
+        return
+    executors.check(url)
+    if backend == "swarm":
+        raise ConfigError("--executor is for simulations: a swarm of --backend swarm runs on this machine")
+    if workers is not None:
+        raise ConfigError("--workers is the number of processes on this machine: omit it with --executor")
 
 
 def _data(root: Path | None, download: bool) -> list[str]:
@@ -243,6 +274,8 @@ def progress_bars(experiment: "Experiment", *, lines: bool = False) -> "Iterator
                     running[cell.folder] = bars.add_task(cell_title(cell), total=message["total"], at="")
                 bars.update(running[cell.folder], completed=message["done"], at=_stage(cell, message))
                 done[cell.folder] = min(message["done"], rounds_of(cell))
+            elif message["event"] == "lost":
+                bars.console.print(_lost(cell, message), highlight=False)
             else:
                 done[cell.folder] = rounds_of(cell)
                 if cell.folder in running:
@@ -250,6 +283,12 @@ def progress_bars(experiment: "Experiment", *, lines: bool = False) -> "Iterator
             bars.update(total, completed=sum(done.values()))
 
         yield on_cell
+
+
+def _lost(cell: "Cell", message: dict[str, Any]) -> str:
+    from pfl_node.lab.report.phrases import cell_title
+
+    return f"{cell_title(cell)}: {message['why']}; it resumes from its last segment"
 
 
 def _stage(cell: "Cell", message: dict[str, Any]) -> str:
@@ -266,7 +305,9 @@ def _lines(runs: int) -> "OnCell":
 
     def on_cell(cell: "Cell", message: dict[str, Any]) -> None:
         nonlocal ended
-        if message["event"] != "progress":
+        if message["event"] == "lost":
+            _note(_lost(cell, message))
+        elif message["event"] != "progress":
             ended += 1
             state = {"kept": "already done"}.get(message["event"], message["event"])
             _note(f"{ended}/{runs} {cell_title(cell)}: {state}")

@@ -51,6 +51,7 @@ FLAGS = (
     Flag("--seed", "seed", "S", "Seed of all random choices."),
     Flag("--name", "name", "WORD", "Name of this node for people."),
     Flag("--run", "run", "WORD", "Only nodes of the same run exchange models."),
+    Flag("--relay", "relay.serve", "", "Connect callers to nodes that cannot be dialled.", switch=True),
     Flag("--insecure", "insecure", "", "Allow connections without TLS beyond loopback.", switch=True),
     Flag(
         "--tls",
@@ -70,7 +71,9 @@ FLAGS = (
     Flag("--log-format", "log.format", "FORMAT", "auto, console or json."),
 )
 TLS_FLAGS = frozenset({"--insecure", "--tls", "--ca", "--cert", "--key", "--allow", "--revoked"})
-ABOUT_ONE_NODE = frozenset({"--peer-seed", "--listen", "--advertise", "--data-dir", "--name"}) | TLS_FLAGS
+ABOUT_ONE_NODE = (
+    frozenset({"--peer-seed", "--listen", "--advertise", "--data-dir", "--name", "--relay"}) | TLS_FLAGS
+)
 
 
 @dataclass(frozen=True, slots=True)

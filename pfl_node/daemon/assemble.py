@@ -14,7 +14,9 @@ import structlog
 from pfl_node import plugin
 from pfl_node.daemon.advertise import advertised_address
 from pfl_node.daemon.disk_store import DiskStore
+from pfl_node.daemon.network_setup import proxy_of
 from pfl_node.daemon.reach import Reach, reaches
+from pfl_node.daemon.relaying import Relaying
 from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.daemon.tls_setup import tls_of
 from pfl_node.errors import StoreError
@@ -124,13 +126,15 @@ class DaemonNode(ObservedNode):
         check_lab(policy, settings, lab=role_of is not None)
         place = place_of(settings, home)
         role = role_of(settings, place.index, place.nodes) if role_of else HONEST
-        dialer = self.tls.dialer if self.tls else None
+        dialer = self.tls.dialer if self.tls else Dialer()
+        self._proxy = dialer.paths.connector.proxy = proxy_of(settings.network)
         self.endpoint = Endpoint(tls=self.tls)
         self.client = GrpcNetwork(home.identity.id, settings, dialer, self.endpoint)
         self.node_observer = NodeObserver(self)
         self.membership = self._membership(settings, dialer)
         self._members = self._run_members(settings)
-        self.reach = Reach(self.membership, self._members, self.client, self.node_observer)
+        self.relaying = self._relaying(settings, dialer)
+        self.reach = Reach(self.membership, self._members, self.client, self.node_observer, self.relaying)
         self._tracking = Tracking(settings, resumes=True)
         super().__init__(
             settings,
@@ -168,12 +172,28 @@ class DaemonNode(ObservedNode):
             reaches=lambda member: reaches(self.client, member),
         )
 
-    def _membership(self, settings: Settings, dialer: Dialer | None) -> Membership:
+    def _relaying(self, settings: Settings, dialer: Dialer) -> Relaying:
+        return Relaying(
+            settings,
+            self.home.identity.id,
+            dialer=dialer,
+            endpoint=self.endpoint,
+            membership=self.membership,
+            changed=lambda: self.reach.restate(),
+        )
+
+    def _membership(self, settings: Settings, dialer: Dialer) -> Membership:
         who = self.home.identity
-        name = settings.name or f"node-{who.id[:6]}"
+        me = Member(
+            id=who.id,
+            name=settings.name or f"node-{who.id[:6]}",
+            run=settings.run,
+            incarnation=who.incarnation,
+            offers_relay=settings.relay.serve,
+        )
         return attach_membership(
             self.endpoint,
-            Member(id=who.id, name=name, address="", role="node", run=settings.run, incarnation=who.incarnation),
+            me,
             settings.membership,
             rng=random.Random(f"{settings.seed}/membership/{who.id}"),
             on_event=self._on_member_event,
@@ -221,7 +241,9 @@ class DaemonNode(ObservedNode):
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self.settings, self.endpoint
-        self.address = await advertised_address(mine.advertise, bound.host, bound.port, mine.peer_seed)
+        others = [self._proxy.address] if self._proxy else mine.peer_seed
+        self.address = await advertised_address(mine.advertise, bound.host, bound.port, others)
+        self.relaying.start(self.address)
         await self.node_observer.open()
         self.reach.start()
 
@@ -234,5 +256,6 @@ class DaemonNode(ObservedNode):
         """Release the port, the channels and the directory, however far the node got."""
         await self.reach.close()
         await self.node_observer.close()
+        await self.relaying.close()
         await super().close()
         await asyncio.to_thread(self._tracking.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pfl_node.address import is_loopback, parse_address
 from pfl_node.daemon.advertise import check_addresses
+from pfl_node.daemon.network_setup import check_network
 from pfl_node.daemon.tls_setup import check_tls
 from pfl_node.errors import ConfigError
 from pfl_node.learning.task import Place
@@ -21,6 +22,7 @@ def check(settings: Settings) -> None:
     check_word("name", settings.name or "")
     check_word("run", settings.run)
     check_addresses(settings.listen, settings.advertise, settings.peer_seed)
+    check_network(settings)
     check_tls(settings)
     check_page(settings)
     check_oracle(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from pfl_node.daemon.relaying import Relaying
 from pfl_node.membership.member import Member, Reachability
 from pfl_node.membership.member_events import Changed, Joined, MemberEvent
 from pfl_node.membership.reachability import DialBackResult, ReachabilityMonitor
@@ -18,19 +19,26 @@ from pfl_node.wire.redialer import Redialer
 
 class Reach:
     def __init__(
-        self, membership: Membership, members: RunMembers, client: PeerClient, observer: NodeObserver
+        self,
+        membership: Membership,
+        members: RunMembers,
+        client: PeerClient,
+        observer: NodeObserver,
+        relaying: Relaying,
     ) -> None:
         self._membership = membership
         self._members = members
         self._client = client
         self._observer = observer
+        self._relaying = relaying
         rng = random.Random(f"reach/{membership.me.id}")
         self.monitor = ReachabilityMonitor(membership, membership.dial_back, rng=rng, decided=self._decided)
         self._redialer = Redialer(client.dials, self._wanted, client.connect)
         client.dials.changed = self._dialled
 
     def start(self) -> None:
-        self.monitor.start()
+        if not self._relaying.wanted:
+            self.monitor.start()
         self._redialer.start()
 
     async def close(self) -> None:
@@ -64,8 +72,19 @@ class Reach:
         self._redialer.look()
 
     def _decided(self, state: Reachability, results: Sequence[DialBackResult]) -> None:
-        self._membership.set_reachability(state)
+        self._relaying.reached(state)
+        self.restate()
         self._observer.reachability(state, results)
+
+    def restate(self) -> None:
+        """State in the record how others connect to this node: directly, through relays, or not at all."""
+        if not self._membership.running:
+            return
+        before = self._membership.me.reachability
+        state, relays = self._relaying.stated(self.monitor.state)
+        self._membership.set_reachability(state, relays)
+        if state is Reachability.RELAYED and before is not state:
+            self._observer.relayed(relays)
 
 
 def reaches(client: PeerClient, member: Member) -> bool:

@@ -19,6 +19,7 @@ def why_tls(settings: Settings) -> str | None:
     """The reason in words; None: unencrypted."""
     addresses = [("listen", settings.listen), ("advertise", settings.advertise)]
     addresses += [("peer_seed", seed) for seed in settings.peer_seed]
+    addresses += [("network.relays", relay) for relay in settings.network.relays]
     return reason_for_tls(settings.tls.on, settings.insecure, addresses)
 
 

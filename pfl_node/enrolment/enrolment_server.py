@@ -42,6 +42,7 @@ HANDSHAKE = 5.0  # seconds
 REQUEST = 10.0  # seconds until the whole request must be here, the handshake included
 SENDING = 60.0  # seconds for an answer
 BACKLOG = 64
+PAUSE = 0.001  # seconds after a connection that is turned away: the event loop is for members first
 RETRY = 0.1  # seconds until the next attempt to accept, if no file can be opened
 
 
@@ -96,6 +97,7 @@ class EnrolmentServer:
             if not self._limits.admit(host, loop.time()):
                 self.counters["too many"] += 1
                 accepted.close()
+                await asyncio.sleep(PAUSE)
                 continue
             task = loop.create_task(self._serve(accepted))
             self._tasks.add(task)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,12 +61,12 @@ class JoinToken:
 
     @classmethod
     def decode(cls, text: str) -> JoinToken:
-        """Line breaks, spaces and capital letters do not matter. Raises ConfigError."""
+        """Line breaks, spaces, capital letters and a leading `pfl-node join` do not matter. Raises ConfigError."""
         return _fields(_unframed(_bytes(text)))
 
 
 def _bytes(text: str) -> bytes:
-    word = "".join(text.split()).lower()
+    word = "".join(re.sub(r"^.*\bjoin\s", "", text, flags=re.S).split()).lower()
     if not word.startswith(PREFIX) or not 40 < len(word) < LONGEST:
         raise ConfigError(f"this is not a join token, which starts with {PREFIX!r} and is a long word: {COPY}")
     word = word.removeprefix(PREFIX)

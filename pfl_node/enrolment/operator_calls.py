@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pfl_node.address import parse_address
-from pfl_node.enrolment.enrolment_client import Bootstrap, trusting
+from pfl_node.enrolment.enrolment_client import Bootstrap, Unreachable, trusting
 from pfl_node.enrolment.frames import Message, enrol_address
 from pfl_node.enrolment.invitations import Invitation
 from pfl_node.enrolment.join_token import JoinToken, digest_of, new_secret
@@ -24,7 +24,7 @@ from pfl_node.security.certificate import read_pem
 from pfl_node.security.x509_builder import key_id, read_request
 from pfl_node.store.atomic import write_atomic
 
-INVITATIONS, BOOTSTRAP = "invitations.json", "bootstrap.json"
+INVITATIONS, BOOTSTRAP, PLAN = "invitations.json", "bootstrap.json", "plan.json"
 SESSION = 10.0  # minutes for which the operator's certificate is valid
 SKEW = 3600.0  # seconds between two clocks at which certificates begin to fail
 
@@ -85,12 +85,17 @@ class EnrolmentOperator:
         self.place = BootstrapPlace.load(authority)
         self._file = authority.path / INVITATIONS
 
-    def invite(self, names: Sequence[str], plan: SitePlan, *, run: str, seconds: float) -> list[JoinToken]:
+    def last_plan(self) -> SitePlan | None:
+        """That of the last invitation."""
+        file = self.authority.path / PLAN
+        return SitePlan.decode(file.read_text(encoding="utf-8")) if file.exists() else None
+
+    def invite(self, names: Sequence[str], plan: SitePlan, *, seconds: float) -> list[JoinToken]:
         """A token for each name. Earlier tokens for these names are void. Raises ConfigError."""
         made = [
             JoinToken(
                 name=name,
-                run=run,
+                run=plan.run,
                 enrol=self.place.enrol,
                 seeds=(self.place.address,),
                 authority=digest_of(self.authority.certificate.whole),
@@ -115,6 +120,7 @@ class EnrolmentOperator:
         ]
         kept = [one for one in self.invited() if one.site or one.name not in names]
         self._keep([*kept, *mine])
+        write_atomic(self.authority.path / PLAN, plan.encode().encode())
         return made
 
     def pending(self) -> list[Pending]:
@@ -166,7 +172,11 @@ class EnrolmentOperator:
 
 
 def _asked(bootstrap: Bootstrap, message: Message) -> dict[str, Any]:
-    answer = bootstrap.call(lambda _: message)
+    try:
+        answer = bootstrap.call(lambda _: message)
+    except Unreachable as error:
+        hint = "start the bootstrap there with --enrol, as `pfl-node ca init` printed it, and open its port"
+        raise Unreachable(f"{error}: {hint}") from error
     if "problem" in answer:
         raise ConfigError(f"the bootstrap at {bootstrap.address} refuses: {answer.get('text')}")
     if isinstance(now := answer.get("now"), int | float) and abs(now - time.time()) > SKEW / 2:

@@ -50,7 +50,11 @@ class SiteRequest:
         self.id: PeerId = key_id(key)
         self._keys = TokenKeys.of(token.secret)
         self._request = make_request(key, token.name).decode()
-        self._authority, there = find_authority(token.enrol, token.authority)
+        try:
+            self._authority, there = find_authority(token.enrol, token.authority)
+        except Unreachable as error:
+            hint = "ask the operator whether the bootstrap runs with --enrol and its port is open, then repeat"
+            raise Unreachable(f"{error}: {hint}") from error
         _check_clock(token.enrol, there)
         self._bootstrap = Bootstrap(token.enrol, trusting(self._authority))
 

@@ -32,6 +32,10 @@ class SitePlan:
         return json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @property
+    def run(self) -> str:
+        return str(self.settings.get("run", Settings().run))
+
+    @property
     def digest(self) -> bytes:
         return digest_of(self.encode().encode())
 

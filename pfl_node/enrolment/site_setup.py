@@ -58,7 +58,7 @@ class SiteSetup:
         if (self.directory / CERT).exists():
             hint = f"start it with `{self.start_line}`" if self.config.exists() else "start that node"
             raise ConfigError(f"{self.directory} has joined already: {hint}, or join with another --data-dir")
-        _check_port(self.listen)
+        _check_port(self.listen, "--listen ")
 
     def write(self, plan: SitePlan) -> list[str]:
         """The names of the files. No code of the invitation runs, so that it can be read before the first start.
@@ -68,6 +68,8 @@ class SiteSetup:
             text = f"{self.directory / changed[0]} is another task than that of the token"
             raise ConfigError(f"{text}: move the file away, and repeat the command")
         settings = self._settings(plan)
+        if settings.http.listen:
+            _check_port(settings.http.listen, "--set http.listen=")
         for name, text in plan.files.items():
             write_atomic(self.directory / name, text.encode())
         if ":" not in settings.policy.name:
@@ -113,16 +115,23 @@ def _differs(path: Path, text: str) -> bool:
         return True
 
 
-def _check_port(listen: str) -> None:
-    """The node will need it, and the operator need not be asked before it is free."""
+def _check_port(listen: str, option: str) -> None:
+    """The node will need it, and the operator need not be asked before it is free. Raises ConfigError."""
     host, port = parse_address(listen, what="listen", any_port=True)
+    error = _bind(host, port)
+    if error is None:
+        return
+    if error.errno == errno.EADDRINUSE:
+        other = next((n for n in range(port + 1, min(port + 100, 65536)) if not _bind(host, n)), 0)
+        hint = f"give this site another one, such as {option}{join_address(host, other)}"
+        raise ConfigError(f"port {port} is in use on this machine: {hint}")
+    text = f"cannot listen on {listen} ({error.strerror or error})"
+    raise ConfigError(f"{text}: {option.strip(' =')} takes an address of this machine, or 0.0.0.0:{port}")
+
+
+def _bind(host: str, port: int) -> OSError | None:
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
-            return
+            return None
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            other = join_address(host, port + 1 if port < 65535 else 7946)
-            text = f"port {port} is in use on this machine: give this site another one, such as --listen {other}"
-            raise ConfigError(text) from error
-        text = f"cannot listen on {listen} ({error.strerror or error})"
-        raise ConfigError(f"{text}: --listen takes an address of this machine, or 0.0.0.0:{port}") from error
+        return error

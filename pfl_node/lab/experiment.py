@@ -63,6 +63,7 @@ class Experiment:
     claims: tuple[Claim, ...] = ()
     clusters: Mapping[int, str] = field(default_factory=dict)  # names: {0: "majority", 1: "minority"}
     text: str = ""  # its TOML
+    sweeps: tuple[str, ...] = ()  # of the command line, as KEY=VALUE,VALUE
     sources: tuple[tuple[str, str], ...] = ()  # policies and tasks: as written in the TOML, and resolved
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,8 +19,11 @@ from pfl_node.lab.runner import OnCell
 from pfl_node.policies import POLICIES, configure, load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.settings import PolicySettings, Settings
+from pfl_node.sim import sim_worker
+from pfl_node.sim.process_executor import ProcessExecutor
+from pfl_node.sim.run_jobs import Message, run_all
 from pfl_node.sim.sim_worker import RunOrder
-from pfl_node.sim.worker_process import Message, cores, run_all
+from pfl_node.sim.worker_process import cores
 from pfl_node.types import Headline
 
 Knobs = Mapping[str, Any]
@@ -95,9 +99,11 @@ class PolicyComparison:
         orders = [
             RunOrder(c.settings, c.nodes, tuple(faults), out / c.folder if out else None) for c in self.cells
         ]
-        last: list[Message] = []
-        if orders:
-            last = run_all(orders, workers or cores(), lambda i, message: on_cell(self.cells[i], message))
+        processes = max(1, min(workers or cores(), len(orders)))
+        with tempfile.TemporaryDirectory() as scratch, ProcessExecutor(processes) as executor:
+            last = run_all(
+                sim_worker.run, orders, executor, Path(scratch), lambda i, message: on_cell(self.cells[i], message)
+            )
         return replace(self, last=dict(zip(self.cells, last, strict=True)))
 
     @property

@@ -16,6 +16,7 @@ from pfl_node.errors import ConfigError
 from pfl_node.jsonable import json_object
 from pfl_node.lab import sources
 from pfl_node.lab.experiment import Backend, Cell, Experiment
+from pfl_node.lab.sweeps import keys_of
 from pfl_node.ops.environment import environment
 from pfl_node.store.atomic import make_directory, write_atomic, writing
 
@@ -39,7 +40,7 @@ class ResultsDir:
             make_directory(copy.parent)
             write_atomic(copy, content)
         facts: dict[str, Any] = {"name": experiment.name, "scale": experiment.scale, "backend": experiment.backend}
-        facts |= {"seeds": list(experiment.seeds), **environment()}
+        facts |= {"seeds": list(experiment.seeds), "sweeps": list(experiment.sweeps), **environment()}
         write_atomic(self.path / ENVIRONMENT, json.dumps(facts, indent=1).encode())
 
     def _check(self, experiment: Experiment) -> None:
@@ -55,6 +56,8 @@ class ResultsDir:
             other = f"--scale {scale}"
         elif backend != experiment.backend:
             other = f"--backend {backend}"
+        elif (keys := keys_of(there.get("sweeps", []))) != keys_of(experiment.sweeps):
+            other = " ".join(f"--sweep {key}" for key in keys) or "no --sweep"
         if other:
             raise ConfigError(f"{self.path} holds results of {other}: choose another directory with --out")
 
@@ -79,16 +82,6 @@ class ResultsDir:
             place.mkdir(parents=True, exist_ok=True)
             (place / SUMMARY).unlink(missing_ok=True)
         write_atomic(place / SETTINGS, json.dumps(settings_of(cell), indent=1).encode())
-        self._record_environment(cell)
-
-    def _record_environment(self, cell: Cell) -> None:
-        """A resumed cell may have been started in another environment."""
-        path, now = self.place(cell) / MADE_WITH, environment()
-        before: list[dict[str, Any]] = _json(path).get("environments", [])
-        if not before or {key: value for key, value in before[-1].items() if key != "begun"} != now:
-            begun = datetime.now(UTC).isoformat(timespec="seconds")
-            made = {"environments": [*before, {"begun": begun, **now}]}
-            write_atomic(path, json.dumps(made, indent=1).encode())
 
     def summary(self, cell: Cell) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.place(cell) / SUMMARY).read_text(encoding="utf-8"))
@@ -102,6 +95,16 @@ class ResultsDir:
     def _settings(self, cell: Cell) -> Any:
         row = _json(self.place(cell) / SETTINGS)
         return row and {"backend": backend_of(row), **row}
+
+
+def record_environment(place: Path) -> None:
+    """Of the process that runs the cell in that directory. It may have been begun in another one."""
+    path, now = place / MADE_WITH, environment()
+    before: list[dict[str, Any]] = _json(path).get("environments", [])
+    if not before or {key: value for key, value in before[-1].items() if key != "begun"} != now:
+        begun = datetime.now(UTC).isoformat(timespec="seconds")
+        made = {"environments": [*before, {"begun": begun, **now}]}
+        write_atomic(path, json.dumps(made, indent=1).encode())
 
 
 def _json(path: Path) -> dict[str, Any]:

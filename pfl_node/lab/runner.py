@@ -1,25 +1,33 @@
-"""Runs the cells of an experiment: several simulations at a time, or one swarm of real nodes after the other.
+"""Runs the cells of an experiment as jobs of an executor: several simulations at a time, or one swarm of real
+nodes after the other.
 
 Finished cells are kept: a second call runs the others, and an interrupted cell resumes from its last segment.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from pfl_node.lab.experiment import Backend, Cell, Experiment
+from pfl_node.lab import cell_job
+from pfl_node.lab.executors import executor
+from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.results_dir import ResultsDir
+from pfl_node.sim.process_executor import ProcessExecutor
+from pfl_node.sim.run_jobs import Message, OnMessage, run_all
+from pfl_node.sim.segments import ATTEMPT
 from pfl_node.sim.sim_worker import RunOrder
-from pfl_node.sim.worker_process import Message, OnMessage, cores, run_all
+from pfl_node.sim.worker_process import cores
+from pfl_node.store.atomic import make_directory
 from pfl_node.swarm.format import quiet
 
-SWARM_CELL = (
-    "pfl_node.lab.swarms.swarm_cell"  # a process of its own: this one must not load gRPC, which forbids fork
-)
-GRACE = 15.0  # seconds that it has to end its swarm
+GRACE = 15.0  # seconds that a process has to end its swarm
 SEGMENTS = 20  # a cell saves its state about so often
 LEAST = 5  # rounds in a segment
+ATTEMPTS = 3  # of a simulation whose process dies, as in Dask
+PROGRESS = ".progress"  # a directory while the lab runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +36,15 @@ class Failure:
     why: str
 
 
-OnCell = Callable[[Cell, Message], None]  # progress (done, total), done (summary), failed (why) or kept
+# progress (done, total), lost (why), done (summary), failed (why, mistake) or kept
+OnCell = Callable[[Cell, Message], None]
 
 
-def run(experiment: Experiment, folder: ResultsDir, *, workers: int | None, on_cell: OnCell) -> list[Failure]:
-    """Run the cells that are not done. The longest come first, so that no core idles at the end."""
+def run(
+    experiment: Experiment, folder: ResultsDir, *, workers: int | None, on_cell: OnCell, cluster: str | None = None
+) -> list[Failure]:
+    """Run the cells that are not done. The longest come first, so that no core idles at the end. `cluster` is the
+    address of an executor beyond this machine."""
     folder.prepare(experiment)
     todo = []
     for cell in experiment.cells:
@@ -43,23 +55,50 @@ def run(experiment: Experiment, folder: ResultsDir, *, workers: int | None, on_c
     todo.sort(key=rounds_of, reverse=True)
     for cell in todo:
         folder.begin(cell)
-    orders = [RunOrder(c.settings, c.nodes, out=folder.place(c), segment=segment_of(c)) for c in todo]
-    last = _run_all(orders, experiment.backend, workers, lambda i, message: on_cell(todo[i], message))
+    make_directory(folder.path / PROGRESS)
+    try:
+        last = _run_cells(todo, folder, workers, cluster, lambda i, message: on_cell(todo[i], message))
+    finally:
+        shutil.rmtree(folder.path / PROGRESS, ignore_errors=True)
     ended = zip(todo, last, strict=True)
     return [Failure(cell, message["why"]) for cell, message in ended if message["event"] == "failed"]
 
 
-def _run_all(
-    orders: Sequence[RunOrder], backend: Backend, workers: int | None, on_message: OnMessage
+def _run_cells(
+    cells: Sequence[Cell], folder: ResultsDir, workers: int | None, cluster: str | None, on_message: OnMessage
 ) -> list[Message]:
-    """Several simulations at a time, or one swarm at a time in `workers` processes."""
-    if not orders:
+    if not cells:
         return []
-    if backend == "sim":
-        return run_all(orders, workers or cores(), on_message)
+    orders = [
+        RunOrder(c.settings, c.nodes, out=folder.place(c).resolve(), segment=segment_of(c), processes=workers)
+        for c in cells
+    ]
+    scratch = (folder.path / PROGRESS).resolve()
+    if cells[0].backend == "swarm":
+        return _run_swarms(orders, partial(run_all, scratch=scratch, on_message=on_message))
+    at_once = None if cluster else min(workers or cores(), len(cells))
+    with executor(cluster, at_once) as pool:
+        try:
+            jobs = [cell_job.CellOrder(order, cell_job.code()) for order in orders]
+            return run_all(cell_job.run, jobs, pool, scratch, on_message, attempts=ATTEMPTS)
+        except BaseException:
+            for order in orders if cluster else ():
+                stop(order)
+            raise
+
+
+def _run_swarms(orders: Sequence[RunOrder], run_jobs: Callable[..., list[Message]]) -> list[Message]:
+    """One at a time, because each uses all cores."""
     logs = [order.settings.model_copy(update={"log": quiet(order.settings)}) for order in orders]
-    orders = [replace(order, settings=s, processes=workers) for order, s in zip(orders, logs, strict=True)]
-    return run_all(orders, 1, on_message, SWARM_CELL, reuse=False, grace=GRACE)
+    orders = [replace(order, settings=s) for order, s in zip(orders, logs, strict=True)]
+    with ProcessExecutor(1, reuse=False, grace=GRACE) as pool:
+        return run_jobs(cell_job.run_swarm, orders, pool)
+
+
+def stop(order: RunOrder) -> None:
+    """Ask the worker that runs it to stop. A thread of Dask cannot be interrupted."""
+    assert order.out is not None
+    (order.out / "segments" / ATTEMPT).unlink(missing_ok=True)
 
 
 def segment_of(cell: Cell) -> int:

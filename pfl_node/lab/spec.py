@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -16,6 +17,7 @@ from pfl_node.lab.report.phrases import file_name
 from pfl_node.lab.sources import NAMES, resolved
 from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, as_list
 from pfl_node.lab.spec_schema import parse as parse
+from pfl_node.lab.sweeps import Combination, combinations, keys_of
 from pfl_node.settings import Settings
 from pfl_node.settings.load import flag, load_settings
 from pfl_node.settings.schema import NAMED, dotted
@@ -41,18 +43,25 @@ def read(name: str) -> tuple[str, str]:
 
 
 def load(
-    name: str, scale: Scale = "quick", *, seeds: int | None = None, sets: Sequence[str] = (), plugins: bool = False
+    name: str,
+    scale: Scale = "quick",
+    *,
+    seeds: int | None = None,
+    sets: Sequence[str] = (),
+    sweeps: Sequence[str] = (),
+    plugins: bool = False,
 ) -> Experiment:
-    """An experiment at a scale. `sets` are settings of all runs, as KEY=VALUE, that override the spec. With
-    `plugins` the user's own policies are imported, to check their knobs."""
+    """An experiment at a scale. `sets` are settings of all runs, as KEY=VALUE, that override the spec; `sweeps`
+    have several values. With `plugins` the user's own policies are imported, to check their knobs."""
     base = Path(name).parent
     name, text = read(name)
     spec = parse(name, text)
     size = spec.size(scale)
     numbers = tuple(range(seeds or size.seeds))
     try:
-        _check_sets(spec, sets)
-        cells = tuple(_cells(spec, scale, numbers, sets, base, plugins))
+        _check_sets(spec, sets, sweeps)
+        grid = SettingsGrid(spec, scale, base, tuple(sets), plugins, combinations(sweeps))
+        cells = tuple(grid.cells(numbers))
     except PflError as error:
         raise ConfigError(f"experiment {name}: {error}") from None
     return Experiment(
@@ -66,10 +75,11 @@ def load(
         metrics=tuple(spec.metrics),
         target=size.target or spec.target,
         plots=tuple(spec.plots),
-        figures=tuple(_figures(spec, scale)),
-        claims=tuple(_claims(spec, scale)),
+        figures=tuple(grid.figures()),
+        claims=tuple(grid.claims()),
         clusters=dict(enumerate(spec.clusters)),
         text=text,
+        sweeps=tuple(sweeps),
         sources=tuple(dict.fromkeys(_named(spec, scale, base))),
     )
 
@@ -85,16 +95,72 @@ def _points(spec: Spec, scale: Scale) -> list[SweepPoint]:
     return [point for point in spec.points() if point.only in (None, scale)]
 
 
-def _cells(
-    spec: Spec, scale: Scale, seeds: Sequence[int], sets: Sequence[str], base: Path, plugins: bool
-) -> Iterator[Cell]:
-    for row, point, flat in _grid(spec, scale):
-        flat |= {key: resolved(flat[key], base) for key in NAMES if isinstance(flat.get(key), str)}
-        nodes = flat.pop("nodes")
-        for seed in seeds:
-            settings = _settings(row.label, {**flat, "seed": seed}, sets, plugins)
-            place = "/".join(filter(None, (file_name(row.label), file_name(point.label), f"seed-{seed}")))
-            yield Cell(row.label, point.label, seed, nodes, settings, place)
+@dataclass(frozen=True)
+class SettingsGrid:
+    """Each run at each point of the spec and of the command line."""
+
+    spec: Spec
+    scale: Scale
+    base: Path  # of the files of a user
+    sets: tuple[str, ...]
+    plugins: bool
+    swept: Sequence[Combination]
+
+    def cells(self, seeds: Sequence[int]) -> Iterator[Cell]:
+        for row, point, flat in _grid(self.spec, self.scale):
+            flat |= {key: resolved(flat[key], self.base) for key in NAMES if isinstance(flat.get(key), str)}
+            planned = flat.pop("nodes")
+            for chosen in self.swept:
+                nodes, label = chosen.nodes or planned, _label(point.label, chosen.label)
+                for seed in seeds:
+                    sets = (*self.sets, *chosen.sets)
+                    settings = _settings(row.label, {**flat, "seed": seed}, sets, self.plugins)
+                    place = "/".join(filter(None, (file_name(row.label), file_name(label), f"seed-{seed}")))
+                    yield Cell(row.label, label, seed, nodes, settings, place)
+
+    def figures(self) -> Iterator[PaperFigure]:
+        """The paper's figures. Of a sweep they belong to the value that the spec has without it."""
+        run = {point.label for point in _points(self.spec, self.scale)}
+        points = _points(self.spec, "paper")
+        usual = self._usual()
+        for row in _rows(self.spec, self.scale):
+            for metric, values in row.figures.items():
+                for point, value in zip(points, as_list(values), strict=True):
+                    if value != UNKNOWN and point.label in run:
+                        for label in usual[row.label, point.label]:
+                            yield PaperFigure(row.label, label, metric, from_paper(metric, value))
+
+    def _usual(self) -> dict[tuple[str, str], list[str]]:
+        """By run and point of the spec, the points of the sweep at which nothing differs from the spec."""
+        if self.swept == [Combination()]:
+            pairs = product(_rows(self.spec, self.scale), _points(self.spec, self.scale))
+            return {(row.label, point.label): [point.label] for row, point in pairs}
+        plain = replace(self, swept=[Combination()])
+        usual: dict[tuple[str, str], list[str]] = {}
+        for cell, (point, chosen) in zip(self.cells((0,)), self._places(), strict=True):
+            usual.setdefault((cell.run, point), [])
+            without = next(c for c in plain.cells((0,)) if (c.run, c.point) == (cell.run, point))
+            if (without.settings, without.nodes) == (cell.settings, cell.nodes):
+                usual[cell.run, point].append(_label(point, chosen.label))
+        return usual
+
+    def _places(self) -> Iterator[tuple[str, Combination]]:
+        """The point of the spec and of the sweep, in the order of the cells."""
+        for _, point in product(_rows(self.spec, self.scale), _points(self.spec, self.scale)):
+            yield from ((point.label, chosen) for chosen in self.swept)
+
+    def claims(self) -> Iterator[Claim]:
+        runs = {row.label for row in _rows(self.spec, self.scale)}
+        points = {None, *(point.label for point in _points(self.spec, self.scale))}
+        for claim in self.spec.claim:
+            if claim.only in (None, self.scale) and {claim.higher, claim.lower} <= runs and claim.point in points:
+                by = from_paper(claim.metric, claim.by)
+                for label in [None] if claim.point is None else [_label(claim.point, c.label) for c in self.swept]:
+                    yield Claim(claim.metric, claim.higher, claim.lower, by, label)
+
+
+def _label(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
 
 
 def _named(spec: Spec, scale: Scale, base: Path) -> Iterator[tuple[str, str]]:
@@ -129,36 +195,29 @@ def _settings(run: str, flat: Mapping[str, Any], sets: Sequence[str], plugins: b
     return settings
 
 
-def _figures(spec: Spec, scale: Scale) -> Iterator[PaperFigure]:
-    run = {point.label for point in _points(spec, scale)}
-    points = _points(spec, "paper")
-    for row in _rows(spec, scale):
-        for metric, values in row.figures.items():
-            for point, value in zip(points, as_list(values), strict=True):
-                if value != UNKNOWN and point.label in run:
-                    yield PaperFigure(row.label, point.label, metric, from_paper(metric, value))
-
-
-def _claims(spec: Spec, scale: Scale) -> Iterator[Claim]:
-    runs = {row.label for row in _rows(spec, scale)}
-    points = {None, *(point.label for point in _points(spec, scale))}
-    for claim in spec.claim:
-        if claim.only in (None, scale) and {claim.higher, claim.lower} <= runs and claim.point in points:
-            yield Claim(claim.metric, claim.higher, claim.lower, from_paper(claim.metric, claim.by), claim.point)
-
-
 # -- checks --------------------------------------------------------------------------------------------------
 
 
-def _check_sets(spec: Spec, sets: Sequence[str]) -> None:
+def _check_sets(spec: Spec, sets: Sequence[str], sweeps: Sequence[str]) -> None:
     """An override must not remove the difference between runs."""
-    varied = {key for point in spec.points() for key in dotted(point.settings) if key not in OURS}
-    for text in sets:
-        key = text.partition("=")[0].strip()
-        key = f"{key}.name" if key in NAMED else key
+    varied = {key for point in spec.points() for key in dotted(point.settings)}
+    given = [_key(text.partition("=")[0]) for text in sets]
+    for key in given:
         if key == "seed":
             raise ConfigError("--set seed would make all seeds equal: set their number with --seeds N")
-        if key == "policy.name" or key in varied:
+        if key == "policy.name" or (key in varied and key not in OURS):
             raise ConfigError(f"--set {key} would make different runs equal: write a FILE.toml")
         if key in OURS:
             raise ConfigError(f"--set {key}: it is a key of the spec, not a setting: write a FILE.toml")
+    for key in keys_of(sweeps):
+        if key == "seed":
+            raise ConfigError("--sweep seed: set the number of seeds with --seeds N")
+        if key == "policy.name" or key in varied:
+            raise ConfigError(f"--sweep {key}: the experiment itself varies it: write a FILE.toml")
+        if key in given:
+            raise ConfigError(f"--sweep {key} and --set {key} contradict each other")
+
+
+def _key(text: str) -> str:
+    key = text.strip()
+    return f"{key}.name" if key in NAMED else key

@@ -18,6 +18,7 @@ from pfl_node.address import parse_address, parse_relayed
 from pfl_node.errors import ConfigError, PeerGone, Reason, Refused
 from pfl_node.membership import packet_codec
 from pfl_node.membership.admission import Admission
+from pfl_node.membership.kernel_drops import KernelDrops
 from pfl_node.membership.member import Member, Reachability, Role
 from pfl_node.membership.member_calls import MemberCalls
 from pfl_node.membership.member_events import (
@@ -79,6 +80,7 @@ class Membership:
         self._calls = calls
         self.dial_back = calls.dial_back
         self._clock = clock
+        self._drops = KernelDrops()
         self._jitter = Random(f"{me.id}/join")
         self._on_event = on_event
         self._last_error: dict[str, str] = {}  # by seed
@@ -340,6 +342,7 @@ class Membership:
     def _emit(self, event: MemberEvent) -> None:
         self.counters[type(event).__name__.lower()] += 1
         if isinstance(event, Suspected | Died):
+            self._drops.check()
             self.udp.invalidate(event.member.address)
         if isinstance(event, Forged):
             who = event.member.id

@@ -31,19 +31,23 @@ class SwimConfig:
     tombstone: float = 3600.0  # after that, for which old rumours about them are rejected
     members_limit: int = 4096  # of members and of tombstones
     packet_bytes: int = 1200  # no path fragments such datagrams
-    # Members to probe and gossip with. Each is a connection with gRPC and, on one machine, an entry in the kernel's
-    # neighbour table, which has 1024 by default for all containers together.
+    # Members to probe and gossip with. Each is a connection with gRPC and, on one machine, an entry in the
+    # kernel's neighbour table, which has 1024 by default for all containers together.
     neighbours: int = 8
     candidates: int = 256  # members known from rumours only that are pinged concurrently
     proven: bool = False  # TLS proves who sent a packet
 
     @classmethod
-    def of(cls, settings: MembershipSettings | SwimConfig, *, secure: bool = False) -> SwimConfig:
-        """With TLS, packets are gRPC calls: UDP packets are not authenticated."""
+    def of(
+        cls, settings: MembershipSettings | SwimConfig, *, secure: bool = False, proxied: bool = False
+    ) -> SwimConfig:
+        """With TLS, packets are gRPC calls: UDP packets are not authenticated. A proxy does not forward UDP."""
         names = (field.name for field in fields(cls))
         given: dict[str, Any] = {name: getattr(settings, name) for name in names if hasattr(settings, name)}
         if given["transport"] == "auto":
-            given["transport"] = "grpc" if secure else "udp"
+            given["transport"] = "grpc" if secure or proxied else "udp"
+        if proxied and given["transport"] == "udp":
+            raise ConfigError("membership.transport = udp does not work with network.proxy: use auto or grpc")
         if secure and given["transport"] == "udp":
             raise ConfigError("membership.transport = udp does not work with TLS: UDP is not authenticated")
         if given["transport"] == "grpc":

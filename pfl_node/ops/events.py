@@ -34,7 +34,7 @@ KINDS: dict[str, str] = {
     "changed": "a member refuted a suspicion, or changed its address or name",
     "died": "a member was declared dead",
     "left": "a member left",
-    "reachability": "whether others can connect to this node has changed: `state`, `address`, `asked`",
+    "reachability": "whether others can connect to this node has changed: `state`, `address`, `asked`, `relays`",
     "reloaded": "the task was called again and its data is in use: `round`, `samples`, `by_split`",
     "reload_failed": "the task was called again and failed; the old data stays in use: `error`",
     "checkpoint": "a checkpoint was written: `round`, `seconds`",

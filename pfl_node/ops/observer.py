@@ -125,6 +125,12 @@ class NodeObserver:
         else:
             log.info("others can connect to this node", reachability=str(state), address=self._node.address)
 
+    def relayed(self, relays: Sequence[str]) -> None:
+        """Relays connect others to this node from now on."""
+        facts = {"state": str(Reachability.RELAYED), "address": self._node.address, "asked": {}}
+        self.tell("reachability", facts | {"relays": list(relays)})
+        log.info("others connect to this node through relays", relays=list(relays))
+
     def guarded(self, event: str, data: Mapping[str, Any]) -> None:
         """Actions of the guard also go to the journal. Peers may watch the events, so the losses of their models
         on my data are only in the journal."""

@@ -1,11 +1,12 @@
 """The tree of settings: definitions, sources and display.
 
-`sections` and `learning_sections` have every key with its type, limits and default; `schema` describes the tree
-as dotted keys. `load` merges TOML file, environment, flags and --set, each overriding the one before, and reports
-a mistake in one line with its source. `toml` prints settings, and `redact` masks their secrets.
+`sections` and the other modules of sections have every key with its type, limits and default; `schema` describes
+the tree as dotted keys. `load` merges TOML file, environment, flags and --set, each overriding the one before, and
+reports a mistake in one line with its source. `toml` prints settings, and `redact` masks their secrets.
 """
 
 from pfl_node.settings.learning_sections import DataSettings, EvalSettings, TaskSettings, TrainSettings
+from pfl_node.settings.network_section import NetworkSettings, RelaySettings
 from pfl_node.settings.sections import (
     AggregateSettings,
     HttpSettings,
@@ -30,7 +31,9 @@ __all__ = [
     "HttpSettings",
     "LogSettings",
     "MembershipSettings",
+    "NetworkSettings",
     "PolicySettings",
+    "RelaySettings",
     "RoundSettings",
     "ServeSettings",
     "Settings",

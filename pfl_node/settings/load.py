@@ -122,8 +122,9 @@ def _flags(overrides: Mapping[str, Any]) -> Layer:
 
 
 def flag(key: str) -> str:
-    short = key.removesuffix(".name").removesuffix(".listen").removesuffix(".on").removeprefix("tls.")
-    return "--" + short.replace(".", "-").replace("_", "-")
+    for implied in (".name", ".listen", ".on", ".serve"):
+        key = key.removesuffix(implied)
+    return "--" + key.removeprefix("tls.").replace(".", "-").replace("_", "-")
 
 
 def _sets(sets: Sequence[str]) -> Layer:

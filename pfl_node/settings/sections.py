@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from pfl_node.settings.learning_sections import DataSettings, EvalSettings, TaskSettings, TrainSettings
+from pfl_node.settings.network_section import NetworkSettings, RelaySettings
 from pfl_node.settings.section import Section
 from pfl_node.settings.time_types import DayHours, Duration
 from pfl_node.settings.track_section import TrackSettings
@@ -347,6 +348,8 @@ class Settings(Section):
     start: StartSettings = StartSettings()
     wire: WireSettings = WireSettings()
     serve: ServeSettings = ServeSettings()
+    network: NetworkSettings = NetworkSettings()
+    relay: RelaySettings = RelaySettings()
     membership: MembershipSettings = MembershipSettings()
     store: StoreSettings = StoreSettings()
     track: TrackSettings = TrackSettings()

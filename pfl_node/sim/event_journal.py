@@ -18,12 +18,12 @@ JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 class EventJournal:
     """A context manager that writes PATH.part, and renames it to PATH unless the run fails. Without a path it
-    writes nothing."""
+    writes nothing. Processes that may write the same journal have different `writer`s."""
 
-    def __init__(self, path: Path | None, level: Level = "messages") -> None:
+    def __init__(self, path: Path | None, level: Level = "messages", writer: str = "") -> None:
         self.messages = level == "messages" and path is not None
         self._path = path
-        self._part = path.with_name(f"{path.name}.part") if path else None
+        self._part = path.with_name(f"{path.name}{writer and '.'}{writer}.part") if path else None
         self._file: IO[str] | None = None
 
     def write(self, time: float, node: PeerId | None, event: str, **data: Any) -> None:

@@ -10,6 +10,7 @@ wait for each other: they resume together, once the last one has been held.
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from heapq import merge
 from pathlib import Path
 from typing import Any
 
+from pfl_node.errors import PflError
 from pfl_node.settings import Settings
 from pfl_node.sim.outcome import Summary
 from pfl_node.sim.simulation import Simulation
@@ -24,11 +26,15 @@ from pfl_node.sim.snapshot import NodeSnapshot, SegmentMark
 from pfl_node.store.atomic import make_directory, sync_directory, write_atomic
 
 FORMAT = "pfl-node segment 2"
+ATTEMPT = "attempt"  # a file in `segments`: which process runs this
 
 
 class RunFiles:
     """The directory of one run; None: nothing is written. Until a segmented run completes, `segments` holds the
-    journals of the segments and the state after the last one. Each state is written atomically."""
+    journals of the segments and the state after the last one. Each state is written atomically.
+
+    The last process that began the run owns it. An earlier one, which its scheduler lost and which still works,
+    writes files of its own and stops before it would publish them."""
 
     def __init__(self, out: Path | None, settings: Settings, nodes: int, *, segmented: bool) -> None:
         self.out = out
@@ -38,6 +44,18 @@ class RunFiles:
         for folder in (out, self.segments):
             if folder:
                 make_directory(folder)
+        self.attempt = secrets.token_hex(4)
+        self.writer = self.attempt if self.segments else ""
+        if self.segments:
+            write_atomic(self.segments / ATTEMPT, self.attempt.encode())
+
+    def check_owner(self) -> None:
+        try:
+            owner = (self.segments / ATTEMPT).read_text() if self.segments else self.attempt
+        except OSError:
+            owner = ""
+        if owner != self.attempt:
+            raise PflError(f"another process has taken over {self.out}" if owner else f"{self.out} was stopped")
 
     def journal(self, round: int) -> Path | None:
         """The journal of the segment that begins with this round."""
@@ -61,13 +79,14 @@ class RunFiles:
         """Save the state between two segments, then delete the old one after the new one has been renamed into
         place."""
         assert self.segments is not None
-        made, state = self.segments / "next", self.segments / f"{mark.round:06}"
-        shutil.rmtree(made, ignore_errors=True)
+        self.check_owner()
+        made, state = self.segments / f"next-{self.attempt}", self.segments / f"{mark.round:06}"
         made.mkdir()
         for id, held in swarm.held.items():
             held.save(made / f"{id}.safetensors", swarm.world.nodes[id].learner.layout, **self.facts)
         facts = {"told": self.told, "mark": asdict(mark)}
         write_atomic(made / "swarm.json", json.dumps(facts).encode())
+        self.check_owner()
         shutil.rmtree(state, ignore_errors=True)
         made.rename(state)
         sync_directory(self.segments)
@@ -88,11 +107,13 @@ class RunFiles:
         if not self.out:
             return
         if self.segments:
-            whole = self.out / "journal.jsonl.part"
+            self.check_owner()
+            whole = self.segments / f"whole-{self.attempt}"
             with whole.open("wb") as file, ExitStack() as open_parts:
                 parts = sorted(self.segments.glob("*.jsonl"))
                 lines = [open_parts.enter_context(part.open("rb")) for part in parts]
                 file.writelines(merge(*lines, key=_time))
+            self.check_owner()
             whole.replace(self.out / "journal.jsonl")
         summary.write(self.out / "summary.json")
         if self.segments:

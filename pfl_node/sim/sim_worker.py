@@ -1,15 +1,18 @@
-"""A worker process that runs simulations, one after the other (`sim/worker_process.py`)."""
+"""A simulation as a job (`sim/run_jobs.py`), or as a worker process (`sim/worker_process.py`)."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pfl_node.settings import Settings
 from pfl_node.sim.faults import node_ids, parse_faults
+from pfl_node.sim.run_jobs import OnProgress
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Progress
-from pfl_node.sim.worker_process import JsonOrder, ParentPipe, serve
+from pfl_node.sim.worker_process import JsonOrder, ParentPipe, serve_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +27,16 @@ class RunOrder(JsonOrder):
     processes: int | None = None  # workers of a swarm; None: one per core
 
 
-def run(order: RunOrder, parent: ParentPipe) -> None:
+def run(line: str, on_progress: OnProgress) -> dict[str, Any]:
+    return run_order(RunOrder.load(line), on_progress)
+
+
+def run_order(order: RunOrder, on_progress: OnProgress) -> dict[str, Any]:
+    """The summary, without the nodes."""
     import pfl_node.learning.learner  # noqa: F401  loads torch before the run is timed
 
     def progress(now: Progress) -> None:
-        parent.progress(lambda: {"done": now.rounds_done, "total": now.rounds_total})
+        on_progress(lambda: {"done": now.rounds_done, "total": now.rounds_total})
 
     faults = parse_faults(order.faults, node_ids(order.nodes))
     summary = simulate(
@@ -41,8 +49,12 @@ def run(order: RunOrder, parent: ParentPipe) -> None:
     )
     found = summary.as_dict()
     del found["per_node"]
-    parent.send("done", summary=found)
+    return found
+
+
+def _serve(line: str, parent: ParentPipe) -> None:
+    parent.send("done", summary=run(line, parent.progress))
 
 
 if __name__ == "__main__":
-    serve(lambda order, parent: run(RunOrder.load(order), parent))
+    sys.exit(serve_once(_serve))

@@ -77,7 +77,7 @@ def _run(
     wall, cpu = time.perf_counter() - mark.wall, time.process_time() - mark.cpu
     for round in range(mark.round, rounds, step):
         until = round + step if round + step < rounds else None
-        with EventJournal(files.journal(round), level) as journal:
+        with EventJournal(files.journal(round), level, files.writer) as journal:
             swarm = begin(load, journal=journal, mark=mark, until=until)
             files.restore(swarm, mark)
             swarm.run()

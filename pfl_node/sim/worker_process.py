@@ -1,4 +1,4 @@
-"""Both ends of the pipes between a process and a worker process that it started, and a pool of such workers.
+"""Both ends of the pipes between a process and a worker process that it started.
 
 Down: orders, one per line. The end of the pipe means stop, whether the parent closed it or died.
 Up: messages, one JSON object per line. What the worker prints or logs appears on the parent's stderr.
@@ -13,13 +13,8 @@ import signal
 import sys
 import time
 import traceback
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, NoReturn, Self
 
 from pydantic import TypeAdapter
@@ -32,7 +27,6 @@ LINE_LIMIT = 1 << 22  # bytes of one message; the counters of a thousand peers f
 STDERR_WAIT = 1.0  # seconds to read the stderr of a process that has ended
 PROGRESS_EVERY = 0.1  # seconds between two progress messages
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-OnMessage = Callable[[int, Message], None]  # a message about the order of that number
 SIMULATE = "pfl_node.sim.sim_worker"
 
 
@@ -97,25 +91,6 @@ class ParentPipe:
                 callback()
 
         loop.add_reader(fd, readable)
-
-
-def serve(run: Callable[[str, ParentPipe], None]) -> NoReturn:
-    """Run one order after the other. The process ends when stdin does, also in the middle of an order."""
-    parent = ParentPipe()
-    orders: SimpleQueue[str] = SimpleQueue()
-
-    def read() -> None:
-        while (line := parent.order()) is not None:
-            orders.put(line)
-        leave()
-
-    Thread(target=read, daemon=True).start()
-    while True:
-        order = orders.get()
-        try:
-            run(order, parent)
-        except Exception as error:  # the next order may succeed
-            parent.failed(error)
 
 
 def serve_once(run: Callable[[str, ParentPipe], None]) -> int:
@@ -235,77 +210,3 @@ def _write(text: bytes) -> None:
     if text:
         sys.stderr.write(text.decode(errors="replace"))
         sys.stderr.flush()
-
-
-# -- many orders -----------------------------------------------------------------------------------------------
-
-
-def run_all(
-    orders: Sequence[JsonOrder],
-    workers: int,
-    on_message: OnMessage,
-    module: str = SIMULATE,
-    *,
-    reuse: bool = True,
-    grace: float = 0.0,
-) -> list[Message]:
-    """Return the last message about each order, `done` or `failed`. Each worker runs one order at a time; without
-    `reuse` every order gets a new process. A process has `grace` seconds to shut down."""
-    pool = Pool(deque(enumerate(orders)), on_message, module, reuse, grace)
-    return asyncio.run(pool.run(min(workers, len(orders))))
-
-
-@dataclass
-class Pool:
-    todo: deque[tuple[int, JsonOrder]]
-    on_message: OnMessage
-    module: str
-    reuse: bool
-    grace: float
-    last: dict[int, Message] = field(default_factory=dict)
-
-    async def run(self, workers: int) -> list[Message]:
-        tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                if not task.cancelling():  # a second cancel would interrupt worker.close()
-                    task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        return [message for _, message in sorted(self.last.items())]
-
-    async def _work(self) -> None:
-        worker: WorkerProcess | None = None
-        try:
-            while self.todo:
-                number, order = self.todo.popleft()
-                on_message = partial(self.on_message, number)
-                try:
-                    worker = worker or await WorkerProcess.spawn(self.module)
-                except OSError as error:
-                    self.last[number] = _failed(f"cannot start a process: {error.strerror or error}")
-                else:
-                    self.last[number] = await _run(worker, order, on_message)
-                on_message(self.last[number])
-                if worker and (worker.stopping or not self.reuse):
-                    await worker.close(self.grace)
-                    worker = None
-        finally:
-            if worker:
-                await worker.close(self.grace)
-
-
-async def _run(worker: WorkerProcess, order: JsonOrder, on_message: Callable[[Message], None]) -> Message:
-    """Return the final message of the order."""
-    worker.order(order.dump())
-    while (message := await worker.receive()) is not None:
-        if message["event"] != "progress":
-            return message
-        on_message(message)
-    worker.stop()
-    return _failed(f"its process {await worker.ending()}")
-
-
-def _failed(why: str) -> Message:
-    return {"event": "failed", "why": why, "mistake": False}

@@ -57,6 +57,8 @@ class CallerConnection:
             pump.pause()
 
     def resume(self) -> None:
+        if not self._pumps:
+            self._first_bytes()
         for pump in self._pumps[:1]:
             pump.resume()
 
@@ -84,8 +86,9 @@ class CallerConnection:
             elif context is None:
                 self._relay(b"")
             elif first[:1] == bytes((HANDSHAKE_RECORD,)):
-                self._tls = TlsStream(context)
-                self._loop.add_reader(self._network, self._handshake_bytes, self._tls)
+                if self._listener.may_shake_hands(self):
+                    self._tls = TlsStream(context)
+                    self._loop.add_reader(self._network, self._handshake_bytes, self._tls)
             else:
                 self._refuse(Refused(Reason.NO_TLS, "it does not speak TLS"))
         except OSError:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 from pfl_node.address import is_loopback, join_address, parse_address
 from pfl_node.errors import ConfigError
@@ -45,6 +44,8 @@ def read_proxy(url: str, credentials: Path | None = None, *, what: str = "networ
 
 def proxy_of_environment(credentials: Path | None = None) -> Proxy | None:
     """The proxy of https_proxy or http_proxy; hosts in no_proxy are dialled directly."""
+    from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
+
     found = getproxies_environment()
     url = found.get("https") or found.get("http")
     if not url:
@@ -97,7 +98,7 @@ class Connector:
             await ask(connection, ConnectRequest(address, self.proxy.authorization))
         except ConnectRefused as refused:
             connection.close()
-            raise ConnectRefused(refused.status, _explained(self.proxy, address, refused)) from refused
+            raise ConnectRefused(0, _explained(self.proxy, address, refused)) from refused
         except BaseException:
             connection.close()
             raise
@@ -128,6 +129,8 @@ async def open_socket(address: str) -> socket.socket:
 
 def keep_alive(connection: socket.socket) -> None:
     """Send small packets at once, and notice a connection whose other end has vanished."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():

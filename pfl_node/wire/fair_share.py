@@ -6,7 +6,7 @@ from collections.abc import Collection
 from math import inf
 
 RECOVERY = 1.5  # factor by which the limit grows per interval without overload
-CALL, BYTE = 1.0, 1 / (1 << 16)  # units: 64 KB cost about as much as a call
+CALL, BYTE, TLS_START = 1.0, 1 / (1 << 16), 3.0  # units: 64 KB cost about as much as a call
 
 
 class FairShare:
@@ -16,6 +16,10 @@ class FairShare:
     def __init__(self) -> None:
         self.limit = inf  # units of one caller per interval
         self._spent: dict[str, float] = {}
+
+    def exhausted(self, caller: str) -> bool:
+        """Whether the caller has spent its share of this interval."""
+        return self._spent.get(caller, 0.0) >= self.limit
 
     def spend(self, caller: str, units: float) -> bool:
         """Whether the caller must wait for the next interval."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import socket
 from dataclasses import dataclass
@@ -21,8 +22,11 @@ class ConnectRefused(OSError):
     """A proxy or a relay did not open the connection."""
 
     def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"{status} {text}".strip())
+        super().__init__(errno.EHOSTUNREACH, f"{status} {text}".strip() if status else text)
         self.status = status
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,14 @@ def answer(status: int, text: str) -> bytes:
 
 
 async def ask(connection: socket.socket, request: ConnectRequest) -> None:
-    """Ask for the connection. Raises ConnectRefused, or OSError. Nothing that follows the answer is read."""
+    """Ask for the connection. Raises ConnectRefused, or OSError."""
+    await asyncio.get_running_loop().sock_sendall(connection, request.encode())
+    await read_answer(connection)
+
+
+async def read_answer(connection: socket.socket) -> None:
+    """The same, without the request. Nothing that follows the answer is read."""
     loop = asyncio.get_running_loop()
-    await loop.sock_sendall(connection, request.encode())
     head = b""
     while not head.endswith(END):
         if len(head) >= LONGEST:

@@ -18,7 +18,7 @@ from typing import Protocol
 from pfl_node.errors import Refused
 from pfl_node.security.certificate import Certificate
 from pfl_node.wire.caller_connection import CallerConnection
-from pfl_node.wire.fair_share import FairShare
+from pfl_node.wire.fair_share import TLS_START, FairShare
 from pfl_node.wire.http_connect import ConnectRequest
 from pfl_node.wire.local_socket import LocalSocket, name_of
 from pfl_node.wire.resources import open_files
@@ -67,7 +67,7 @@ class Listener:
         self.evicted: Counter[str] = Counter()  # closed connections, by kind
         self.busy_share: Callable[[], float] = lambda: MOST_BUSY  # of the event loop that callers may use now
         self._fair = FairShare()
-        self._paused: set[CallerConnection] = set()
+        self._paused: dict[CallerConnection, None] = {}  # oldest first
         self._measured = (0.0, 0.0)  # time and CPU time of this thread
         self._measuring: asyncio.TimerHandle | None = None
 
@@ -159,11 +159,20 @@ class Listener:
     def spend(self, connection: CallerConnection, units: float) -> None:
         """The caller causes work. Above its share, nothing more is read from its connections for a moment."""
         if self._fair.spend(connection.caller, units) and connection not in self._paused:
-            self._paused.add(connection)
+            self._paused[connection] = None
             connection.pause()
 
+    def may_shake_hands(self, connection: CallerConnection) -> bool:
+        """Whether TLS may begin; else the connection is resumed later. A handshake costs the node more than the
+        stranger who begins it, so each address has a share, as callers have."""
+        if self._fair.exhausted(connection.host):
+            self._paused[connection] = None
+            return False
+        self._fair.spend(connection.host, TLS_START)
+        return True
+
     def forget(self, connection: CallerConnection) -> None:
-        self._paused.discard(connection)
+        self._paused.pop(connection, None)
         self._unproven.pop(connection, None)
         self._proven.pop(connection, None)
         self._named.pop(connection.name, None)
@@ -243,7 +252,7 @@ class Listener:
         self._measured = now
         elapsed = now[0] - before[0]
         self._fair.renew((now[1] - before[1]) / elapsed if before[0] and elapsed else 0.0, self.busy_share())
-        paused, self._paused = self._paused, set()
+        paused, self._paused = self._paused, {}
         for connection in paused:
             connection.resume()
         self._measuring = asyncio.get_running_loop().call_later(INTERVAL, self._measure)

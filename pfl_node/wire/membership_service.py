@@ -56,7 +56,8 @@ def attach_membership(
     """A membership that calls others through `dialer` and answers calls on `endpoint`, which is not bound yet.
     With TLS members sign their records; `signatures` is turned off only to measure what they cost."""
     dialer = dialer or Dialer()
-    config = SwimConfig.of(config, secure=dialer.secure)
+    proxied = dialer.paths.connector.proxy is not None
+    config = SwimConfig.of(config, secure=dialer.secure, proxied=proxied)
     signed = _signed(dialer) if isinstance(dialer, TlsDialer) and signatures else None
     calls = MembershipClient(dialer, (lambda: signed.keys.credential(me.id)) if signed else None)
     membership = Membership(me, config, calls=calls, rng=rng, on_event=on_event, signed=signed)

@@ -55,7 +55,7 @@ class Enrolment:
     def a_site_joins(self, name: str) -> float:
         """From the invitation to the certificate; seconds."""
         began = time.monotonic()
-        [token] = self.operator.invite([name], PLAN, run="wards", seconds=600)
+        [token] = self.operator.invite([name], PLAN, seconds=600)
         site = SiteRequest(token, self.path / name)
         site.plan()
         [pending] = self.operator.pending()

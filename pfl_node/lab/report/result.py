@@ -58,6 +58,7 @@ class Result:
         if name not in spec.shipped() or spec.read(name)[1] != experiment.text:
             name = str(self.folder.path / SPEC)
         size = ["--scale", experiment.scale, "--seeds", str(len(experiment.seeds))]
+        size += [word for text in experiment.sweeps for word in ("--sweep", text)]
         size += ["--backend", experiment.backend] if experiment.backend != "sim" else []
         overrides = [f"{key}={as_text(value)}" for key, value in self._overrides().items()]
         sets = [word for text in overrides for word in ("--set", text)]
@@ -67,7 +68,7 @@ class Result:
         """The settings that all cells have in common and that differ from the spec."""
         common: Flat | None = None
         experiment = self.experiment
-        again = _load(self.folder.path, experiment.name, experiment.scale, len(experiment.seeds))
+        again = _load(self.folder.path, self.facts)
         planned = {cell.folder: cell for cell in again.cells}
         for cell in experiment.cells:
             plan, actual = dotted(settings_of(planned[cell.folder])["settings"]), self.settings(cell)
@@ -102,7 +103,7 @@ def reopen(path: Path) -> Result:
         raise ConfigError(
             f"{path} is not a results directory of `pfl-node lab run`: its {ENVIRONMENT} has other contents"
         )
-    planned = _load(path, facts["name"], facts["scale"], len(facts["seeds"]))
+    planned = _load(path, facts)
     folder = Done(path)
     planned = planned.on(backend_of(facts))
     experiment = replace(planned, cells=tuple(_as_run(folder, cell) for cell in planned.cells))
@@ -129,8 +130,9 @@ def _as_run(folder: ResultsDir, cell: Cell) -> Cell:
         return as_run
 
 
-def _load(path: Path, name: str, scale: Any, seeds: int) -> Experiment:
-    return replace(spec.load(str(path / SPEC), scale, seeds=seeds), name=name)
+def _load(path: Path, facts: Mapping[str, Any]) -> Experiment:
+    seeds, sweeps = len(facts["seeds"]), facts.get("sweeps", ())  # old files have no sweeps
+    return replace(spec.load(str(path / SPEC), facts["scale"], seeds=seeds, sweeps=sweeps), name=facts["name"])
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -1,20 +1,23 @@
-"""A process that runs one cell of an experiment as a swarm of real nodes (`sim/worker_process.py`). When its stdin
-ends, it kills the swarm."""
+"""A cell of an experiment as a swarm of real nodes, in a process of its own (`sim/run_jobs.py`). On SIGTERM it
+kills the swarm."""
 
 from __future__ import annotations
 
-import sys
+import asyncio
+import signal
 import time
 from typing import Any
 
 from pfl_node.errors import ConfigError, PflError
+from pfl_node.lab.results_dir import record_environment
 from pfl_node.lab.swarms.swarm_checkpoints import NodeMark, SwarmCheckpoints, SwarmMark, combined
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
 from pfl_node.settings import Settings
+from pfl_node.sim.run_jobs import OnProgress
 from pfl_node.sim.sim_worker import RunOrder
 from pfl_node.sim.simulate import MANY
-from pfl_node.sim.worker_process import Message, ParentPipe, leave, serve_once
+from pfl_node.sim.worker_process import Message, leave
 from pfl_node.swarm.messages import TraceSpec
 from pfl_node.swarm.supervisor import Swarm
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
@@ -36,18 +39,19 @@ def patient(settings: Settings) -> Settings:
 
 
 class SwarmCell:
-    def __init__(self, order: RunOrder, parent: ParentPipe) -> None:
+    def __init__(self, order: RunOrder, on_progress: OnProgress) -> None:
         assert order.out is not None
         self.order = order
-        self.parent = parent
+        self.on_progress = on_progress
         self.settings = patient(order.settings)
         self.checkpoints = SwarmCheckpoints(order.out, order.nodes)
         self.began = time.monotonic()
         self.swarm: Swarm | None = None
         self._saved: dict[int, dict[int, Message]] = {}  # part -> node -> its message
 
-    async def run(self) -> None:
-        self.parent.on_stop(self._stop)
+    async def run(self) -> dict[str, Any]:
+        """The summary, without the nodes."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop)
         await self.checkpoints.wait_until_free()
         mark = self.checkpoints.resume()
         order, sent = self.order, mark.sent
@@ -57,11 +61,12 @@ class SwarmCell:
         )
         for slot, before in zip(swarm.slots, mark.nodes, strict=True):
             slot.round = before.round
-        swarm.on_event = lambda _: self.parent.progress(lambda: progress(swarm))
+        swarm.on_event = lambda _: self.on_progress(lambda: progress(swarm))
         swarm.on_saved = lambda message: self._save(mark, message)
         await swarm.run()
-        if not swarm.stopping:
-            self._finish(swarm, mark)
+        if swarm.stopping:
+            leave()
+        return self._finish(swarm, mark)
 
     def _stop(self) -> None:
         """Only the rounds since the last saved state are lost, so no node needs to shut down cleanly."""
@@ -87,7 +92,7 @@ class SwarmCell:
         self.checkpoints.save(SwarmMark(part, nodes, wall, mark.cpu + sum(cpu.values())))
         self._saved = {number: rest for number, rest in self._saved.items() if number > part}
 
-    def _finish(self, swarm: Swarm, mark: SwarmMark) -> None:
+    def _finish(self, swarm: Swarm, mark: SwarmMark) -> dict[str, Any]:
         ids = self.checkpoints.ids
         for slot, before in zip(swarm.slots, mark.nodes, strict=True):
             if slot.result is None or slot.result["how"] != "done":
@@ -99,7 +104,7 @@ class SwarmCell:
         self.checkpoints.finish(outcome)
         summary = outcome.as_dict()
         del summary["per_node"]
-        self.parent.send("done", summary=summary)
+        return summary
 
 
 def progress(swarm: Swarm) -> dict[str, Any]:
@@ -110,14 +115,10 @@ def progress(swarm: Swarm) -> dict[str, Any]:
     return {"done": swarm.rounds_done, "total": swarm.rounds_total, "slowest": slowest, "started": started}
 
 
-def run(line: str, parent: ParentPipe) -> None:
-    order = RunOrder.load(line)
+def run_cell(order: RunOrder, on_progress: OnProgress) -> dict[str, Any]:
     if order.settings.rounds is None:
         raise ConfigError("a run of the lab needs an end: give --set rounds=N")
-    cell = SwarmCell(order, parent)
+    cell = SwarmCell(order, on_progress)
+    record_environment(cell.checkpoints.out)
     configure_logs(cell.settings.log)
-    run_loop(cell.run())
-
-
-if __name__ == "__main__":
-    sys.exit(serve_once(run))
+    return run_loop(cell.run())

@@ -1,25 +1,25 @@
 """Many fault schedules, spread over worker processes: their totals, and those that broke a rule, reduced to the
-faults that matter.
-
-Run as a program it is such a worker process (`sim/worker_process.py`).
-"""
+faults that matter."""
 
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pfl_node.errors import PflError
 from pfl_node.settings.load import load_settings
 from pfl_node.sim.faults import Crash, Fault, Restart
-from pfl_node.sim.worker_process import JsonOrder, Message, ParentPipe, run_all, serve
+from pfl_node.sim.process_executor import ProcessExecutor
+from pfl_node.sim.run_jobs import Message, OnProgress, run_all
+from pfl_node.sim.worker_process import JsonOrder
 from pfl_node.testing.schedules.generator import draw
 from pfl_node.testing.schedules.trial import Trial, run
 
-MODULE = "pfl_node.testing.schedules.campaign"
 BATCH = 25  # schedules in one order to a worker
 SHOWN = 3  # violations reported of one schedule
 
@@ -85,6 +85,10 @@ def run_batch(batch: SeedRange) -> Totals:
     return totals
 
 
+def _run_batch(order: str, _: OnProgress) -> dict[str, Any]:
+    return vars(run_batch(SeedRange.load(order)))
+
+
 def run_campaign(batch: SeedRange, workers: int, on_progress: Callable[[int], None] | None = None) -> Totals:
     """`on_progress` receives the number of schedules done. One worker means this process."""
     batches = [
@@ -106,7 +110,9 @@ def run_campaign(batch: SeedRange, workers: int, on_progress: Callable[[int], No
             if on_progress:
                 on_progress(done)
 
-    for message in run_all(batches, workers, on_message, MODULE):
+    with tempfile.TemporaryDirectory() as scratch, ProcessExecutor(min(workers, len(batches))) as executor:
+        last = run_all(_run_batch, batches, executor, Path(scratch), on_message)
+    for message in last:
         if message["event"] != "done":
             raise PflError(f"a worker failed: {message['why']}")
         totals.add(message["summary"])
@@ -140,11 +146,3 @@ def _less(faults: tuple[Fault, ...]) -> Iterator[tuple[Fault, ...]]:
                     yield tuple(f for f in faults if f is not fault)
             case _:
                 yield tuple(f for f in faults if f is not fault)
-
-
-def _serve(order: str, parent: ParentPipe) -> None:
-    parent.send("done", summary=vars(run_batch(SeedRange.load(order))))
-
-
-if __name__ == "__main__":
-    serve(_serve)

@@ -14,7 +14,8 @@ from pfl_node.types import PeerId
 from pfl_node.wire.channels import ChannelPool
 from pfl_node.wire.connector import Connector
 from pfl_node.wire.dialer import Dialer
-from pfl_node.wire.http_connect import BEARER, SUFFIX, ConnectRequest, ask
+from pfl_node.wire.http_connect import BEARER, SUFFIX, ConnectRequest, ask, read_answer
+from pfl_node.wire.relay.rendezvous import Rendezvous
 from pfl_node.wire.relay_pb2 import OpenRequest
 from pfl_node.wire.relay_pb2_grpc import RelayStub
 from pfl_node.wire.statuses import error_from_status
@@ -32,6 +33,7 @@ class RelayCaller:
         self._me = me
         self._connector = connector
         self._pool = ChannelPool(dialer, RelayStub, idle=IDLE)
+        self.own: tuple[str, Rendezvous] | None = None  # the address of this node's own relay
         self._failed: dict[tuple[str, str], float] = {}  # by relay and site: until when it is tried last
 
     async def connect(self, relays: Sequence[str], site: str) -> tuple[socket.socket, str]:
@@ -80,14 +82,29 @@ class RelayCaller:
             raise PeerGone(PeerId(relay), str(error)) from error
 
     async def _open(self, relay: str, site: str) -> socket.socket:
-        ticket = await self._ticket(relay, site)
+        if self.own is not None and self.own[0] == relay:  # a router may not connect it to its own public address
+            return await self._open_here(self.own[1], site)
+        request = ConnectRequest(site + SUFFIX, BEARER + await self._ticket(relay, site))
         connection = await self._connector.connect(relay)
         try:
-            await ask(connection, ConnectRequest(site + SUFFIX, BEARER + ticket))
+            await ask(connection, request)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    async def _open_here(self, rendezvous: Rendezvous, site: str) -> socket.socket:
+        ticket = rendezvous.open(self._me, site)
+        mine, its = socket.socketpair()
+        try:
+            for end in (mine, its):
+                end.setblocking(False)
+            rendezvous.arrive(ConnectRequest(site + SUFFIX, BEARER + ticket), its)
+            await read_answer(mine)
+        except BaseException:
+            mine.close()
+            raise
+        return mine
 
     async def _ticket(self, relay: str, site: str) -> str:
         async with self._pool.channel(relay) as channel:

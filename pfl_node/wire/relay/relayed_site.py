@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 WANTED = 3  # relays
 CONNECT_TIMEOUT = 5.0  # seconds
 CONFIRMATION = 5.0  # seconds until a relay must have confirmed the registration
-CHECK = 1.0  # seconds between looks for more relays
+CHECK = 0.5  # seconds between looks for more relays
 SHORTEST, LONGEST = 0.5, 30.0  # seconds before a relay that failed is tried again; doubled each time
 ANSWERS = 64  # connections that are being opened
 
@@ -66,13 +66,19 @@ class RelayedSite:
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
-    async def close(self) -> None:
-        """Connections that are open stay open."""
+    def stop(self) -> list[asyncio.Task[None]]:
+        """End all registrations; the tasks that end. Connections that are open stay open."""
         tasks = [*self._keeping.values(), *self._answering, *([self._running] if self._running else [])]
         self._running = None
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._registered:
+            self._registered.clear()
+            self._changed(())
+        return tasks
+
+    async def close(self) -> None:
+        await asyncio.gather(*self.stop(), return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------------------
 
@@ -104,12 +110,11 @@ class RelayedSite:
         except TimeoutError:
             why = f"no confirmation within {CONFIRMATION:g} s"
         finally:
-            was = relay in self._registered
-            self._registered.pop(relay, None)
             del self._keeping[relay]
-            self._postpone(relay, was)
+            self._postpone(relay)
             if link is not None:
                 await link.close()
+        was = self._registered.pop(relay, relay) is None
         log.log(logging.INFO if was else logging.DEBUG, "relay %s lost: %s", relay, why)
         if was:
             self._changed(self.relays)
@@ -133,8 +138,8 @@ class RelayedSite:
         finally:
             call.cancel()
 
-    def _postpone(self, relay: str, was_registered: bool) -> None:
-        last = 0.0 if was_registered else self._retry.get(relay, (0.0, 0.0))[1]
+    def _postpone(self, relay: str) -> None:
+        last = self._retry.get(relay, (0.0, 0.0))[1]
         pause = min(max(SHORTEST, 2 * last), LONGEST)
         self._retry[relay] = (asyncio.get_running_loop().time() + pause, pause)
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.wire.connector import keep_alive
@@ -80,6 +81,16 @@ class Rendezvous:
     @property
     def connections(self) -> int:
         return len(self._splices)
+
+    def figures(self) -> dict[str, Any]:
+        """For status and metrics."""
+        return {
+            "sites": len(self.sites),
+            "connections": self.connections,
+            "opened": {site: use.opened for site, use in self.use.items()},
+            "bytes": {site: use.bytes for site, use in self.use.items()},
+            "refused": dict(self.refused),
+        }
 
     # -- calls ---------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pfl_node.cli import main
+from pfl_node.enrolment.join_token import JoinToken
 from pfl_node.settings.load import load_settings
 from tests.unit.cli.run_command import Outcome, Shell
 from tests.unit.enrolment.office import Office, office
@@ -73,6 +74,16 @@ def test_three_commands_make_a_site_that_is_ready_to_start(shell: Shell, wards: 
     assert main(["config", "--config", str(home / "pfl-node.toml")]) == 0
 
 
+def test_a_later_site_is_invited_with_the_settings_of_the_others(shell: Shell, wards: Office) -> None:
+    hint = "give the settings that all sites share: --config FILE, or --task, --policy and --run"
+    assert shell.mistake("ca", "invite", "east") == hint
+    [first] = invite(shell, "north")
+    later = shell("ca", "invite", "east")
+    assert "run 'wards', policy 'el', task 'ward.py:ward'; each site receives ward.py" in later.out
+    [second] = re.findall(r"pfl-node join (\w+)", later.out)
+    assert JoinToken.decode(first).plan == JoinToken.decode(second).plan
+
+
 def test_a_site_that_has_joined_is_told_how_to_start(shell: Shell, wards: Office) -> None:
     [token] = invite(shell, "east")
     shell("ca", "confirm", "east", asks(shell, token))
@@ -120,15 +131,16 @@ def test_mistakes_of_a_site_are_found_before_the_operator_is_asked(shell: Shell,
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         line = shell.mistake("join", token, "--listen", f"127.0.0.1:{port}")
-    assert line == (
-        f"port {port} is in use on this machine: give this site another one, such as --listen 127.0.0.1:{port + 1}"
-    )
+        taken = shell.mistake("join", token, *LISTEN, "--set", f"http.listen=127.0.0.1:{port}")
+    begin = f"port {port} is in use on this machine: give this site another one, such as "
+    assert line.startswith(f"{begin}--listen 127.0.0.1:")
+    assert taken.startswith(f"{begin}--set http.listen=127.0.0.1:")
     assert "--listen takes an address of this machine" in shell.mistake(
         "join", token, "--listen", "203.0.113.1:7946"
     )
     assert "typing error" in shell.mistake("join", token[:-9] + "aaaaaaaaa")
     assert "this is not a join token" in shell.mistake("join", "pfl-east")
-    assert not (wards.path / "pfl-east").exists()
+    assert not (wards.path / "pfl-east" / "cert.pem").exists()
     assert "unknown setting 'task_folder' in --set" in shell.mistake(
         "join", token, *LISTEN, "--set", "task_folder=1"
     )
@@ -200,6 +212,9 @@ def test_without_a_bootstrap_the_operator_is_told(
     monkeypatch.chdir(tmp_path)
     shell("ca", "init")
     hint = "give its address once with `pfl-node ca invite --bootstrap HOST:PORT`"
-    assert shell.mistake("ca", "invite", "east") == f"pfl-ca does not say where the bootstrap is: {hint}"
-    line = shell.mistake("ca", "invite", "east", "--bootstrap", "127.0.0.1:1")
-    assert line.startswith("127.0.0.1:2 does not answer (nothing listens there)")
+    words = ("ca", "invite", "east", "--run", "wards")
+    assert shell.mistake(*words) == f"pfl-ca does not say where the bootstrap is: {hint}"
+    line = shell.mistake(*words, "--bootstrap", "127.0.0.1:1")
+    assert line.startswith(
+        "127.0.0.1:2 does not answer (nothing listens there): start the bootstrap there with --enrol"
+    )

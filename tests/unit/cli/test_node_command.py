@@ -49,7 +49,7 @@ def test_every_flag_reaches_the_settings(shell: Shell) -> None:
     words = (
         "--peer-seed a:1 --peer-seed b:2 --listen 0.0.0.0:7000 --advertise c:7000 --policy el --task digits "
         "--rounds 4 --data-dir d "
-        "--device cpu --seed 5 --name n --run r --insecure --log-level debug --log-format json"
+        "--device cpu --seed 5 --name n --run r --relay --insecure --log-level debug --log-format json"
     )
     got = json.loads(shell("config", *words.split(), "--format", "json").out)
     assert got["peer_seed"] == ["a:1", "b:2"]
@@ -57,6 +57,7 @@ def test_every_flag_reaches_the_settings(shell: Shell) -> None:
     assert (got["policy"]["name"], got["task"]["name"], got["rounds"]) == ("el", "digits", 4)
     assert (got["data_dir"], got["device"], got["seed"], got["name"], got["run"]) == ("d", "cpu", 5, "n", "r")
     assert got["log"] == {"level": "debug", "format": "json"}
+    assert got["relay"]["serve"] is True
 
 
 def test_file_environment_flag_and_set_win_in_this_order(

@@ -59,7 +59,7 @@ class Office:
         self.operator = EnrolmentOperator(authority)
 
     def invite(self, name: str = "east", plan: SitePlan = PLAN, seconds: float = WEEK) -> JoinToken:
-        [token] = self.operator.invite([name], plan, run="wards", seconds=seconds)
+        [token] = self.operator.invite([name], plan, seconds=seconds)
         return token
 
     def site(self, token: JoinToken, directory: str = "east") -> SiteRequest:

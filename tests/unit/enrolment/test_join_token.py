@@ -46,8 +46,9 @@ def test_a_token_is_one_short_word_and_mail_may_wrap_or_capitalize_it() -> None:
     word = token().encode()
     assert word.isalnum()
     assert len(word) <= 150
-    wrapped = f"> {word[:60].upper()}\r\n{word[60:]} \n".removeprefix("> ")
+    wrapped = f"{word[:60].upper()}\r\n{word[60:]} \n"
     assert JoinToken.decode(wrapped) == token()
+    assert JoinToken.decode(f"  pfl-node join {wrapped}") == token()
 
 
 def test_every_single_typing_error_is_found() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Cell, Experiment
-from pfl_node.lab.results_dir import ResultsDir
+from pfl_node.lab.results_dir import ResultsDir, record_environment
 from pfl_node.sim.outcome import fair_accuracy
 
 SPEC = """
@@ -87,6 +87,7 @@ def made(
     for cell in experiment.cells:
         if cell.folder not in leave_out:
             folder.begin(cell)
+            record_environment(folder.place(cell))
             _finish(folder.place(cell), cell, better)
     return folder
 

@@ -23,9 +23,9 @@ from tests.unit.learning.tiny_datasets import write_mnist
 
 def failure(cell: Cell, out: Path) -> Explanation:
     """Why a worker cannot run the cell. It must fail before the first round."""
-    parent: Any = None  # a worker that gets as far as a message fails with an AttributeError
+    on_progress: Any = None  # a job that gets as far as a round fails with a TypeError
     with pytest.raises(Exception) as raised:  # noqa: PT011
-        sim_worker.run(RunOrder(cell.settings, cell.nodes, out=out, segment=5), parent)
+        sim_worker.run_order(RunOrder(cell.settings, cell.nodes, out=out, segment=5), on_progress)
     return explain(raised.value)
 
 

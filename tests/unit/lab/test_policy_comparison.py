@@ -18,8 +18,8 @@ from pfl_node.lab.policy_comparison import Entrant, Fit, PolicyComparison, compa
 from pfl_node.lab.results import Estimate
 from pfl_node.settings import EvalSettings, Settings, TrainSettings
 from pfl_node.sim import simulate
+from pfl_node.sim.run_jobs import Message
 from pfl_node.sim.sim_worker import RunOrder
-from pfl_node.sim.worker_process import Message
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = Settings(rounds=2, train=TrainSettings(steps=1), device="cpu")
@@ -107,7 +107,7 @@ def test_each_run_is_what_a_simulation_alone_is(tmp_path: Path) -> None:
 def test_how_often_and_on_what_models_are_measured_is_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[RunOrder] = []
 
-    def note(orders: Sequence[RunOrder], workers: int, on_message: object) -> list[Message]:
+    def note(run: object, orders: Sequence[RunOrder], *_: object) -> list[Message]:
         seen.extend(orders)
         return [{"event": "failed", "why": "it was not meant to run"} for _ in orders]
 

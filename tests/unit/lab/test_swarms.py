@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import PflError
-from pfl_node.lab import runner
 from pfl_node.lab.swarms import swarm_checkpoints
 from pfl_node.lab.swarms.swarm_cell import SwarmCell, patient, progress
 from pfl_node.lab.swarms.swarm_checkpoints import NodeMark, SwarmCheckpoints, SwarmMark, combined
 from pfl_node.settings import Settings
 from pfl_node.sim.sim_worker import RunOrder
-from pfl_node.sim.worker_process import Message, WorkerProcess, run_all
 from pfl_node.store.data_dir import DataDir
 from pfl_node.swarm.messages import events_path, node_name, state_path
 from tests.unit.swarm.made_swarms import after, outcome, record, started, swarm
@@ -123,7 +120,7 @@ def test_counters_of_two_lives_are_added_and_the_last_words_count() -> None:
 
 
 def test_a_state_counts_what_was_before_the_incarnation_that_wrote_it(tmp_path: Path) -> None:
-    cell = SwarmCell(order(tmp_path), parent=None)  # type: ignore[arg-type]
+    cell = SwarmCell(order(tmp_path), lambda _: None)
     cell.checkpoints.resume()
     mark = SwarmMark(1, (NodeMark(5, 9, DETAILS), NodeMark(5, 9, None)))
     for index in (1, 0):
@@ -135,7 +132,7 @@ def test_a_state_counts_what_was_before_the_incarnation_that_wrote_it(tmp_path: 
 
 
 def test_a_state_is_the_swarms_when_the_last_node_has_it(tmp_path: Path) -> None:
-    cell = SwarmCell(order(tmp_path), parent=None)  # type: ignore[arg-type]
+    cell = SwarmCell(order(tmp_path), lambda _: None)
     mark = cell.checkpoints.resume()
     said = {"part": 1, "round": 5, "rows": 0, "details": DETAILS, "worker": 0}
     cell._save(mark, {**said, "index": 1, "cpu": 2.0})
@@ -164,47 +161,3 @@ def test_progress_tells_how_many_are_there_and_then_the_slowest() -> None:
     ready = after(started(swarm(2)), 3)
     ready.slots[1].round = 11  # a final exchange
     assert progress(ready) == {"done": 13, "total": 20, "slowest": 3, "started": None}
-
-
-CHILD = "tests.unit.sim.child_process"
-
-
-@pytest.mark.parametrize(
-    ("what", "why"),
-    [("mistake", "your task"), ("exit", "its process exited with code 3"), ("failure", "our failure")],
-)
-def test_a_swarm_that_fails_does_not_keep_the_next_from_running(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, why: str
-) -> None:
-    monkeypatch.setattr(RunOrder, "dump", lambda self: json.dumps(what if self.nodes == 1 else "answer"))
-    heard: list[tuple[int, Message]] = []
-    last = run_all(
-        [order(tmp_path, 1), order(tmp_path, 2)],
-        1,
-        lambda number, message: heard.append((number, message)),
-        CHILD,
-        reuse=False,
-    )
-    assert (last[0]["event"], last[0]["why"], last[0]["mistake"]) == ("failed", why, what == "mistake")
-    assert last[1]["event"] == "answer"
-    assert heard == list(enumerate(last))
-
-
-def test_an_interrupted_runner_lets_the_process_end_its_swarm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RunOrder, "dump", lambda self: json.dumps("wait"))
-    spawned: list[WorkerProcess] = []
-    spawn = WorkerProcess.spawn
-
-    async def remember(module: str, name: str = "") -> WorkerProcess:
-        spawned.append(await spawn(module, name))
-        return spawned[0]
-
-    def interrupt(*_: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(WorkerProcess, "spawn", remember)
-    with pytest.raises(KeyboardInterrupt):
-        run_all([order(tmp_path)], 1, interrupt, CHILD, reuse=False, grace=runner.GRACE)
-    assert spawned[0]._process.returncode == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pfl_node.errors import PflError
 from pfl_node.lab.runner import segment_of
 from pfl_node.lab.spec import load
 from pfl_node.policies import POLICIES
@@ -127,3 +128,20 @@ def test_no_message_is_refused_because_of_a_segment(tmp_path: Path, label: str) 
         cell.settings, nodes=cell.nodes, segment=segment_of(cell), out=tmp_path, load=toy, level="rounds"
     )
     assert summary.refused == {}
+
+
+def test_a_process_that_was_lost_and_still_works_does_not_touch_the_run_of_its_successor(tmp_path: Path) -> None:
+    """A scheduler that loses a worker gives its run to another one, while the first may go on."""
+    run("el", tmp_path / "whole")
+    told = Settings.model_validate({"policy": {"name": "el"}, "rounds": ROUNDS})
+
+    def progress(now: Progress) -> None:
+        if now.rounds_done == NODES * EVERY + 2:
+            with pytest.raises(Cut):  # the successor has written a later state
+                run("el", tmp_path / "both", cut_after=NODES * 2 * EVERY + 1)
+
+    with pytest.raises(PflError, match="another process has taken over"):
+        simulate(told, nodes=NODES, segment=EVERY, out=tmp_path / "both", progress=progress, load=toy)
+    assert (tmp_path / "both" / "segments" / f"{2 * EVERY:06}").exists()
+    run("el", tmp_path / "both")
+    assert facts(tmp_path / "both") == facts(tmp_path / "whole")

@@ -7,7 +7,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pfl_node.wire.fair_share import FairShare, fair_level
+from pfl_node.wire.fair_share import TLS_START, FairShare, fair_level
 
 
 def test_nobody_waits_while_the_load_is_low() -> None:
@@ -47,3 +47,16 @@ def test_all_together_get_the_capacity_and_nobody_more_than_the_level(
     given_ = sum(min(amount, level) for amount in wanted)
     assert given_ <= capacity * (1 + 1e-9) or given_ == sum(wanted)
     assert level == inf or given_ >= capacity * (1 - 1e-9)
+
+
+def test_a_caller_may_begin_something_expensive_until_its_share_is_spent() -> None:
+    fair = FairShare()
+    fair.spend("a", 100)
+    fair.spend("b", 1)
+    fair.renew(1.0, 0.1)
+    begun = 0
+    while not fair.exhausted("a"):
+        fair.spend("a", TLS_START)
+        begun += 1
+    assert 1 <= begun <= 100 / TLS_START
+    assert not fair.exhausted("b")

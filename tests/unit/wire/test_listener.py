@@ -142,6 +142,35 @@ def test_a_revoked_caller_receives_the_reason_and_no_place(tmp_path: Path) -> No
     run(scenario, seed)
 
 
+def test_under_overload_an_address_begins_one_handshake_per_interval(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = Site(tmp_path)
+    seed, ann = site.tls("seed"), site.tls("ann")
+    monkeypatch.setattr(module, "INTERVAL", 3600)
+
+    async def scenario(endpoint: Endpoint) -> None:
+        listener = endpoint.listener
+        listener._fair.limit = 1.0  # as under overload
+        listener.busy_share = lambda: 0.0
+        context = ann.trust.credentials.context
+        pending = {
+            asyncio.create_task(asyncio.open_connection(endpoint.host, endpoint.port, ssl=context))
+            for _ in range(3)
+        }
+        for left in (2, 1, 0):
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            assert (len(done), len(pending)) == (1, left)
+            _, writer = done.pop().result()
+            writer.close()
+            writer.transport.abort()
+            await asyncio.sleep(0.1)  # the others send their first bytes
+            assert not any(task.done() for task in pending)
+            listener._measure()
+
+    run(scenario, seed)
+
+
 def test_a_refusal_travels_in_frames_of_http2() -> None:
     refused = refusal_in(refusal_frames(Refused(Reason.NOT_ALLOWED, "x is not on the allow-list")))
     assert refused
