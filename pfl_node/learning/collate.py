@@ -31,7 +31,8 @@ def stack(values: Sequence[Any], what: str, numbers: Sequence[int]) -> Tree:
             return None
         raise CollateError(f"only some samples have {what}, others have None")
     if isinstance(one, Mapping):
-        return {key: stack(_picked(values, key, what, numbers), f"{what}[{key!r}]", numbers) for key in one}
+        kept = [key for key, value in one.items() if not is_text(value)]
+        return {key: stack(_picked(values, key, what, numbers), f"{what}[{key!r}]", numbers) for key in kept}
     if isinstance(one, tuple) or (isinstance(one, list) and not _is_array(one)):
         if len({len(value) for value in values}) > 1:
             raise CollateError(f"{what} has different numbers of elements: give a `collate` that pads them")
@@ -40,6 +41,17 @@ def stack(values: Sequence[Any], what: str, numbers: Sequence[int]) -> Tree:
     tensors = [_leaf(value, f"sample {n}'s {what}") for value, n in zip(values, numbers, strict=True)]
     _check_equal(tensors, what, numbers)
     return settled(torch.stack(tensors))
+
+
+def is_text(value: Any) -> bool:
+    """A text, or a list or array of texts: in a dict, it is left out."""
+    if isinstance(value, str | bytes):
+        return True
+    if isinstance(value, list | tuple):
+        known = (one for one in value if one is not None)
+        return all(map(is_text, known)) and any(one is not None for one in value)
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    return kind in ("U", "S", "T") or (kind == "O" and any(isinstance(one, str | bytes) for one in value))
 
 
 def _equal_tensors(values: Sequence[Any]) -> bool:

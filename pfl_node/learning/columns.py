@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from pfl_node.errors import TaskError
 from pfl_node.learning.rows import TARGETS, Rows
+from pfl_node.learning.seeding import same_generators
 from pfl_node.learning.task import ColumnData, Data, Task
 
 SPLITS = ("train", "val", "test")
@@ -31,7 +32,9 @@ def with_inputs_of(module: nn.Module, task: Task) -> Task:
 def _chosen(module: nn.Module, data: Data | Rows, task: Task, name: str) -> Data | Rows:
     where = f"task {task.name}: the {name} data"
     if isinstance(data, Rows):
-        if data.columns is None or data.columns.inputs is None:
+        if data.columns is None:
+            return _chosen_of_pairs(module, data, task, where)
+        if data.columns.inputs is None:
             return data
         named = _label_too(module, data.columns.target, task)
         inputs = data.columns.inputs
@@ -46,6 +49,17 @@ def _chosen(module: nn.Module, data: Data | Rows, task: Task, name: str) -> Data
     if isinstance(inputs, str) and not named:
         return Data(data.x[inputs], data.y)
     return Data({key: data.x[key] for key in _names(inputs)} | dict.fromkeys(named, data.y), data.y)
+
+
+def _chosen_of_pairs(module: nn.Module, data: Rows, task: Task, where: str) -> Rows:
+    """Of rows such as ({"image": …, "table": …}, y)."""
+    with same_generators():
+        batch = data.batch(data.raw([0]), [0])
+    if not isinstance(batch.x, dict):
+        return data
+    inputs = _wanted(module, tuple(batch.x), where, given=False)
+    label = _label_of(module, task, Data(batch.x, batch.y))
+    return replace(data, inputs=inputs, label=label[0] if label else None)
 
 
 def _names(inputs: str | tuple[str, ...]) -> tuple[str, ...]:

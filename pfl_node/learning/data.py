@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pfl_node.errors import TaskError
-from pfl_node.learning.collate import CollateError, check_finite, kind_of, settled, whole_labels
+from pfl_node.learning.collate import CollateError, check_finite, is_text, kind_of, settled, whole_labels
 from pfl_node.learning.in_memory import kept, labelled, taken, unusable
 from pfl_node.learning.lazy_samples import LazySamples, Loader
 from pfl_node.learning.rows import Columns, Rows, columns_of
@@ -147,9 +147,9 @@ def _check_lengths(x: Tree, y: Tree, where: str) -> None:
 
 
 def _tree(values: Any, where: str) -> Tree:
-    """A tuple or dict of arrays is a structure; a list is an array."""
+    """A tuple or dict of arrays is a structure; a list is an array. Texts in a dict are left out."""
     if isinstance(values, Mapping):
-        return {key: _tree(value, f"{where}[{key!r}]") for key, value in values.items()}
+        return {key: _tree(value, f"{where}[{key!r}]") for key, value in values.items() if not is_text(value)}
     if isinstance(values, tuple) and any(isinstance(v, Tensor | np.ndarray | Mapping | tuple) for v in values):
         return tuple(_tree(value, f"{where}[{i}]") for i, value in enumerate(values))
     return None if values is None else _tensor(values, where)

@@ -13,13 +13,20 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from pfl_node.errors import TaskError, nearest
-from pfl_node.learning.collate import CollateError, as_batch, check_finite, stack, whole_labels
+from pfl_node.learning.collate import (
+    CATEGORIES,
+    CollateError,
+    as_batch,
+    check_finite,
+    is_text,
+    stack,
+    whole_labels,
+)
 from pfl_node.learning.samples import Batch, Tree, each_leaf, leaves, shape_of, size_of
 from pfl_node.learning.seeding import seed_transforms
 from pfl_node.plugin import in_a_line, line_of
 
 TARGETS = ("label", "labels", "target", "targets", "y")  # columns that are labels unless the task names others
-UNREADABLE = (str, bytes, type(None))  # values of columns that no model takes
 
 Collate = Callable[[list[Any]], Any]
 
@@ -58,6 +65,8 @@ class Rows:
     source: Any
     where: str  # "task NAME: the SPLIT data", for messages
     columns: Columns | None = None  # for dict rows
+    inputs: str | tuple[str, ...] | None = None  # of the dict x of other rows, as in Columns; None: all
+    label: str | None = None  # the labels are also in the dict x, by this name
     collate: Collate | None = None  # None: stack equal samples
     index: Tensor | None = None
     kept: bool = False  # the source is a list in memory
@@ -109,7 +118,12 @@ class Rows:
         return Batch(x, each_leaf(y, whole_labels), size_of(x))
 
     def _stacked(self, rows: list[Any], chosen: Sequence[int]) -> tuple[Tree, Tree]:
-        pairs = [self.pair(row) for row in rows]
+        pairs = []
+        for n, row in zip(chosen, rows, strict=True):
+            try:
+                pairs.append(self.pair(row))
+            except KeyError as error:
+                raise CollateError(f"sample {n} has no {error.args[0]!r}, but the first sample has") from None
         return stack([x for x, _ in pairs], "x", chosen), stack([y for _, y in pairs], "y", chosen)
 
     def _collated(self, rows: list[Any]) -> tuple[Tree, Tree]:
@@ -118,7 +132,10 @@ class Rows:
             made = self.collate(rows)
         except Exception as error:  # the user's code may raise anything
             raise CollateError(f"collate failed{line_of(error)}: {in_a_line(error)}") from error
-        x, y = (each_leaf(tree, as_batch) for tree in self.pair(made))
+        try:
+            x, y = (each_leaf(tree, as_batch) for tree in self.pair(made))
+        except KeyError as error:
+            raise CollateError(f"collate made a batch without {error.args[0]!r}") from None
         if any(t.ndim == 0 or len(t) != len(rows) for t in (*leaves(x), *leaves(y))):
             raise CollateError(
                 f"collate made x {shape_of(x)}, y {shape_of(y)} of {len(rows)} samples: return the form of a row, "
@@ -134,8 +151,16 @@ class Rows:
             *inputs, y = row if len(row) > 1 else (*row, None)
             if not inputs:
                 raise TaskError(f"{self.where} has an empty row")
-            return (inputs[0] if len(inputs) == 1 else tuple(inputs)), y
+            return (self._taken(inputs[0], y) if len(inputs) == 1 else tuple(inputs)), y
         return row, None
+
+    def _taken(self, x: Any, y: Any) -> Any:
+        """What the model takes of x."""
+        if not isinstance(x, Mapping) or self.inputs is None:
+            return x
+        if self.label is None:
+            return _picked(x, self.inputs)
+        return {name: x[name] for name in _names(self.inputs)} | {self.label: y}
 
 
 def _reads_many(source: Any) -> bool:
@@ -154,11 +179,14 @@ def columns_of(row: Any, inputs: Any, target: Any, where: str) -> Columns | None
     for name in (*_names(_tupled(inputs)), *_names(_tupled(target))):
         if name not in row:
             raise TaskError(f"{where} has no column {name!r}; {nearest(name, map(str, row))}")
+        if is_text(row[name]):
+            raise TaskError(f"{where}: the column {name!r} is text: {CATEGORIES}")
     if target is None:
         target = next((key for key in TARGETS if key in row), None)
     if inputs is None:
         labels = _names(_tupled(target))
-        inputs = tuple(key for key, v in row.items() if key not in labels and not isinstance(v, UNREADABLE))
+        numbers = (key for key, value in row.items() if value is not None and not is_text(value))
+        inputs = tuple(key for key in numbers if key not in labels)
         if not inputs:
             raise TaskError(f"{where} has no column with numbers besides the label: {', '.join(map(str, row))}")
     return Columns(_tupled(inputs), _tupled(target))

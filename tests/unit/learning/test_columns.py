@@ -32,8 +32,12 @@ class Language(nn.Module):
 @pytest.mark.parametrize("memory", ["always", "never"])
 @pytest.mark.parametrize(
     "data",
-    [[{"input_ids": row, "labels": row} for row in IDS], {"input_ids": IDS, "labels": IDS}],
-    ids=["rows", "columns"],
+    [
+        [{"input_ids": row, "labels": row} for row in IDS],
+        {"input_ids": IDS, "labels": IDS},
+        [({"input_ids": row, "length": 4}, row) for row in IDS],
+    ],
+    ids=["rows", "columns", "pairs"],
 )
 def test_a_single_input_and_labels_reach_the_model_by_name(data: Any, memory: Any) -> None:
     settings = DataSettings(memory=memory)

@@ -70,6 +70,11 @@ TWO_INPUTS: list[Any] = [
     Rows([{"image": i, "table": t, "y": y, "file": "a.png"} for i, t, y in zip(IMAGE, TABLE, Y, strict=True)]),
     [{"table": t, "image": i, "label": int(y)} for i, t, y in zip(IMAGE, TABLE, Y, strict=True)],
     datasets.Dataset.from_dict({"image": IMAGE.tolist(), "table": TABLE.tolist(), "label": Y.tolist()}),
+    Rows([({"image": i, "table": t, "age": 3.0}, y) for i, t, y in zip(IMAGE, TABLE, Y, strict=True)]),
+    Rows([({"image": i, "table": t, "file": "a.png"}, y) for i, t, y in zip(IMAGE, TABLE, Y, strict=True)]),
+    ({"image": IMAGE, "table": TABLE, "file": np.array(["a.png"] * N)}, Y),
+    {"image": IMAGE, "table": TABLE, "file": ["a.png", None] * (N // 2), "label": Y},
+    {"image": IMAGE, "table": TABLE, "file": pandas.Series(["a.png"] * N), "label": Y},
 ]
 
 
@@ -204,3 +209,41 @@ def test_a_table_of_pandas_alone_is_refused_with_an_example() -> None:
     table = pandas.DataFrame({"a": [0.5] * 10, "label": [0, 1] * 5})
     with pytest.raises(TaskError, match=r"is a DataFrame: give \(x, y\), such as \(table\[inputs\], table"):
         learner(lambda: nn.Linear(1, 2), table)
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.two = Two()
+
+    def forward(self, views: dict[str, Any]) -> Tensor:
+        assert set(views) == {"image", "more"}
+        return self.two(views["image"], views["more"]["table"])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("memory", ["always", "never"])
+def test_texts_in_nested_dicts_are_left_out(memory: str) -> None:
+    pairs = list(zip(IMAGE, TABLE, Y, strict=True))
+    views = [{"image": i, "scanner": "A", "more": {"table": t, "words": ["a", "b"]}} for i, t, _ in pairs]
+    expected = trained(learner(Two, ((IMAGE, TABLE), Y)))
+    for rows in (
+        [{"views": v, "label": y} for v, y in zip(views, Y, strict=True)],
+        list(zip(views, Y, strict=True)),
+    ):
+        named = rows if isinstance(rows[0], dict) else [({"views": v}, y) for v, y in rows]
+        assert trained(learner(Nested, Rows(named), memory)) == expected
+
+
+def test_a_text_that_the_task_names_as_an_input_is_refused() -> None:
+    rows = Rows([{"image": image, "sex": "f", "label": 0} for image in IMAGE])
+    with pytest.raises(TaskError, match="the column 'sex' is text: number the categories"):
+        learner(one, rows, inputs=["image", "sex"])
+
+
+@pytest.mark.parametrize("memory", ["always", "never"])
+@pytest.mark.parametrize("make", [lambda row: row, lambda row: (row, 1)])
+def test_a_row_without_a_column_is_named(memory: str, make: Callable[[Any], Any]) -> None:
+    rows: list[Any] = [make({"image": i, "table": t, "label": 1}) for i, t in zip(IMAGE, TABLE, strict=True)]
+    rows[20] = make({"image": IMAGE[20], "label": 1})
+    with pytest.raises(TaskError, match=r"sample 20.* has no 'table', but the first sample"):
+        trained(learner(Two, Rows(rows), memory))
