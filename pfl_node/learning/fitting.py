@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 import torch
 from torch import Tensor, nn
 
@@ -21,12 +20,11 @@ from pfl_node.learning.task import Task
 from pfl_node.learning.torch_compile import compile_errors, compiled
 from pfl_node.learning.train_options import Options
 from pfl_node.learning.training_loop import Between, TrainingRun, batches, lr_factors
+from pfl_node.learning.warn_once import warn_once
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.model import Model, StateCell
 from pfl_node.plugin import load
 from pfl_node.settings.sections import PrivacySettings
-
-log = structlog.get_logger(__name__)
 
 ADAPTERS = {
     "lightning": "pfl_node.learning.lightning_loop:fit",
@@ -116,7 +114,7 @@ def check_loop(task: Task, module: nn.Module, privacy: PrivacySettings | None, s
     if callable(task.fit):
         _check_arguments(task.name, task.fit)
     if task.fit is None and callable(getattr(module, "training_step", None)):
-        log.warning(
+        warn_once(
             "the model has a training_step, which the built-in loop does not call: return fit = 'lightning'",
             task=task.name,
         )

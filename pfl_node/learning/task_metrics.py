@@ -9,18 +9,17 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from warnings import catch_warnings
 
-import structlog
 import torch
 from torch import Tensor, nn
 
 from pfl_node.errors import TaskError, nearest
 from pfl_node.learning.samples import Samples, call, each_leaf, first, leaves
 from pfl_node.learning.task import LOWER_IS_BETTER, Task
+from pfl_node.learning.warn_once import warn_once
 from pfl_node.plugin import in_a_line
 from pfl_node.types import ACCURACY, LOSS, Eval, Headline
-
-log = structlog.get_logger(__name__)
 
 PERPLEXITY = "perplexity"
 SAMPLE = 16  # samples on which metrics are checked
@@ -32,14 +31,16 @@ Function = Callable[[Any, Any], Any]
 class Outputs:
     """What a model outputs, for torchmetrics that must be told: see `outputs_of`."""
 
-    task: str  # binary, multiclass, or something else
-    classes: int | None
+    task: str  # binary, multiclass, multilabel, or something else
+    classes: int | None  # or labels
     sequence: bool = False  # class scores for each token of a sequence
 
 
 def outputs_of(output: Any, y: Any, *, own_loss: bool) -> Outputs:
-    if not isinstance(output, Tensor) or not isinstance(y, Tensor) or y.is_floating_point():
+    if not isinstance(output, Tensor) or not isinstance(y, Tensor):
         return Outputs("", None)
+    if y.is_floating_point() or (output.ndim == y.ndim == 2 and output.shape[1] > 1):
+        return _several_labels(output, y)
     if output.ndim == y.ndim or (output.ndim == y.ndim + 1 and output.shape[1] == 1):
         return Outputs("binary", None)
     by_class = output.ndim == y.ndim + 1 and (output.shape[0], *output.shape[2:]) == tuple(y.shape)
@@ -47,6 +48,14 @@ def outputs_of(output: Any, y: Any, *, own_loss: bool) -> Outputs:
         return Outputs("", None)
     sequence = output.ndim == 3 and y.ndim == 2 and not own_loss
     return Outputs("multiclass", output.shape[1] if output.ndim > 1 else None, sequence)
+
+
+def _several_labels(output: Tensor, y: Tensor) -> Outputs:
+    """Zeros and ones, one for each output, as nn.BCEWithLogitsLoss takes them; or a regression."""
+    columns = output.shape[1] if output.ndim > 1 else 1
+    if output.numel() != y.numel() or bool(((y != 0) & (y != 1)).any()):
+        return Outputs("", None)
+    return Outputs("binary", None) if columns == 1 or output.ndim > 2 else Outputs("multilabel", columns)
 
 
 def metrics_of(task: Task, module: nn.Module, val: Samples, device: torch.device) -> TaskMetrics:
@@ -81,7 +90,6 @@ class TaskMetrics:
                 raise TaskError(f"task {task.name}: metric {name!r} is of type {type(what).__name__}: {FORMS}")
         self._named_best = task.best is not None or about.sequence
         self.headline = self._headline(task.best, about)
-        self._reported: set[str] = set()  # metrics whose failure is in the log
 
     @property
     def names(self) -> list[str]:
@@ -109,11 +117,11 @@ class TaskMetrics:
         return replace(figures, metrics=values, score=None if score is None or math.isnan(score) else score)
 
     def check(self, output: Any, y: Any, device: torch.device) -> None:
-        """Raises TaskError if a metric fails on a few samples. A ValueError is accepted: AUC, for example, is
-        undefined for samples of one class."""
+        """Raises TaskError if a metric fails on a few samples. A ValueError or a warning is accepted: AUC, for
+        example, is undefined for samples of one class."""
 
         def failed(name: str, error: Exception) -> None:
-            if not isinstance(error, ValueError):
+            if not isinstance(error, ValueError | Warning):
                 raise TaskError(f"task {self._name}: metric {name!r} fails: {in_a_line(error)}") from error
 
         run = self.begin(device)
@@ -121,9 +129,9 @@ class TaskMetrics:
         run.values(failed)
 
     def _failed(self, name: str, error: Exception) -> None:
-        if name not in self._reported:
-            self._reported.add(name)
-            log.warning("a metric cannot be computed and is left out", metric=name, error=in_a_line(error))
+        doubtful = isinstance(error, Warning)
+        text = "a metric is doubtful" if doubtful else "a metric cannot be computed and is left out"
+        warn_once(text, task=self._name, metric=name, error=in_a_line(error))
 
     def _headline(self, best: str | None, about: Outputs) -> Headline:
         if best is None:
@@ -159,7 +167,7 @@ class MetricsRun:
             self._labels.append(each_leaf(y, _home))
         for name, metric in self._torch.items():
             try:
-                metric.update(_squeezed(output, y), y)
+                metric.update(_squeezed(output, y), _classes(metric, y))
             except Exception as error:  # torchmetrics raises anything for outputs that do not fit
                 self._broken[name] = error
 
@@ -177,10 +185,24 @@ class MetricsRun:
         try:
             if name in self._broken:
                 raise self._broken[name]
-            return _number(compute())
+            with catch_warnings(record=True, action="always") as said:  # such as scikit-learn's about one class
+                found = _number(compute())
+            if math.isnan(found):
+                raise ValueError(str(said[0].message) if said else "it is NaN")
+            if said and isinstance(said[0].message, Exception):
+                failed(name, said[0].message)
+            return found
         except Exception as error:  # the user's code may raise anything
             failed(name, error)
             return math.nan
+
+
+def _classes(metric: Any, y: Any) -> Any:
+    """Labels 0.0 and 1.0, which nn.BCEWithLogitsLoss takes, as the integers that a classification metric takes."""
+    by_class = type(metric).__module__.startswith("torchmetrics.classification")
+    if by_class and isinstance(y, Tensor) and y.is_floating_point() and bool((y == y.round()).all()):
+        return y.long()
+    return y
 
 
 def _number(value: Any) -> float:
@@ -194,6 +216,8 @@ def _named(task: Task) -> dict[str, Any]:
     if isinstance(given, str):
         given = [given]
     if isinstance(given, Sequence):
+        if not all(isinstance(name, str) for name in given):
+            raise TaskError(f"task {task.name}: metrics is a list of functions: give a dict by name")
         given = {name: name for name in given}
     if not isinstance(given, Mapping):
         raise TaskError(f"task {task.name}: metrics is of type {type(given).__name__}: give a dict by name")
@@ -215,7 +239,8 @@ def _torchmetric(task: str, name: str, kind: str, about: Outputs) -> Any:
         raise TaskError(f"task {task}: metric {name!r}: torchmetrics has no {kind!r}; {nearest(kind, known)}")
     made = getattr(torchmetrics, kind)
     takes = {*inspect.signature(made).parameters, *inspect.signature(made.__new__).parameters}
-    told: dict[str, Any] = {"task": about.task, "num_classes": about.classes}
+    several = about.task == "multilabel"
+    told: dict[str, Any] = {"task": about.task, "num_labels" if several else "num_classes": about.classes}
     try:
         return made(**{key: value for key, value in told.items() if key in takes and value})
     except (TypeError, ValueError) as error:

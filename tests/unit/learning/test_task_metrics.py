@@ -1,21 +1,30 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import pytest
+import structlog
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from pfl_node.errors import TaskError
+from pfl_node.learning import warn_once
 from pfl_node.learning.learner import Learner
+from pfl_node.learning.personal_model import fill
 from pfl_node.learning.task import Data, Task
 from pfl_node.settings import TrainSettings
 from pfl_node.types import ACCURACY, LOSS, Headline
 from tests.unit.learning.nets import learner, task
 
 torchmetrics = pytest.importorskip("torchmetrics")
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warn_once, "said", set())
 
 
 def logit() -> nn.Module:
@@ -188,3 +197,51 @@ def test_equal_models_are_evaluated_once_with_the_same_metrics_only() -> None:
     model = one.fresh(0)
     assert one.score([model], split="test")[0].metrics == {"m": 1.0}
     assert two.score([model], split="test")[0].metrics == {"m": 2.0}
+
+
+def test_labels_of_floats_are_classes_for_torchmetrics() -> None:
+    x, y = imbalanced()
+    loss = nn.BCEWithLogitsLoss()
+    me = learner(
+        logit, Data(x, y.float()[:, None]), {"loss": loss, "metrics": ["AUROC", "F1Score"], "best": "AUROC"}
+    )
+    model = me.fresh(0)
+    (found,) = me.score([model])
+    module = fill(me.module(), me.tensors(model))
+    assert found.metrics["AUROC"] == pytest.approx(auc(module(x).detach(), y))
+    assert found.metrics["F1Score"] >= 0.0
+
+
+def test_several_labels_for_each_sample_are_found_by_torchmetrics() -> None:
+    x, _ = imbalanced()
+    y = (x[:, :3] > 0.5).float()
+    given = torchmetrics.classification.MultilabelAUROC(num_labels=3)
+    options = {"loss": nn.BCEWithLogitsLoss(), "metrics": {"auc": "AUROC", "given": given}, "best": "auc"}
+    me = learner(lambda: nn.Linear(4, 3), Data(x, y), options)
+    model = me.fresh(0)
+    (found,) = me.score([model])
+    scores = fill(me.module(), me.tensors(model))(x).detach()
+    expected = sum(roc_auc_score(y[:, k], scores[:, k]) for k in range(3)) / 3
+    assert found.metrics == {"auc": pytest.approx(expected), "given": pytest.approx(expected)}
+
+
+def test_a_metric_that_is_nan_or_warns_is_logged_once_for_all_nodes() -> None:
+    def undefined(outputs: Tensor, y: Tensor) -> float:
+        warnings.warn("only one class present", UserWarning, stacklevel=1)
+        return math.nan
+
+    def doubtful(outputs: Tensor, y: Tensor) -> float:
+        warnings.warn("no positive sample", UserWarning, stacklevel=1)
+        return 0.5
+
+    with structlog.testing.capture_logs() as lines:
+        nodes = [binary(metrics={"auc": undefined, "ap": doubtful}, best="auc") for _ in range(2)]
+        assert not lines  # the few samples of the check may lack a class
+        for node in nodes:
+            (found,) = node.score([node.fresh(0)])
+            assert math.isnan(found.metrics["auc"])
+            assert found.metrics["ap"] == 0.5
+    assert [(line["event"], line["error"]) for line in lines] == [
+        ("a metric cannot be computed and is left out", "ValueError: only one class present"),
+        ("a metric is doubtful", "UserWarning: no positive sample"),
+    ]
