@@ -29,6 +29,7 @@ from pfl_node import plugin
 from pfl_node.errors import TaskError
 from pfl_node.learning.rows import Failed, Rows
 from pfl_node.learning.samples import Batch, Index, channels_last, each_leaf
+from pfl_node.learning.script_workers import for_workers
 from pfl_node.learning.seeding import same_generators
 from pfl_node.seeds import seed_from
 from pfl_node.settings import DataSettings
@@ -50,20 +51,20 @@ class Reader:
     """Reads the batches of all splits, in this process or in a worker."""
 
     def __init__(self, splits: Mapping[str, Rows]) -> None:
-        self._splits = splits
+        self.splits = splits
 
     def __getitem__(self, request: Request) -> Batch | Failed:
         with same_generators():
-            return self._splits[request.split].read(request.positions, request.seed)
+            return self.splits[request.split].read(request.positions, request.seed)
 
     def __getstate__(self) -> tuple[dict[str, str], bytes]:
-        return plugin.loaded_files(), bytes(ForkingPickler.dumps(self._splits))
+        return plugin.loaded_files(), bytes(ForkingPickler.dumps(self.splits))
 
     def __setstate__(self, state: tuple[dict[str, str], bytes]) -> None:
         """The classes of the data may be defined in a file of the user."""
         files, data = state
         sys.meta_path.append(plugin.FileFinder(files))
-        self._splits = ForkingPickler.loads(data)
+        self.splits = ForkingPickler.loads(data)
 
 
 class Loader:
@@ -119,8 +120,11 @@ class Loader:
         if self._loader is None:
             self._loader = self._made()
         try:
-            with warnings.catch_warnings(action="ignore"):  # torch explains what the error below says
-                return iter(self._loader)
+            with warnings.catch_warnings(action="ignore"), for_workers(self._reader.splits):
+                return iter(self._loader)  # torch's warning explains what the error below says
+        except TaskError as error:
+            self._loader = None
+            raise TaskError(f"{self._where} {error}") from None
         except Exception as error:  # the data cannot be pickled, or no process can be started
             self._loader = None
             raise TaskError(

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -193,3 +194,50 @@ def test_workers_end_when_the_node_is_killed() -> None:
 
 
 __all__ = ["Images", "learner", "net", "time", "workers_of"]
+
+
+def test_workers_do_not_run_a_script_whose_classes_they_do_not_need(tmp_path: Path) -> None:
+    """Without `if __name__ == "__main__"`, they would start the script's training again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "print('run')\n"
+        "from pfl_node.learning.learner import Learner\n"
+        "from pfl_node.settings import DataSettings, TrainSettings\n"
+        "from tests.unit.learning.lazy_data import Images, task\n"
+        "me = Learner(task(Images(24)), TrainSettings(), 'cpu', data=DataSettings(workers=1))\n"
+        "me.train(me.fresh(0), seed=1)\n"
+        "me.close()\n"
+    )
+    env = {**os.environ, "PYTHONPATH": "."}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "run\n", "")
+
+
+class Here(Images):
+    """As if its class were in the script that is run."""
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (
+            "run()",
+            "is of a class of script.py, which data.workers import: put what starts the run under `if __name__",
+        ),
+        (None, "is of a class of the notebook: put it into a file for data.workers"),
+    ],
+)
+def test_a_script_that_workers_would_run_again_is_refused(
+    source: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = ModuleType("__main__")
+    if source is not None:
+        (tmp_path / "script.py").write_text(source)
+        main.__file__ = str(tmp_path / "script.py")
+    main.__dict__["Here"] = Here
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(Here, "__module__", "__main__")
+    with pytest.raises(TaskError) as raised:
+        learner(Here(24), workers=1)
+    assert says in str(raised.value)
+    assert sys.modules["__main__"] is main
