@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from warnings import catch_warnings, simplefilter
+from warnings import catch_warnings
 
 import torch
 from torch import Tensor, nn
@@ -29,13 +29,17 @@ def probe(
 ) -> int | None:
     """Raises TaskError if they do not fit, or if a loss that `trains` has no gradient. Returns the number of
     classes (None: the outputs are not class scores). Val and test are tried only if they differ in type from
-    train."""
+    train. The module's parameters require a gradient."""
     like = classes = None
     for split, data in splits.items():
         batch = first(data, PROBED)
         kind = tuple(shape_of(take(tree, slice(1))) for tree in (batch.x, batch.y))
         if kind != like:
-            output = _try(f"task {task}: ", module, loss, splits, split, batch, own_loss=own_loss)
+            with torch.set_grad_enabled(trains), catch_warnings(action="ignore"):
+                output = _output(f"task {task}: ", module, split, batch)
+            _try(f"task {task}: ", loss, splits, split, batch, output, own_loss=own_loss)
+            if trains:
+                _check_outputs(f"task {task}: ", module, split, batch, output)
             if own_loss and trains:
                 _check_gradient(f"task {task}: ", split, loss, output, batch)
         if like is None:
@@ -45,17 +49,15 @@ def probe(
 
 def _try(
     task: str,
-    module: nn.Module,
     loss: Loss,
     splits: Mapping[str, Samples],
     split: str,
     batch: Batch,
+    output: Any,
     *,
     own_loss: bool,
-) -> Any:
-    with torch.no_grad(), catch_warnings():
-        simplefilter("ignore")  # torch's, about shapes that are refused below
-        output = _output(task, module, split, batch)
+) -> None:
+    with torch.no_grad(), catch_warnings(action="ignore"):  # torch's, about shapes that are refused below
         scores = scores_of(output)
         if not own_loss and getattr(output, "loss", None) is None:
             _check_labels(task, splits, scores, batch)
@@ -65,13 +67,35 @@ def _try(
             raise TaskError(f"{task}{error}") from None
         except Exception as error:  # the user's code may raise anything
             hint = fit_hints.of_loss(scores, batch, own_loss=own_loss)
+            hint = hint or (fit_hints.of_order(loss, output, batch) if own_loss else "")
             raise _failed(task, "loss", split, batch, error, hint, scores) from error
         if own_loss and fit_hints.broadcasts(loss, scores, batch.y):
             raise TaskError(
                 f"{task}the loss compares each output with each label, because the output {shape_of(scores)} and "
                 f"y {shape_of(batch.y)} differ in shape: use output.squeeze(-1) or y.view_as(output) in the loss"
             )
-    return output
+
+
+def _check_outputs(task: str, module: nn.Module, split: str, batch: Batch, output: Any) -> None:
+    """Raises TaskError if no gradient could reach the model, so that nothing would be learned. A forward may
+    leave it out in evaluation mode."""
+    if _learns(output):
+        return
+    module.train()
+    output = _output(task, module, split, batch)
+    module.eval()
+    if not _learns(output):
+        raise TaskError(
+            f"{task}the outputs of the model have no gradient: leave out .detach(), argmax, comparisons and "
+            "torch.no_grad() in its forward"
+        )
+
+
+def _learns(output: Any) -> bool:
+    """Whether a gradient reaches the model, or the output is of an unknown kind."""
+    found = output if isinstance(output, Tensor | tuple | list | dict) else scores_of(output)
+    tensors = [leaf for leaf in leaves(found) if isinstance(leaf, Tensor)]
+    return not tensors or any(tensor.requires_grad for tensor in tensors)
 
 
 def _check_gradient(task: str, split: str, loss: Loss, output: Any, batch: Batch) -> None:
@@ -79,7 +103,9 @@ def _check_gradient(task: str, split: str, loss: Loss, output: Any, batch: Batch
     if type(output) not in (Tensor, tuple, list, dict):  # a class of the model's library
         return
     with torch.enable_grad():
-        leaf = each_leaf(output, lambda t: t.clone().requires_grad_(t.is_floating_point() or t.is_complex()))
+        leaf = each_leaf(
+            output, lambda t: t.detach().clone().requires_grad_(t.is_floating_point() or t.is_complex())
+        )
         if not any(t.requires_grad for t in leaves(leaf)):
             return
         try:

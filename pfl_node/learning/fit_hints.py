@@ -58,10 +58,20 @@ def _type(layer: nn.Module, x: Tensor) -> str:
             return "takes whole numbers, and x is float32: give x as integers"
         return ""
     weight = getattr(layer, "weight", None)
-    if not isinstance(weight, Tensor) or x.dtype == weight.dtype or x.is_floating_point():
+    if not isinstance(weight, Tensor) or x.dtype == weight.dtype:
         return ""
+    if x.is_floating_point():
+        return "" if weight.dtype != torch.float32 else _cast(x)
     scaled = "x.float() / 255" if x.dtype == torch.uint8 else "x.float()"
     return f"takes float32, and x is {str(x.dtype).removeprefix('torch.')}: convert it with {scaled}"
+
+
+def _cast(x: Tensor) -> str:
+    """A module whose forward casts to the type that its layers had when the task built them."""
+    kind = str(x.dtype).removeprefix("torch.")
+    half = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(x.dtype)
+    instead = f"; train.precision = {half} computes in {kind}" if half else ""
+    return f"is in float32, as every trained parameter, and x is {kind}: leave out the cast in forward{instead}"
 
 
 def _shape(layer: nn.Module, x: Tensor) -> str:
@@ -100,10 +110,14 @@ def _entries(layer: nn.Module, x: Tensor) -> str:
 def of_loss(output: Tree, batch: Batch, *, own_loss: bool) -> str:
     """What does not fit between output and labels; empty: unknown."""
     y = batch.y
+    if output is None:
+        return "the model returns None: its forward lacks a `return`"
     if not isinstance(output, Tensor):
         if own_loss:
             return ""
         return f"the model returns a {type(output).__name__}: give a `loss` that takes it"
+    if not output.is_floating_point():
+        return f"the model returns {str(output.dtype).removeprefix('torch.')}: return its scores, without argmax"
     if not isinstance(y, Tensor):
         return ""
     if own_loss:
@@ -116,6 +130,15 @@ def of_loss(output: Tree, batch: Batch, *, own_loss: bool) -> str:
         one = "labels have the shape (n, 1): use y.squeeze(1)"
         return one if y.shape[1] == 1 else "labels are whole numbers with several columns: give y.argmax(1)"
     return ""
+
+
+def of_order(loss: Callable[[Any, Any], Tensor], output: Tree, batch: Batch) -> str:
+    """Whether the loss takes its arguments in the other order; empty: no."""
+    try:
+        loss(batch.target, output)
+    except Exception:  # the user's code may raise anything
+        return ""
+    return "it takes (y, output): its arguments are (output, y)"
 
 
 def broadcasts(loss: Callable[[Any, Any], Tensor], output: Tree, y: Tree) -> bool:

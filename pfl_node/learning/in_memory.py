@@ -31,6 +31,8 @@ AT_ONCE = 64  # samples per batch while a split is read
 def unusable(data: Any) -> str:
     """What the data is and what to give instead; empty: it may be usable."""
     kind = type(data).__name__
+    if isinstance(data, type):
+        return f"the class {data.__name__}: give an instance of it"
     if isinstance(data, IterableDataset) or kind == "IterableDataset":
         return (
             "an IterableDataset, which has no order that a seed could determine: give a Dataset with __len__ and "

@@ -190,7 +190,9 @@ def last_layer(trained: Sequence[str]) -> str:
     """The name of the module with the last trained parameter; empty for a bare layer. The parts of a
     parametrization or of an adapter (PEFT) are one layer."""
     if not trained:
-        raise TaskError("the model has no parameters to train")
+        raise TaskError(
+            "the model has no parameters to train: it has none, or requires_grad is off for all of them"
+        )
     return re.split(r"parametrizations\.|lora_", trained[-1])[0].rpartition(".")[0]
 
 
@@ -220,7 +222,8 @@ def unpack(model: Model, dtypes: Mapping[str, torch.dtype]) -> dict[str, Array]:
 def _back(values: Array, dtype: torch.dtype) -> Array:
     if dtype.is_floating_point:
         return values.copy()
-    return np.rint(values).astype(torch.empty(0, dtype=dtype).numpy().dtype)
+    whole = np.rint(values).astype(torch.empty(0, dtype=dtype).numpy().dtype)
+    return np.asarray(whole)  # numpy makes a scalar of a single number
 
 
 def repack(tensors: Mapping[str, Array], layout: Layout) -> Model:

@@ -32,7 +32,7 @@ from pfl_node.learning.task_metrics import metrics_of
 from pfl_node.learning.torch_optim import checked
 from pfl_node.learning.train_options import levels_of, number_of_batches, resolve
 from pfl_node.learning.training_loop import Between, nothing
-from pfl_node.learning.workspace import Only, Workspace
+from pfl_node.learning.workspace import Only, Workspace, in_float32
 from pfl_node.model import Layout, LocalState, Model, StateCell, Vector
 from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import DataSettings, TrainSettings
@@ -93,14 +93,19 @@ class Learner:
         with self._pool.borrow() as space:
             private = self._networks.main.first_private
             space.load(Model(self.layout, layouts.pack(module, self.layout)), private)
-            uses: dict[str, bool] = {"own_loss": task.loss is not None, "trains": task.fit is None}
-            self._classes = probe(task.name, space.module, self._loss, self._splits, **uses)
+            self._classes = self._probe(task, space)
             largest = EVAL_BATCH_IMAGES if images and self._device.type == "cpu" else EVAL_BATCH
             self._eval_batch = eval_batch or batch_for(space.module, self._splits["train"], largest)
             self._metrics = metrics_of(task, space.module, self._splits["val"], self._device)
         self.headline = self._metrics.headline
         self._has_auxiliary = task.auxiliary is not None
         self._beside = self._with_auxiliary(task, images)
+
+    def _probe(self, task: Task, space: Workspace) -> int | None:
+        space.prepare(None)  # the parameters require a gradient
+        space.module.eval()
+        uses: dict[str, bool] = {"own_loss": task.loss is not None, "trains": task.fit is None}
+        return probe(task.name, space.module, self._loss, self._splits, **uses)
 
     def size(self, split: Split, samples: int | None) -> int:
         """The number of samples that a score of `samples` samples uses; None: all of the split."""
@@ -272,8 +277,9 @@ class Learner:
         return {str(split): self._splits[split].n for split in self._splits}
 
     def module(self) -> nn.Module:
-        """A new module of the network whose models this learner trains, to be filled."""
-        return self._networks.main.build(0)
+        """A new module of the network whose models this learner trains, to be filled, in the main memory."""
+        main = self._networks.main
+        return in_float32(main.build(0), main.placement, torch.device("cpu"))
 
     def from_tensors(self, tensors: Mapping[str, layouts.Array], part: Part = "model") -> Model:
         """Ignores private tensors."""

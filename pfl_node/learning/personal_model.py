@@ -13,10 +13,12 @@ from torch import nn
 
 from pfl_node import plugin
 from pfl_node.errors import ConfigError, LayoutMismatch, StoreError, nearest
-from pfl_node.learning.layout import Array, placement_of, tensors_of
+from pfl_node.learning.layout import Array, Placement, placement_of, tensors_of
 from pfl_node.learning.seeding import seeded
 from pfl_node.learning.task import Place, Task, other_network
 from pfl_node.learning.tasks import load_task
+from pfl_node.learning.workspace import in_float32
+from pfl_node.model import Layout
 from pfl_node.settings import Settings, TaskSettings
 from pfl_node.settings.load import load_settings
 from pfl_node.store.data_dir import BEST_MODEL, MODEL, SETTINGS
@@ -70,8 +72,9 @@ def load_personal(
     place = Place(settings.task.index, settings.task.nodes, settings.seed, facts.get("node", ""))  # type: ignore[arg-type]
     found = load_task(settings.task, place)
     module = build(found, settings)
-    _check(module, found, settings, facts, file)
-    return PersonalModel(fill(module, tensors), found, facts)
+    placement = _placement(module, found, settings)
+    _check(placement.shared, found.name, facts, file)
+    return PersonalModel(fill(in_float32(module, placement, torch.device("cpu")), tensors), found, facts)
 
 
 def build(task: Task, settings: Settings) -> nn.Module:
@@ -110,12 +113,15 @@ def _settings(folder: Path, task: TaskLike | None, options: Mapping[str, Any]) -
     return settings.model_copy(update={"task": changed})
 
 
-def _check(module: nn.Module, task: Task, settings: Settings, facts: Mapping[str, str], file: Path) -> None:
-    student = settings.policy.options.get("student_model")
-    globs: dict[str, Any] = {} if student else {"private": task.private, "shared": task.shared}
-    layout = placement_of(module, None if student else task.head, **globs).shared
+def _placement(module: nn.Module, task: Task, settings: Settings) -> Placement:
+    if settings.policy.options.get("student_model"):
+        return placement_of(module)
+    return placement_of(module, task.head, private=task.private, shared=task.shared)
+
+
+def _check(layout: Layout, task: str, facts: Mapping[str, str], file: Path) -> None:
     if (digest := facts.get("layout")) and digest != layout.digest:
         raise LayoutMismatch(
-            f"task {task.name} builds another model than the one in {file} "
+            f"task {task} builds another model than the one in {file} "
             f"({layout.difference(digest)}): has its code or an option changed?"
         )

@@ -127,6 +127,8 @@ def as_task(made: Any, name: str) -> Task:
         given = dict(made)
     else:
         given = {key: getattr(made, key) for key in known if hasattr(made, key)}
+        if not given:
+            raise TaskError(f"task {name} returned {_kind(made)}: return a dict or an object with model and train")
     for key in ("model", "train"):
         if given.get(key) is None:
             raise TaskError(f"task {name} returned no {key!r}: return a dict or an object with model and train")
@@ -135,6 +137,13 @@ def as_task(made: Any, name: str) -> Task:
     kept = {"name": made.name if isinstance(made, Task) else name}
     makers = {key: _factory(given[key], key, name) for key in MAKERS if given.get(key) is not None}
     return Task(**given | kept | makers)
+
+
+def _kind(made: Any) -> str:
+    if inspect.iscoroutine(made):
+        made.close()  # nobody awaits it
+        return "a coroutine (is it an async function?)"
+    return "nothing" if made is None else f"a {type(made).__name__}"
 
 
 def _factory(maker: Any, what: str, name: str) -> Callable[[], Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -205,3 +205,80 @@ def different_lengths() -> dict[str, Any]:
 
 def misspelt_key() -> dict[str, Any]:
     return {"model": mlp, "trian": (x(), y())}
+
+
+class Wrapped(nn.Module):
+    """A layer whose forward changes its output."""
+
+    def __init__(self, change: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.net, self.change = mlp(), change
+
+    def forward(self, x: Tensor) -> Any:
+        return self.change(self.net(x))
+
+
+def detached_outputs() -> dict[str, Any]:
+    return {"model": Wrapped(lambda scores: scores.detach()), "train": (x(), y())}
+
+
+def classes_instead_of_scores() -> dict[str, Any]:
+    return {"model": Wrapped(lambda scores: scores.argmax(1)), "train": (x(), y())}
+
+
+def forward_without_return() -> dict[str, Any]:
+    return {"model": Wrapped(lambda _: None), "train": (x(), y())}
+
+
+class Doubled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 3).double()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.out(x.double())
+
+
+def cast_in_forward() -> dict[str, Any]:
+    return {"model": Doubled, "train": (x(), y())}
+
+
+def loss_with_swapped_arguments() -> dict[str, Any]:
+    return {"model": mlp, "train": (x(), y()), "loss": lambda y, output: nn.functional.cross_entropy(output, y)}
+
+
+def one_hot_labels() -> dict[str, Any]:
+    return {"model": mlp, "train": (x(), nn.functional.one_hot(y()))}
+
+
+def dataset_class() -> dict[str, Any]:
+    return {"model": mlp, "train": TensorDataset}
+
+
+def metrics_without_names() -> dict[str, Any]:
+    return {"model": mlp, "train": (x(), y()), "metrics": [lambda outputs, y: 1.0]}
+
+
+def no_return() -> None:
+    mlp()
+
+
+async def asynchronous() -> dict[str, Any]:
+    return {"model": mlp, "train": (x(), y())}
+
+
+def model_with_arguments() -> dict[str, Any]:
+    return {"model": Wrapped, "train": (x(), y())}
+
+
+def val_of_another_width() -> dict[str, Any]:
+    return {"model": mlp, "train": (x(), y()), "val": (x(3), y())}
+
+
+def nothing_to_train() -> dict[str, Any]:
+    return {"model": mlp().requires_grad_(False), "train": (x(), y())}
+
+
+def text_as_an_input() -> dict[str, Any]:
+    rows = [{"image": row, "sex": "f", "label": 0} for row in x()]
+    return {"model": mlp, "train": Rows(rows), "inputs": ["image", "sex"]}

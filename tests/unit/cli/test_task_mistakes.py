@@ -45,6 +45,20 @@ MISTAKES = {
     "no_labels": "there are no labels: cross-entropy needs integers; give a `loss` of (output, labels or else x)",
     "different_lengths": "has 40 samples in x but 30 labels in y",
     "misspelt_key": "returned an unknown 'trian'; did you mean 'train'?",
+    "detached_outputs": "the outputs of the model have no gradient: leave out .detach(), argmax",
+    "classes_instead_of_scores": "the model returns int64: return its scores, without argmax",
+    "forward_without_return": "the model returns None: its forward lacks a `return`",
+    "cast_in_forward": "layer 'out' (Linear) is in float32, as every trained parameter, and x is float64",
+    "loss_with_swapped_arguments": "it takes (y, output): its arguments are (output, y)",
+    "one_hot_labels": "labels are whole numbers with several columns: give y.argmax(1)",
+    "dataset_class": "the train data is the class TensorDataset: give an instance of it",
+    "metrics_without_names": "metrics is a list of functions: give a dict by name",
+    "no_return": "returned nothing: return a dict or an object with model and train",
+    "asynchronous": "returned a coroutine (is it an async function?): return a dict",
+    "model_with_arguments": "the model cannot be built: TypeError: Wrapped.__init__() missing 1 required",
+    "val_of_another_width": "on the val data, x (2, 3) float32, y (2,) int64: layer '0' (Linear) takes 4 features",
+    "nothing_to_train": "the model has no parameters to train: it has none, or requires_grad is off for all",
+    "text_as_an_input": "the column 'sex' is text: number the categories 0, 1, … or drop the column",
 }
 
 

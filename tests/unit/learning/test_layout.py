@@ -227,6 +227,7 @@ def test_tensors_go_into_the_vector_and_come_back_with_shape_and_type(make: type
     dtypes = {name: t.dtype for name, t, _ in tensors_of(module)}
     arrays = unpack(model, dtypes)
     for name, tensor, _ in tensors_of(module):
+        assert isinstance(arrays[name], np.ndarray)  # also a single number, such as num_batches_tracked
         assert arrays[name].dtype == tensor.detach().numpy().dtype
         np.testing.assert_array_equal(arrays[name], tensor.detach().numpy())
     assert repack(arrays, layout) == model

@@ -29,8 +29,9 @@ def clinic(index=None, node_id="", hidden=4, token=""):
     CALLS.append((index, node_id, hidden, token))
     y = np.arange(30) % 3
     x = np.random.default_rng(1).normal(y[:, None], 1.0, (30, 5)).astype("float32")
-    return {"model": lambda: nn.Sequential(nn.Linear(5, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 3)),
-            "train": (x, y)}
+    def model():
+        return nn.Sequential(nn.Linear(5, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 3)).double()
+    return {"model": model, "train": (x, y)}
 """
 
 
@@ -66,7 +67,10 @@ def test_the_task_is_called_with_the_settings_and_the_place_of_the_node(trained:
     found = load_personal(trained)
     assert same(found.module, trained)
     assert not found.module.training
-    assert found.module(torch.zeros(2, 5)).shape == (2, 3)
+    assert found.module(torch.zeros(2, 5)).shape == (
+        2,
+        3,
+    )  # in float32, as it was trained
     assert found.task.train.x.shape[1:] == (5,)
     assert (found.facts["policy"], found.facts["round"]) == ("local", "2")
     identity = json.loads((trained / "identity.json").read_text())["id"]

@@ -187,7 +187,7 @@ MISTAKES = [
         "(mine.py, line 13): SystemExit: usage: mine.py FOLDER",
     ),
     ("def task():\n    raise SystemExit(3)", "task", "task failed (mine.py, line 13): SystemExit: 3"),
-    ("def task(): return None", "task", "returned no 'model'"),
+    ("def task(): return None", "task", "returned nothing"),
     ("def task(): return {'model': net}", "task", "returned no 'train'"),
     ("def task(): return {'model': net, 'trian': rows()}", "task", "unknown 'trian'; did you mean 'train'?"),
     ("def task(): return {'model': 3, 'train': rows()}", "task", "the model is of type int, not an nn.Module"),
