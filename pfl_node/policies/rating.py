@@ -54,14 +54,17 @@ async def rate_peers(
 
 def best_first(rated: Iterable[tuple[T, Eval]], metric: Metric) -> list[T]:
     """NaN comes last; ties keep their order. In place of the accuracy, the metric that the task calls best counts,
-    and the loss if labels are not classes."""
+    if every peer told it, and the loss if labels are not classes."""
     pairs = list(rated)
     scored = all(score.score is not None for _, score in pairs)
     classless = all(isnan(score.accuracy) for _, score in pairs)
 
     def key(pair: tuple[T, Eval]) -> tuple[bool, float]:
         score = pair[1]
-        value = score.loss if metric == "loss" else -(score.quality if scored or classless else score.accuracy)
+        if metric == "loss" or (classless and not scored):
+            value = score.loss
+        else:
+            value = -(score.quality if scored else score.accuracy)
         return isnan(value), 0.0 if isnan(value) else value
 
     return [item for item, _ in sorted(pairs, key=key)]

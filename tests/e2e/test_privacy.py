@@ -11,7 +11,7 @@ from pfl_node.errors import Reason, Refused
 from pfl_node.ops.prometheus import FIGURES
 from pfl_node.ops.status import details_of
 from pfl_node.settings import WireSettings
-from pfl_node.types import PeerId
+from pfl_node.types import Eval, PeerId
 from pfl_node.wire.client import PeerClient
 from tests.e2e.in_process import Life, Town, play
 
@@ -58,6 +58,49 @@ def test_a_peer_is_refused_by_name_after_its_budget_also_after_a_restart(tmp_pat
         assert await asked(again, "you", [0.1]) == [Reason.BUDGET]
         assert await asked(again, "third", [0.1]) == third  # of the same model the same
         assert details_of(again.node)["privacy"]["oracle"]["spent"] == {"third": 0.1, "you": 0.2}
+
+    play(tmp_path, scene)
+
+
+TABLE = """
+import torch
+from torch import nn
+
+def table():
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    own = {"metrics": {"mine": lambda outputs, y: float(outputs.mean()) + 5.0}, "best": "mine"}
+    return {"model": lambda: nn.Linear(3, 2), "train": (x, (x[:, 0] > 0).long()), **own}
+"""
+
+
+@pytest.mark.parametrize(
+    ("privacy", "told"),
+    [({}, True), (ORACLE, False), ({**ORACLE, "oracle_tells": "both"}, False), ({"dp": True}, None)],
+)
+def test_no_metric_of_the_task_leaves_a_node_whose_answers_are_private(
+    tmp_path: Path, privacy: dict[str, Any], told: bool | None
+) -> None:
+    """A metric over a whole split has no bound for a single sample. With DP-SGD alone, nothing is answered."""
+    (tmp_path / "table.py").write_text(TABLE)
+
+    async def scene(town: Town) -> None:
+        life = await town.runs("n", privacy=privacy, task={"name": f"{tmp_path / 'table.py'}:table"}, **ENDLESS)
+        await life.trains()
+        policy = life.node.policy
+        assert policy
+        life.node.host.member = lambda _: True
+        peer = PeerClient(PeerId("you"), life.node.settings.run, WireSettings())
+        found: Eval | Reason
+        try:
+            found = await peer.evaluate(life.node.id, life.address, policy.model)
+        except Refused as refused:
+            found = refused.reason
+        await peer.close()
+        if told is None:
+            assert found is Reason.NOT_SERVED
+        else:
+            assert isinstance(found, Eval)
+            assert (found.score is not None, found.metrics) == (told, {})
 
     play(tmp_path, scene)
 

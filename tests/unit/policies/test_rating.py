@@ -80,3 +80,10 @@ def run(flow: Any, hand: Hand) -> tuple[Any, Hand]:
 
     hand.run(main())
     return found[0], hand
+
+
+def test_peers_are_compared_by_the_tasks_metric_only_if_all_of_them_told_it() -> None:
+    """One with noisy answers (`privacy.oracle`) tells its loss alone."""
+    told, better, silent = Eval(0.9, nan, 9, score=0.4), Eval(0.8, nan, 9, score=0.7), Eval(0.1, nan, 9)
+    assert best_first(enumerate([told, better]), "accuracy") == [1, 0]
+    assert best_first(enumerate([told, silent, better]), "accuracy") == [1, 2, 0]
