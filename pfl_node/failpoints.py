@@ -54,7 +54,7 @@ def _lost(about: str, then: str) -> FailPoint:
 
 FILES = {
     "checkpoint": "a generation of the checkpoint",
-    "model": "`model.safetensors`",
+    "model": "`model.safetensors` or `best.safetensors`",
     "identity": "`identity.json`",
     "settings": "`settings.toml`",
     "file": "any other file that is replaced atomically: results of the lab and of swarms",
