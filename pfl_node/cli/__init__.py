@@ -17,6 +17,7 @@ from pfl_node.cli import (
     inspect,
     join,
     lab,
+    lab_results,
     node_command,
     sim,
     use_model,
@@ -54,6 +55,8 @@ PANELS = {
 for panel, verbs in PANELS.items():
     for verb in verbs:
         app.command(rich_help_panel=panel)(takes_credentials(verb) if panel == INSPECT else verb)
+for verb in (lab_results.export,):
+    lab.app.command()(verb)
 ca_invite.add_verbs(ca_command.app)
 app.add_typer(lab.app, rich_help_panel="Run")
 app.add_typer(ca_command.app, rich_help_panel="Identity")

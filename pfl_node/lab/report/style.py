@@ -60,6 +60,7 @@ RC: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), FAINT),
     "hatch.linewidth": 0.6,
+    "pdf.fonttype": 42,  # TrueType, which publishers accept
     "svg.fonttype": "none",  # keep text as text: small and searchable
     "svg.hashsalt": "pfl-node",
 }
@@ -109,6 +110,12 @@ class Panel:
     def png(self) -> bytes:
         held = io.BytesIO()
         self.figure.savefig(held, format="png", dpi=DPI, metadata={"Title": self.title})
+        return held.getvalue()
+
+    def pdf(self) -> bytes:
+        """Deterministic: without a date."""
+        held = io.BytesIO()
+        self.figure.savefig(held, format="pdf", metadata={"Title": self.title, "CreationDate": None})
         return held.getvalue()
 
     def svg(self) -> str:
