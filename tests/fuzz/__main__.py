@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: fire at a daemon that trains, and report. The exit code is 1 when there is a finding."""
+"""`python -m tests.fuzz`: send messages to a daemon that trains, and report. Exit code 1: there is a finding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.e2e.processes import processes
 from tests.fuzz.findings import read
-from tests.fuzz.target_swarm import DEFAULT, Plan, Siege
+from tests.fuzz.target_swarm import DEFAULT, Plan, TargetSwarm
 
 
 def plan_of(words: list[str] | None = None) -> tuple[Plan, Path | None]:
@@ -22,11 +22,11 @@ def plan_of(words: list[str] | None = None) -> tuple[Plan, Path | None]:
     ask.add_argument("--peers", type=int, default=2, help="real nodes that learn with the daemon")
     ask.add_argument("--policy", default=DEFAULT)
     ask.add_argument("--only", type=int, help="send this message of the seed and no other")
-    ask.add_argument("--shot", type=read, help="send this message, as a finding has written it")
+    ask.add_argument("--case", type=read, help="send this message, as a finding has written it")
     ask.add_argument("--keep", type=Path, help="a folder for the logs and data of the nodes, which stay there")
     given = vars(ask.parse_args(words))
     keep: Path | None = given.pop("keep")
-    if (given["only"] is not None or given["shot"]) and "--messages" not in (words or sys.argv):
+    if (given["only"] is not None or given["case"]) and "--messages" not in (words or sys.argv):
         given["messages"] = 1
     return Plan(**given), keep
 
@@ -38,15 +38,15 @@ def main(words: list[str] | None = None) -> int:
         where.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         with processes(where) as start:
-            siege = Siege(plan, start, lambda line: print(line, flush=True))
-            asyncio.run(siege.run())
-    tally = siege.tally
-    print(*tally.lines(), sep="\n")
-    print(f"{tally.messages:,} messages with seed {plan.seed} in {time.monotonic() - began:.0f} s")
-    for what, times in tally.different.items():
+            target = TargetSwarm(plan, start, lambda line: print(line, flush=True))
+            asyncio.run(target.run())
+    findings = target.findings
+    print(*findings.lines(), sep="\n")
+    print(f"{findings.messages:,} messages with seed {plan.seed} in {time.monotonic() - began:.0f} s")
+    for what, times in findings.different.items():
         print(f"FINDING ({times} times): {what}")
-    print(f"{len(tally.different)} findings")
-    return 1 if tally.different else 0
+    print(f"{len(findings.different)} findings")
+    return 1 if findings.different else 0
 
 
 if __name__ == "__main__":

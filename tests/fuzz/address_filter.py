@@ -39,7 +39,7 @@ def places(data: bytes, kind: Descriptor) -> tuple[Message | None, list[Place]]:
     return message, [Place(*found) for found in words if leads_somewhere(found[2])]
 
 
-class Fence:
+class AddressFilter:
     """Knows the addresses of the swarm."""
 
     def __init__(self, mine: Collection[str]) -> None:

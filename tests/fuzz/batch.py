@@ -1,4 +1,4 @@
-"""Many shots at once at one node, each answer counted."""
+"""Many cases at once at one node, each answer counted."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any, cast
 import grpc
 
 from pfl_node.wire import peer_pb2 as pb
-from tests.fuzz.cases import Armoury, Shot
-from tests.fuzz.findings import Tally
-from tests.fuzz.sender import LONG, Gun
+from tests.fuzz.cases import Case, CaseGenerator
+from tests.fuzz.findings import Findings
+from tests.fuzz.sender import LONG, Sender
 
 WORKERS = 24
 TRIES = 5
-BREATH = 40  # datagrams, after which it is waited until the node has read them: else the kernel throws some away
+DATAGRAMS_AT_ONCE = 40  # datagrams: then wait until the node has read them, or the kernel drops some
 
 
-class Storm:
-    def __init__(self, gun: Gun, tally: Tally, asked: Callable[[], Awaitable[object]]) -> None:
-        self._gun = gun
-        self._tally = tally
+class Batch:
+    def __init__(self, sender: Sender, findings: Findings, asked: Callable[[], Awaitable[object]]) -> None:
+        self._sender = sender
+        self._findings = findings
         self._asked = asked  # a question to the node; its answer says that it has come so far
         self._datagrams = 0
 
-    async def shoot(self, shots: Iterable[Shot], workers: int = WORKERS) -> None:
-        waiting = iter(shots)
+    async def send_all(self, cases: Iterable[Case], workers: int = WORKERS) -> None:
+        waiting = iter(cases)
 
         async def work() -> None:
-            for shot in waiting:  # shared: each takes the next one
-                self._tally.add(shot, await self._gun.fire(shot))
-                self._datagrams += shot.way == "udp"
-                if shot.way == "udp" and self._datagrams % BREATH == 0:
+            for case in waiting:  # shared: each takes the next one
+                self._findings.add(case, await self._sender.send(case))
+                self._datagrams += case.way == "udp"
+                if case.way == "udp" and self._datagrams % DATAGRAMS_AT_ONCE == 0:
                     await self._asked()
 
         async with asyncio.TaskGroup() as group:
@@ -41,8 +41,8 @@ class Storm:
                 group.create_task(work())
 
 
-def shots_of(armoury: Armoury, numbers: Iterable[int]) -> Iterable[Shot]:
-    return (armoury.shot(number) for number in numbers)
+def cases_of(generator: CaseGenerator, numbers: Iterable[int]) -> Iterable[Case]:
+    return (generator.case(number) for number in numbers)
 
 
 class Watcher:

@@ -1,4 +1,4 @@
-"""One shot for every (seed, number): what is sent where, and how. The same recording gives the same shot."""
+"""One case for every (seed, number): what is sent where, and how. The same recording gives the same case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from typing import Literal
 
 from tests.fuzz import http2
-from tests.fuzz.address_filter import Fence, places
+from tests.fuzz.address_filter import AddressFilter, places
 from tests.fuzz.byte_mutations import bent, noise, spliced
 from tests.fuzz.corpus import Corpus, Stream, unbraided
 from tests.fuzz.surface import Call, kind_of
@@ -19,7 +19,7 @@ Manner = Literal["whole", "open", "cancelled"]  # does its sender finish, stop i
 
 
 @dataclass(frozen=True, slots=True)
-class Shot:
+class Case:
     """What is sent: over gRPC to a path, as datagrams, or as bytes on a bare connection."""
 
     number: int
@@ -34,30 +34,30 @@ class Shot:
 
 
 @dataclass(frozen=True, slots=True)
-class Armoury:
-    """Makes shots. `seed` and the number of a shot decide it."""
+class CaseGenerator:
+    """Makes cases. `seed` and the number of a case decide it."""
 
     seed: int
     corpus: Corpus
-    fence: Fence
+    filter: AddressFilter
     addressed: str  # HOST:PORT of the node, as HTTP/2 wants it
     kinds: dict[str, int] = field(default_factory=lambda: dict(WEIGHTS))
 
-    def shot(self, number: int) -> Shot:
+    def case(self, number: int) -> Case:
         chance = Random(f"{self.seed}/{number}")
         kind = chance.choices(list(self.kinds), list(self.kinds.values()))[0]
         if kind == "http2":
             garbage = http2.garbage(chance, self.addressed, self._request(chance))
-            return Shot(number, kind, "tcp", messages=garbage)
+            return Case(number, kind, "tcp", messages=garbage)
         if kind.startswith("udp "):
             made = WAYS[kind.removeprefix("udp ")](self, chance, Call("", self.corpus.surface.packet))
-            data = self.fence.within(made[0], self.corpus.surface.packet)
-            return Shot(number, kind, "udp", messages=(data,))
+            data = self.filter.within(made[0], self.corpus.surface.packet)
+            return Case(number, kind, "udp", messages=(data,))
         call = chance.choice(self.corpus.surface.calls)
         messages = WAYS[kind](self, chance, call)
         return self._over_rpc(number, kind, call, messages, chance)
 
-    def _over_rpc(self, number: int, kind: str, call: Call, messages: Stream, chance: Random) -> Shot:
+    def _over_rpc(self, number: int, kind: str, call: Call, messages: Stream, chance: Random) -> Case:
         manner: Manner = chance.choices(("whole", "open", "cancelled"), (94, 3, 3))[0]
         path = call.path
         metadata: Metadata = ()
@@ -66,12 +66,12 @@ class Armoury:
                 (call.path, call.path.lower(), call.path + "s", "/", "//", f"/{chance.random()}/x")
             )
             metadata = chance.choice(ODD_METADATA)
-        return Shot(
+        return Case(
             number,
             kind,
             "rpc",
             path,
-            tuple(self.fence.within(data, call.request) for data in messages),
+            tuple(self.filter.within(data, call.request) for data in messages),
             manner,
             metadata,
             call.answers_many,
@@ -125,7 +125,7 @@ class Armoury:
         return tuple(messages)
 
 
-def _disordered(messages: list[bytes], armoury: Armoury, chance: Random, call: Call) -> list[bytes]:
+def _disordered(messages: list[bytes], generator: CaseGenerator, chance: Random, call: Call) -> list[bytes]:
     match chance.randrange(6):
         case 0:
             return messages[: chance.randrange(len(messages) + 1)]
@@ -134,7 +134,7 @@ def _disordered(messages: list[bytes], armoury: Armoury, chance: Random, call: C
         case 2:
             return chance.sample(messages, len(messages))
         case 3:
-            return [*messages, *armoury.corpus.stream(call.request, chance)]
+            return [*messages, *generator.corpus.stream(call.request, chance)]
         case 4 if messages:
             messages[chance.randrange(len(messages))] = bent(chance.choice(messages), chance)
             return messages
@@ -143,14 +143,14 @@ def _disordered(messages: list[bytes], armoury: Armoury, chance: Random, call: C
     return []
 
 
-WAYS: dict[str, Callable[[Armoury, Random, Call], Stream]] = {
-    "noise": Armoury.noise,
-    "made": Armoury.made,
-    "mutated": Armoury.mutated,
-    "bent": Armoury.bent,
-    "replayed": Armoury.replayed,
-    "streamed": Armoury.streamed,
-    "odd": Armoury.mutated,
+WAYS: dict[str, Callable[[CaseGenerator, Random, Call], Stream]] = {
+    "noise": CaseGenerator.noise,
+    "made": CaseGenerator.made,
+    "mutated": CaseGenerator.mutated,
+    "bent": CaseGenerator.bent,
+    "replayed": CaseGenerator.replayed,
+    "streamed": CaseGenerator.streamed,
+    "odd": CaseGenerator.mutated,
 }
 WEIGHTS: dict[str, int] = {  # a datagram costs a tenth of what a call does, and nobody has to show who sent it
     "noise": 4,

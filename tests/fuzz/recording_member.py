@@ -16,18 +16,18 @@ from pfl_node.wire.membership_service import attach_membership
 from tests.fuzz.corpus import Corpus, Stream
 from tests.fuzz.surface import Call, Surface, kind_of
 
-EAR = "ear0000000000000"
+RECORDER = "ear0000000000000"
 PATIENCE = 20.0  # seconds at most; a policy that sends nothing need not be heard
 MODEL = "pfl.v1.ModelChunk"
 
 
-class Ear:
+class RecordingMember:
     """`async with` it: while it is open, it listens."""
 
     def __init__(self, corpus: Corpus, run: str, round: int) -> None:
         self._corpus = corpus
         self._endpoint = Endpoint()
-        me = Member(EAR, "ear", run=run, round=round, incarnation=1)
+        me = Member(RECORDER, "recorder", run=run, round=round, incarnation=1)
         quick = SwimConfig(probe_interval=0.3, probe_timeout=0.2, gossip_interval=0.1, sync_interval=0.5)
         self._membership = attach_membership(self._endpoint, me, quick, rng=Random(0))
         self._heard = asyncio.Event()
@@ -73,7 +73,7 @@ class Ear:
             while isinstance(message := await context.read(), bytes):
                 messages.append(message)
             self._note(call, *messages)
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "an ear takes nothing")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "a recorder takes nothing")
 
         return record
 
@@ -100,13 +100,13 @@ class Ear:
 async def recorded(address: str, surface: Surface, run: str, round: int) -> Corpus:
     """What a swarm says to a newcomer, and what it answers when it is asked."""
     corpus = Corpus(surface)
-    ear = Ear(corpus, run, round)
-    await ear.open(address)
+    recorder = RecordingMember(corpus, run, round)
+    await recorder.open(address)
     try:
-        await ear.listen()
+        await recorder.listen()
         await _ask(corpus, address, run)
     finally:
-        await ear.close()
+        await recorder.close()
     return corpus
 
 
@@ -115,14 +115,14 @@ async def _ask(corpus: Corpus, address: str, run: str) -> None:
     has sent one."""
     surface = corpus.surface
     async with grpc.aio.insecure_channel(address) as channel:
-        ask = kind_of(surface.call("GetModel").request)(sender=EAR, run=run)
+        ask = kind_of(surface.call("GetModel").request)(sender=RECORDER, run=run)
         chunks = await _served(channel, ask) or corpus.first(surface.call("SendModel").request)
         listed: Any = channel.unary_unary("/pfl.v2.Membership/List")  # type: ignore[call-arg]
         members = await listed(b"", timeout=30)
     corpus.add(ask.DESCRIPTOR, (ask.SerializeToString(),))
     assert chunks, "the node neither served nor sent a model"
     first: Any = kind_of(surface.call("SendModel").request).FromString(chunks[0])
-    first.header.sender = EAR
+    first.header.sender = RECORDER
     corpus.add(first.DESCRIPTOR, (first.SerializeToString(), *chunks[1:]))
     first.header.ClearField("round")
     corpus.add(first.DESCRIPTOR, (first.SerializeToString(), *chunks[1:]))

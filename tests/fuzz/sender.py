@@ -1,4 +1,4 @@
-"""Sends shots to a node and tells how each was answered. Knows nothing of what is in them."""
+"""Sends cases to a node and tells how each was answered. Knows nothing of what is in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import grpc
 from pfl_node.address import parse_address
 from pfl_node.wire.endpoint import channel_options
 from tests.fuzz import http2
-from tests.fuzz.cases import Shot
+from tests.fuzz.cases import Case
 
 LONG = 300.0  # seconds after which a call that should have been answered hangs, even on a very busy machine
 SHORT = 0.25  # seconds that a stream without an end, or one that its sender leaves open, is listened to, at least
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
     wrong: str = ""
 
 
-class Gun:
+class Sender:
     """Aims at one node. `async with` it."""
 
     def __init__(self, address: str) -> None:
@@ -51,7 +51,7 @@ class Gun:
         self.heard = 0  # datagrams that came back
         self._usual = 0.0  # seconds that an answer takes, lately
 
-    async def __aenter__(self) -> Gun:
+    async def __aenter__(self) -> Sender:
         own = ("grpc.use_local_subchannel_pool", 1)  # each channel is a connection
         bare = [option for option in channel_options() if option[0] != "grpc.max_send_message_length"]
         options = [*bare, own, ("grpc.max_send_message_length", -1), ("grpc.max_metadata_size", 1 << 20)]
@@ -63,16 +63,16 @@ class Gun:
         for channel in self._channels:
             await channel.close()
 
-    async def fire(self, shot: Shot) -> Answer:
-        match shot.way:
+    async def send(self, case: Case) -> Answer:
+        match case.way:
             case "udp":
-                return await self._datagram(shot)
+                return await self._datagram(case)
             case "tcp":
-                return await self._connection(shot)
-        return await self._call(shot)
+                return await self._connection(case)
+        return await self._call(case)
 
-    async def _datagram(self, shot: Shot) -> Answer:
-        data = shot.messages[0][:65_000]
+    async def _datagram(self, case: Case) -> Answer:
+        data = case.messages[0][:65_000]
         await asyncio.get_running_loop().sock_sendto(self._udp, data, self._place)
         while True:
             try:
@@ -81,14 +81,14 @@ class Gun:
                 return Answer("sent")
             self.heard += 1
 
-    async def _connection(self, shot: Shot) -> Answer:
+    async def _connection(self, case: Case) -> Answer:
         try:
             reader, writer = await asyncio.open_connection(*self._place)
         except OSError as error:
             return Answer("no connection", "" if await self._is_there() else f"nobody takes connections: {error}")
         said = b""
         try:
-            for piece in shot.messages:
+            for piece in case.messages:
                 writer.write(piece)
                 await writer.drain()
             async with asyncio.timeout(self._patience):
@@ -102,27 +102,27 @@ class Gun:
         finally:
             writer.close()
 
-    async def _call(self, shot: Shot) -> Answer:
-        one = len(shot.messages) == 1 and shot.manner == "whole" and not shot.answers_many
-        call = self._method(shot.path, one)
+    async def _call(self, case: Case) -> Answer:
+        one = len(case.messages) == 1 and case.manner == "whole" and not case.answers_many
+        call = self._method(case.path, one)
         try:
             if one:
-                await self._timed(call(shot.messages[0], timeout=LONG, metadata=shot.metadata))
+                await self._timed(call(case.messages[0], timeout=LONG, metadata=case.metadata))
                 return Answer("OK")
-            return await self._stream(call(timeout=LONG, metadata=shot.metadata), shot)
+            return await self._stream(call(timeout=LONG, metadata=case.metadata), case)
         except grpc.aio.AioRpcError as error:
             return await self._judged(error.code(), error.details())
 
-    async def _stream(self, call: Any, shot: Shot) -> Answer:
+    async def _stream(self, call: Any, case: Case) -> Answer:
         """All messages, and what comes back. Who leaves a call open cannot wait for its end."""
-        unfinished = shot.manner != "whole" or shot.answers_many or (shot.asks_one and not shot.messages)
+        unfinished = case.manner != "whole" or case.answers_many or (case.asks_one and not case.messages)
         try:
             async with asyncio.timeout(self._patience if unfinished else LONG):
-                for message in shot.messages:
+                for message in case.messages:
                     await call.write(message)
-                if shot.manner == "whole":
+                if case.manner == "whole":
                     await call.done_writing()
-                if shot.manner != "cancelled":
+                if case.manner != "cancelled":
                     for _ in range(READ):
                         if await call.read() is EOF:
                             return await self._judged(await call.code(), await call.details())

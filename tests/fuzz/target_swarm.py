@@ -15,12 +15,12 @@ import grpc
 import psutil
 
 from tests.e2e.processes import Process
-from tests.fuzz.address_filter import Fence
-from tests.fuzz.batch import Storm, Watcher, shots_of
-from tests.fuzz.cases import Armoury, Shot
-from tests.fuzz.findings import Tally
+from tests.fuzz.address_filter import AddressFilter
+from tests.fuzz.batch import Batch, Watcher, cases_of
+from tests.fuzz.cases import Case, CaseGenerator
+from tests.fuzz.findings import Findings
 from tests.fuzz.recording_member import recorded
-from tests.fuzz.sender import LONG, Gun
+from tests.fuzz.sender import LONG, Sender
 from tests.fuzz.surface import surface_of
 
 RUN = "fuzz"
@@ -42,19 +42,19 @@ class Plan:
     peers: int = 2
     policy: str = DEFAULT
     only: int | None = None
-    shot: Shot | None = None
+    case: Case | None = None
 
     @property
     def options(self) -> str:
         return f" --policy {self.policy}" if self.policy != DEFAULT else ""
 
 
-class Siege:
+class TargetSwarm:
     """Starts the swarm, records it, fires, and looks at it afterwards."""
 
     def __init__(self, plan: Plan, start: Start, say: Say) -> None:
         self.plan = plan
-        self.tally = Tally(plan.seed, plan.options, say=say)
+        self.findings = Findings(plan.seed, plan.options, say=say)
         self._start = start
         self._say = say
         self.node = self._daemon("target")
@@ -71,38 +71,38 @@ class Siege:
         watcher = Watcher(self.address)
         try:
             begun = await watcher.until(lambda s: s["round"] >= 2 and len(s["models_received"]) >= self.plan.peers)
-            armoury = await self._arm(begun["round"])
-            async with Gun(self.address) as gun:
-                storm = Storm(gun, self.tally, partial(_up_to_date, watcher, armoury))
-                await self._fire(storm, armoury, watcher)
+            generator = await self._prepare(begun["round"])
+            async with Sender(self.address) as sender:
+                batch = Batch(sender, self.findings, partial(_up_to_date, watcher, generator))
+                await self._send(batch, generator, watcher)
             await self._look_after(watcher)
         except (TimeoutError, AssertionError, grpc.aio.AioRpcError) as error:
-            self.tally.wrong(f"the swarm did not get on: {error!r}")
+            self.findings.wrong(f"the swarm did not get on: {error!r}")
         finally:
             await watcher.close()
         self._end()
 
-    async def _arm(self, round: int) -> Armoury:
+    async def _prepare(self, round: int) -> CaseGenerator:
         surface = await asyncio.to_thread(surface_of, self.address)
         corpus = await recorded(self.address, surface, RUN, round)
         everybody = [self.address, *(address_of(peer) for peer in self.peers)]
-        return Armoury(self.plan.seed, corpus, Fence(everybody), self.address)
+        return CaseGenerator(self.plan.seed, corpus, AddressFilter(everybody), self.address)
 
-    async def _fire(self, storm: Storm, armoury: Armoury, watcher: Watcher) -> None:
+    async def _send(self, batch: Batch, generator: CaseGenerator, watcher: Watcher) -> None:
         plan, before = self.plan, await watcher.status()
-        if plan.shot or plan.only is not None:
-            one = plan.shot or armoury.shot(plan.only or 0)
-            await storm.shoot([one] * plan.messages if plan.messages > 1 else [one])
+        if plan.case or plan.only is not None:
+            one = plan.case or generator.case(plan.only or 0)
+            await batch.send_all([one] * plan.messages if plan.messages > 1 else [one])
             return
         warm = min(plan.warm, plan.messages // 2)
         sizes = [self.memory]
-        await storm.shoot(shots_of(armoury, range(warm)))
+        await batch.send_all(cases_of(generator, range(warm)))
         sizes.append(self.memory)
         for begin in range(warm, plan.messages, 10_000):
-            await storm.shoot(shots_of(armoury, range(begin, min(begin + 10_000, plan.messages))))
-            done, round = self.tally.messages, armoury.corpus.round
+            await batch.send_all(cases_of(generator, range(begin, min(begin + 10_000, plan.messages))))
+            done, round = self.findings.messages, generator.corpus.round
             self._say(
-                f"{done:,} messages, {self.memory:.1f} MB, round {round}, {len(self.tally.different)} findings"
+                f"{done:,} messages, {self.memory:.1f} MB, round {round}, {len(self.findings.different)} findings"
             )
         after = await self._quiet(watcher)
         self._weigh(warm, sizes[0], sizes[1], self.memory)
@@ -112,14 +112,14 @@ class Siege:
         sizes = f"{first:.1f} MB before, {warmed:.1f} MB after {warm:,} messages, {last:.1f} MB at the end"
         self._say(f"memory: {sizes}: {last - warmed:+.1f} MB since then")
         if last - warmed > GROWTH:
-            self.tally.wrong(f"memory grew by {last - warmed:.1f} MB; {GROWTH:g} MB may be")
+            self.findings.wrong(f"memory grew by {last - warmed:.1f} MB; {GROWTH:g} MB may be")
 
     def _compare(self, before: Status, after: Status) -> None:
         read = [sum(s["membership"].get(word, 0) for word in ("packets_in", "garbage")) for s in (before, after)]
         self._say(f"rounds: {before['round']} before, {after['round']} after; refused: {after['refused']}")
         self._say(f"packets and bad calls that the membership read: {read[1] - read[0]:,}")
         if after["round"] <= before["round"]:
-            self.tally.wrong("no round was made meanwhile")
+            self.findings.wrong("no round was made meanwhile")
 
     async def _quiet(self, watcher: Watcher) -> Status:
         """Two rounds later, when all that came is done with."""
@@ -146,9 +146,9 @@ class Siege:
                 process.popen.send_signal(signal.SIGTERM)
             code = process.popen.wait(LONG)
             if code != 0:
-                self.tally.wrong(f"{name} ended with exit code {code}")
+                self.findings.wrong(f"{name} ended with exit code {code}")
             for line in complaints(process.output.splitlines()):
-                self.tally.wrong(f"the log of {name} has: {line}")
+                self.findings.wrong(f"the log of {name} has: {line}")
         self._say(f"the daemon ended with exit code {self.node.popen.poll()}")
 
     @property
@@ -156,8 +156,8 @@ class Siege:
         return float(psutil.Process(self.node.popen.pid).memory_info().rss) / MB
 
 
-async def _up_to_date(watcher: Watcher, armoury: Armoury) -> None:
-    armoury.corpus.round = (await watcher.status())["round"]
+async def _up_to_date(watcher: Watcher, generator: CaseGenerator) -> None:
+    generator.corpus.round = (await watcher.status())["round"]
 
 
 def complaints(log: Iterable[str]) -> list[str]:

@@ -11,28 +11,28 @@ import pytest
 
 from tests.e2e.in_process import Life, Town, play
 from tests.fuzz.__main__ import main
-from tests.fuzz.address_filter import Fence
-from tests.fuzz.batch import Storm, shots_of
-from tests.fuzz.cases import Armoury
-from tests.fuzz.findings import Tally
+from tests.fuzz.address_filter import AddressFilter
+from tests.fuzz.batch import Batch, cases_of
+from tests.fuzz.cases import CaseGenerator
+from tests.fuzz.findings import Findings
 from tests.fuzz.recording_member import recorded
-from tests.fuzz.sender import Gun
+from tests.fuzz.sender import Sender
 from tests.fuzz.surface import surface_of
 
 RUN = "fuzz"
 MESSAGES = 2000
 
 
-async def armed(bob: Life, ann: Life, seed: int) -> Armoury:
+async def prepared(bob: Life, ann: Life, seed: int) -> CaseGenerator:
     surface = await asyncio.to_thread(surface_of, bob.address)
     corpus = await recorded(bob.address, surface, RUN, bob.round)
-    return Armoury(seed, corpus, Fence([bob.address, ann.address]), bob.address)
+    return CaseGenerator(seed, corpus, AddressFilter([bob.address, ann.address]), bob.address)
 
 
 def test_two_nodes_learn_on_while_one_is_sent_nonsense(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Every call, the UDP port and bare connections; each bad message gets a precise status."""
     unhandled: list[dict[str, Any]] = []
-    tally = Tally(seed=1)
+    findings = Findings(seed=1)
 
     async def scene(town: Town) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
@@ -40,15 +40,15 @@ def test_two_nodes_learn_on_while_one_is_sent_nonsense(tmp_path: Path, caplog: p
         bob = await town.runs("bob", **quick)
         ann = await town.runs("ann", peer_seed=[bob.address], **quick)
         await bob.until(lambda: bob.node.host.received)
-        armoury = await armed(bob, ann, tally.seed)
+        generator = await prepared(bob, ann, findings.seed)
         before = bob.round
 
         async def asked() -> None:
             await asyncio.sleep(0)
-            armoury.corpus.round = bob.round
+            generator.corpus.round = bob.round
 
-        async with Gun(bob.address) as gun:
-            await Storm(gun, tally, asked).shoot(shots_of(armoury, range(MESSAGES)))
+        async with Sender(bob.address) as sender:
+            await Batch(sender, findings, asked).send_all(cases_of(generator, range(MESSAGES)))
         assert bob.round > before
         await bob.rounds(2)
         assert [outcome for _, outcome in bob.node.host.calls if outcome == "internal"] == []
@@ -56,8 +56,8 @@ def test_two_nodes_learn_on_while_one_is_sent_nonsense(tmp_path: Path, caplog: p
         assert bob.node.membership.counters["garbage"] > 0
 
     play(tmp_path, scene)
-    assert tally.findings == []
-    assert tally.messages == MESSAGES
+    assert findings.findings == []
+    assert findings.messages == MESSAGES
     assert unhandled == []
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 

@@ -16,13 +16,13 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from pfl_node.membership import membership_pb2 as pb
 from pfl_node.wire import peer_pb2
 from pfl_node.wire.endpoint import Endpoint
-from tests.fuzz import sender as fire
-from tests.fuzz.address_filter import Fence, leads_somewhere
-from tests.fuzz.cases import WEIGHTS, Armoury, Shot
+from tests.fuzz import sender as sending
+from tests.fuzz.address_filter import AddressFilter, leads_somewhere
+from tests.fuzz.cases import WEIGHTS, Case, CaseGenerator
 from tests.fuzz.corpus import Corpus, unbraided
-from tests.fuzz.findings import Tally, read, written
+from tests.fuzz.findings import Findings, read, written
 from tests.fuzz.grammar import Grammar, walk
-from tests.fuzz.sender import Gun
+from tests.fuzz.sender import Sender
 from tests.fuzz.surface import Call, Surface, surface_of
 from tests.fuzz.target_swarm import complaints
 
@@ -36,24 +36,24 @@ CALLS = tuple(
 )
 
 
-def armoury(seed: int = 0) -> Armoury:
+def generator(seed: int = 0) -> CaseGenerator:
     corpus = Corpus(Surface(CALLS, pb.Packet.DESCRIPTOR))
     packet = pb.Packet(kind=pb.Packet.PING, sequence=1, sender=MEMBER, target="bob")
     corpus.add(packet.DESCRIPTOR, (packet.SerializeToString(),))
     corpus.add(pb.JoinRequest.DESCRIPTOR, (pb.JoinRequest(member=MEMBER).SerializeToString(),))
-    return Armoury(seed, corpus, Fence([MINE]), MINE)
+    return CaseGenerator(seed, corpus, AddressFilter([MINE]), MINE)
 
 
 def test_the_seed_and_the_number_decide_a_message() -> None:
-    one, same, other = armoury(), armoury(), armoury(seed=1)
-    assert [one.shot(n) for n in range(300)] == [same.shot(n) for n in reversed(range(300))][::-1]
-    assert [one.shot(n) for n in range(50)] != [other.shot(n) for n in range(50)]
+    one, same, other = generator(), generator(), generator(seed=1)
+    assert [one.case(n) for n in range(300)] == [same.case(n) for n in reversed(range(300))][::-1]
+    assert [one.case(n) for n in range(50)] != [other.case(n) for n in range(50)]
 
 
 def test_every_call_and_every_kind_gets_its_share() -> None:
-    shots = [armoury().shot(n) for n in range(1500)]
-    assert {shot.path for shot in shots} >= {call.path for call in CALLS}
-    assert Counter(shot.kind for shot in shots).keys() == WEIGHTS.keys()
+    cases = [generator().case(n) for n in range(1500)]
+    assert {case.path for case in cases} >= {call.path for call in CALLS}
+    assert Counter(case.kind for case in cases).keys() == WEIGHTS.keys()
 
 
 def test_a_call_and_a_field_that_nobody_told_of_are_fuzzed() -> None:
@@ -70,19 +70,19 @@ def test_a_call_and_a_field_that_nobody_told_of_are_fuzzed() -> None:
 
 
 def test_no_message_leads_a_node_to_anybody_outside_its_swarm() -> None:
-    fence, member = Fence([MINE]), pb.Member.DESCRIPTOR
+    filter, member = AddressFilter([MINE]), pb.Member.DESCRIPTOR
     for address in ("8.8.8.8:53", "example.org:80", "127.0.0.1:7001", "[::1]:7000", "127.66.1.1:50000"):
         data = pb.JoinRequest(member=pb.Member(id="a", address=address)).SerializeToString()
-        changed = pb.JoinRequest.FromString(fence.within(data, pb.JoinRequest.DESCRIPTOR))
+        changed = pb.JoinRequest.FromString(filter.within(data, pb.JoinRequest.DESCRIPTOR))
         assert changed.member.address != address
         assert not leads_somewhere(changed.member.address)
     kept = MEMBER.SerializeToString()
-    assert fence.within(kept, member) == kept
-    assert fence.within(b"\xff\xff", member) == b"\xff\xff"
-    arms = armoury()
-    for shot in map(arms.shot, range(1000)):
-        kind = next((call.request for call in CALLS if call.path == shot.path), pb.Packet.DESCRIPTOR)
-        assert all(fence.within(data, kind) == data for data in shot.messages if shot.way != "tcp")
+    assert filter.within(kept, member) == kept
+    assert filter.within(b"\xff\xff", member) == b"\xff\xff"
+    cases = generator()
+    for case in map(cases.case, range(1000)):
+        kind = next((call.request for call in CALLS if call.path == case.path), pb.Packet.DESCRIPTOR)
+        assert all(filter.within(data, kind) == data for data in case.messages if case.way != "tcp")
 
 
 def test_a_message_in_pieces_says_the_same() -> None:
@@ -103,14 +103,14 @@ def test_words_are_learnt_where_they_are_used() -> None:
 
 
 def test_a_finding_has_the_line_that_repeats_it() -> None:
-    tally = Tally(seed=7, options=" --policy gossip")
-    shot = Shot(41, "odd", "rpc", "/a/B", (b"\x00\xff",), metadata=(("x-bin", b"\xff"), ("y", "z")))
+    findings = Findings(seed=7, options=" --policy gossip")
+    case = Case(41, "odd", "rpc", "/a/B", (b"\x00\xff",), metadata=(("x-bin", b"\xff"), ("y", "z")))
     for _ in range(3):
-        tally.add(shot, fire.Answer("INTERNAL", "INTERNAL: oops"))
-    (finding,) = tally.findings
+        findings.add(case, sending.Answer("INTERNAL", "INTERNAL: oops"))
+    (finding,) = findings.findings
     assert "python -m tests.fuzz --seed 7 --policy gossip --only 41" in finding
-    assert read(finding.rsplit(" ", 1)[1]) == shot
-    assert read(written(shot)) == shot
+    assert read(finding.rsplit(" ", 1)[1]) == case
+    assert read(written(case)) == case
 
 
 def test_a_traceback_or_an_error_on_the_log_is_a_complaint() -> None:
@@ -137,21 +137,21 @@ class Broken:
 
 @pytest.mark.parametrize(
     ("path", "wrong", "patience"),
-    [("/Broken/Fails", "UNKNOWN", fire.LONG), ("/Broken/Hangs", "no answer within", 0.3)],
+    [("/Broken/Fails", "UNKNOWN", sending.LONG), ("/Broken/Hangs", "no answer within", 0.3)],
 )
 def test_what_must_not_be_is_found(
     path: str, wrong: str, patience: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fire, "LONG", patience)
+    monkeypatch.setattr(sending, "LONG", patience)
 
-    async def scenario() -> fire.Answer:
+    async def scenario() -> sending.Answer:
         endpoint = Endpoint()
         endpoint.add("Broken", Broken().register)
         await endpoint.bind("127.0.0.1:0")
         await endpoint.start()
         try:
-            async with Gun(endpoint.address) as gun:
-                return await gun.fire(Shot(0, "made", "rpc", path, (b"",)))
+            async with Sender(endpoint.address) as sender:
+                return await sender.send(Case(0, "made", "rpc", path, (b"",)))
         finally:
             await endpoint.stop(grace=0)
 
