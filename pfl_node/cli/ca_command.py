@@ -85,7 +85,7 @@ def _prepare_bootstrap(authority: "Authority", address: str) -> None:
         authority.issue_for(BOOTSTRAP_DIR, name="bootstrap", days=3650)
     host, port = parse_address(address)
     bound = f"{address} --tls" if is_loopback(host) else f"0.0.0.0:{port} --advertise {address}"
-    say(f"start the bootstrap: pfl-bootstrap --data-dir {BOOTSTRAP_DIR} --listen {bound} --enrol")
+    say(f"start the bootstrap: pfl-bootstrap --data-dir {BOOTSTRAP_DIR} --listen {bound} --enrol --relay")
 
 
 @app.command()

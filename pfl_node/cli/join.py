@@ -60,7 +60,7 @@ def join(
         directory = (data_dir or Path(f"pfl-{read.name}")).absolute()
         setup = SiteSetup(token=read, directory=directory, listen=listen, advertise=advertise, sets=sets or ())
         setup.check()
-        request = SiteRequest(read, directory)
+        request = SiteRequest(read, directory, setup.proxy)
         plan = request.plan()
         written = setup.write(plan.with_own_task(task) if task else plan)
         say(f"{read.name}, of the run {read.run!r}: wrote {', '.join(written)} in {directory}")

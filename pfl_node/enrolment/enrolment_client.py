@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import socket
@@ -16,6 +17,8 @@ from pfl_node.enrolment.join_token import digest_of
 from pfl_node.errors import ConfigError
 from pfl_node.security.certificate import read_pem
 from pfl_node.security.credentials import EXPIRED, NOT_YET_VALID
+from pfl_node.wire.connector import Connector, Proxy
+from pfl_node.wire.http_connect import ConnectRefused
 
 TIMEOUT = 10.0  # seconds
 CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.S)
@@ -33,19 +36,20 @@ class Bootstrap:
 
     address: str
     context: ssl.SSLContext
+    proxy: Proxy | None = None
 
     def call(self, compose: Compose, *, timeout: float = TIMEOUT) -> Message:
         """Raises Unreachable, or ConfigError if it cannot be trusted."""
-        return _call(self.address, self.context, compose, timeout)
+        return _call(self, compose, timeout)
 
 
-def find_authority(address: str, digest: bytes) -> tuple[bytes, float]:
+def find_authority(address: str, digest: bytes, proxy: Proxy | None = None) -> tuple[bytes, float]:
     """The CA's certificate in PEM, recognized by its digest, and the time there, which nothing proves. Nothing of
     the token is sent on this connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    answer = _call(address, _speaking(context), lambda _: {"do": "ca"}, TIMEOUT)
+    answer = Bootstrap(address, _speaking(context), proxy).call(lambda _: {"do": "ca"})
     offered = CERTIFICATE.findall(str(answer.get("ca")))
     for pem in offered:
         try:
@@ -75,12 +79,10 @@ def _speaking(context: ssl.SSLContext) -> ssl.SSLContext:
     return context
 
 
-def _call(address: str, context: ssl.SSLContext, compose: Compose, timeout: float) -> Message:
+def _call(bootstrap: Bootstrap, compose: Compose, timeout: float) -> Message:
+    address = bootstrap.address
     try:
-        with (
-            socket.create_connection(parse_address(address), TIMEOUT) as plain,
-            context.wrap_socket(plain) as secure,
-        ):
+        with _connected(address, bootstrap.proxy) as plain, bootstrap.context.wrap_socket(plain) as secure:
             if secure.selected_alpn_protocol() != ALPN:
                 raise ConfigError(f"{address} is not the enrolment of a bootstrap: is the port right?")
             server = hashlib.sha256(secure.getpeercert(binary_form=True) or b"").digest()
@@ -93,6 +95,19 @@ def _call(address: str, context: ssl.SSLContext, compose: Compose, timeout: floa
         raise ConfigError(f"{address} is not the enrolment of a bootstrap of this release: {error}") from error
     except (OSError, EOFError) as error:
         raise Unreachable(f"{address} does not answer ({_why(error)})") from error
+
+
+def _connected(address: str, proxy: Proxy | None) -> socket.socket:
+    if proxy is None:
+        return socket.create_connection(parse_address(address), TIMEOUT)
+
+    async def through() -> socket.socket:
+        async with asyncio.timeout(TIMEOUT):
+            return await Connector(proxy).connect(address)
+
+    connection = asyncio.run(through())
+    connection.settimeout(TIMEOUT)
+    return connection
 
 
 def _read(secure: ssl.SSLSocket, size: int) -> bytes:
@@ -118,6 +133,8 @@ def _why(error: Exception) -> str:
         return "nothing listens there"
     if isinstance(error, socket.gaierror):
         return "no such host"
+    if isinstance(error, ConnectRefused):
+        return str(error)
     if isinstance(error, TimeoutError):
         return "no answer in time; a firewall may drop packets"
     if isinstance(error, EOFError | ConnectionError | ssl.SSLError):

@@ -20,6 +20,7 @@ from pfl_node.security.tls_files import CA, CERT, KEY, REVOKED
 from pfl_node.security.x509_builder import key_id, make_request, own_key
 from pfl_node.store.atomic import make_directory, write_atomic
 from pfl_node.types import PeerId
+from pfl_node.wire.connector import Proxy
 
 ANSWER = 10.0  # seconds in addition to the bootstrap's own
 NEW_TOKEN = "ask the operator for a new token"
@@ -42,7 +43,7 @@ class Certified:
 class SiteRequest:
     """Raises ConfigError; nothing that was written is lost, and everything may be repeated."""
 
-    def __init__(self, token: JoinToken, directory: Path) -> None:
+    def __init__(self, token: JoinToken, directory: Path, proxy: Proxy | None = None) -> None:
         make_directory(directory)
         self.token = token
         self.directory = directory
@@ -51,12 +52,12 @@ class SiteRequest:
         self._keys = TokenKeys.of(token.secret)
         self._request = make_request(key, token.name).decode()
         try:
-            self._authority, there = find_authority(token.enrol, token.authority)
+            self._authority, there = find_authority(token.enrol, token.authority, proxy)
         except Unreachable as error:
             hint = "ask the operator whether the bootstrap runs with --enrol and its port is open, then repeat"
             raise Unreachable(f"{error}: {hint}") from error
         _check_clock(token.enrol, there)
-        self._bootstrap = Bootstrap(token.enrol, trusting(self._authority))
+        self._bootstrap = Bootstrap(token.enrol, trusting(self._authority), proxy)
 
     def plan(self) -> SitePlan:
         """Ask for the first time; what all sites share."""

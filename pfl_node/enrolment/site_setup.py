@@ -14,6 +14,7 @@ from typing import Any
 
 from pfl_node.address import join_address, parse_address
 from pfl_node.daemon.advertise import check_addresses
+from pfl_node.daemon.network_setup import check_network, proxy_of
 from pfl_node.daemon.preflight import check_names, check_page
 from pfl_node.enrolment.join_token import JoinToken
 from pfl_node.enrolment.site_files import CONFIG, UNIT, config_text, unit_text
@@ -23,6 +24,7 @@ from pfl_node.security.tls_files import CERT
 from pfl_node.settings import Settings
 from pfl_node.settings.load import load_settings
 from pfl_node.store.atomic import write_atomic
+from pfl_node.wire.connector import Proxy
 
 GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128")
 
@@ -52,6 +54,11 @@ class SiteSetup:
     @property
     def start_line(self) -> str:
         return f"pfl-node --config {self.config}"
+
+    @property
+    def proxy(self) -> Proxy | None:
+        """That of `--set network.proxy=…`, which the node will use as well. Raises ConfigError."""
+        return proxy_of(load_settings(sets=self.sets).network)
 
     def check(self) -> None:
         """Before anything is written. Raises ConfigError."""
@@ -92,6 +99,7 @@ class SiteSetup:
             draft.unlink(missing_ok=True)
         check_addresses(settings.listen, settings.advertise, settings.peer_seed)
         check_page(settings)
+        check_network(settings)
         return settings
 
     def _unit(self, settings: Settings) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +24,9 @@ from pfl_node.security.ca import Authority
 from pfl_node.security.credentials import load_credentials
 from pfl_node.security.tls_files import KEY, TlsFiles
 from pfl_node.security.x509_builder import load_key, make_request
+from pfl_node.wire.connector import Proxy
 from tests.unit.enrolment.office import PLAN, Office, office
+from tests.unit.wire.connect_proxy import ConnectProxy
 
 FAST = 0.05  # seconds
 
@@ -71,6 +75,35 @@ def test_a_site_that_waits_hears_of_the_confirmation_at_once(
         waiting.join(10)
         assert heard
         assert heard[0] is not None
+
+
+def test_a_site_that_may_only_use_a_proxy_joins_through_it(wards: Office) -> None:
+    with proxy_thread("ann:secret") as proxy:
+        token = wards.invite()
+        refused = Proxy(proxy.address, "", lambda host: False)
+        with pytest.raises(Unreachable, match="407"):
+            SiteRequest(token, wards.path / "east", refused)
+        site = SiteRequest(token, wards.path / "east", replace(refused, authorization="Basic YW5uOnNlY3JldA=="))
+        site.plan()
+        confirm(wards)
+        assert site.confirmed()
+        assert set(proxy.targets) == {wards.server.address}
+
+
+@contextmanager
+def proxy_thread(password: str) -> Iterator[ConnectProxy]:
+    """In a thread, as the site's calls block."""
+    loop, proxy = asyncio.new_event_loop(), ConnectProxy(password)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(proxy.__aenter__(), loop).result(10)
+        yield proxy
+        asyncio.run_coroutine_threadsafe(proxy.__aexit__(), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
 
 
 def test_a_token_is_good_for_one_site_which_may_repeat(wards: Office) -> None:
