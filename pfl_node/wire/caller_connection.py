@@ -81,7 +81,9 @@ class CallerConnection:
         context = self._listener.tls_context()
         try:
             first = self._network.recv(len(CONNECT), socket.MSG_PEEK)
-            if first and CONNECT.startswith(first) and self._listener.tunnels is not None:
+            if not first:
+                self.close()  # it only looked whether the port is open
+            elif CONNECT.startswith(first) and self._listener.tunnels is not None:
                 self._loop.add_reader(self._network, self._request_bytes)
             elif context is None:
                 self._relay(b"")

@@ -198,7 +198,9 @@ def test_a_ca_and_its_bootstrap_are_made_by_one_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made = shell("ca", "init", "--bootstrap", "192.0.2.1:7946")
-    line = "pfl-bootstrap --data-dir pfl-bootstrap --listen 0.0.0.0:7946 --advertise 192.0.2.1:7946 --enrol --relay"
+    line = (
+        "pfl-bootstrap --data-dir pfl-bootstrap --listen 0.0.0.0:7946 --advertise 192.0.2.1:7946 --enrol --relay"
+    )
     assert line in made.out
     assert {"key.pem", "cert.pem", "ca.pem"} <= {path.name for path in (tmp_path / "pfl-bootstrap").iterdir()}
     assert json.loads((tmp_path / "pfl-ca" / "bootstrap.json").read_text())["enrol"] == "192.0.2.1:7947"

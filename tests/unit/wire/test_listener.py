@@ -75,6 +75,20 @@ def test_an_idle_connection_is_closed_after_seconds(monkeypatch: pytest.MonkeyPa
     run(scenario)
 
 
+def test_a_caller_that_connects_and_goes_is_not_a_refused_one(tmp_path: Path) -> None:
+    """A member that dials back does so, and a load balancer's check."""
+    tls = Site(tmp_path).tls("bob")
+
+    async def scenario(endpoint: Endpoint) -> None:
+        reader, writer = await connect(endpoint)
+        writer.write_eof()
+        assert await reader.read() == b""
+        assert tls.auth.refused == {}
+        writer.close()
+
+    run(scenario, tls)
+
+
 def test_a_connection_with_a_call_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(endpoint: Endpoint) -> None:
         async with grpc.aio.insecure_channel(endpoint.address, options=channel_options()) as channel:
