@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,13 @@ from pfl_node.errors import ConfigError
 
 WORDS = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=20)
 PORTS = st.integers(1, 65535)
+
+
+def _word(data: bytes) -> str:
+    """With a right length and checksum, so that the fields are read."""
+    framed = b"\x01" + (len(data) + CHECKSUM).to_bytes(2) + data
+    framed += hashlib.sha256(framed).digest()[:CHECKSUM]
+    return "pfl" + base64.b32encode(framed).decode().rstrip("=").lower()
 
 
 def token(**given: object) -> JoinToken:
@@ -40,6 +48,12 @@ def test_what_is_encoded_is_decoded(name: str, run: str, enrol: int, seeds: list
         secret=secret,
     )
     assert JoinToken.decode(made.encode()) == made
+
+
+@given(st.one_of(st.text(max_size=300), st.binary(min_size=30, max_size=200).map(_word)))
+def test_whatever_is_typed_is_a_token_or_one_line(text: str) -> None:
+    with suppress(ConfigError):
+        JoinToken.decode(text)
 
 
 def test_a_token_is_one_short_word_and_mail_may_wrap_or_capitalize_it() -> None:

@@ -77,6 +77,14 @@ def test_a_site_may_use_its_own_copy_of_the_same_task_only(shared: Path, tmp_pat
         plan.with_own_task(f"{copy}/ward.py:ward")
 
 
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"settings": 1, "files": {}}', '{"settings": {}, "files": ["x"]}']
+)
+def test_a_plan_that_cannot_be_read_is_one_line(text: str) -> None:
+    with pytest.raises(ConfigError, match="the settings of the invitation cannot be read"):
+        SitePlan.decode(text)
+
+
 @pytest.mark.parametrize("name", ["../ward.py", "a/b.py", "key.pem", ".py", "a b.py"])
 def test_a_plan_writes_python_files_in_its_own_directory_only(name: str) -> None:
     with pytest.raises(ConfigError, match="do not trust it"):
