@@ -28,7 +28,19 @@ def status(address: Address, format: Format = "table", timeout: Timeout = 3.0) -
     """Show what a node is doing."""
     with connected(address, timeout) as node:
         facts = node.status()
-    (as_json if format == "json" else as_facts)(facts)
+    if format == "json":
+        as_json(facts)
+        return
+    health = facts.pop("health", None)
+    as_facts(facts | ({"health": _health(health)} if isinstance(health, dict) else {}))
+
+
+def _health(health: dict[str, Any]) -> str:
+    """In one line, as `pfl-node doctor` has it in several."""
+    parts = [str(health.get("level"))]
+    if reason := health.get("reason"):
+        parts.append(f"{reason}; {todo}" if (todo := health.get("todo")) else str(reason))
+    return ": ".join(parts)
 
 
 def peers(address: Address, format: Format = "table", timeout: Timeout = 3.0) -> None:
@@ -38,7 +50,7 @@ def peers(address: Address, format: Format = "table", timeout: Timeout = 3.0) ->
     if format == "json":
         as_json({"peers": members})
     else:
-        columns = ("name", "address", "state", "role", "round", "run", "id")
+        columns = ("name", "address", "state", "reach", "role", "round", "run", "id")
         as_table(columns, [[m[column] for column in columns] for m in members])
 
 

@@ -83,7 +83,7 @@ class Remote:
 
         stub = membership_pb2_grpc.MembershipStub(self.channel)
         reply = self._call(stub.List, membership_pb2.ListRequest())
-        states = membership_pb2.Member.State
+        states, reach = membership_pb2.Member.State, membership_pb2.Member.Reachability
         found = [
             {
                 "id": m.id,
@@ -93,6 +93,7 @@ class Remote:
                 "role": m.role,
                 "run": m.run,
                 "round": m.round,
+                "reach": reach.Name(m.reachability).lower(),
             }
             for m in sorted(reply.members, key=lambda m: (m.role, m.name, m.id))
         ]

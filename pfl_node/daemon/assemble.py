@@ -132,16 +132,17 @@ class DaemonNode(ObservedNode):
         self.client = GrpcNetwork(home.identity.id, settings, dialer, self.endpoint)
         self.node_observer = NodeObserver(self)
         self.membership = self._membership(settings, dialer)
-        self._members = self._run_members(settings)
+        self.run_members = self._run_members(settings)
         self.relaying = self._relaying(settings, dialer)
-        self.reach = Reach(self.membership, self._members, self.client, self.node_observer, self.relaying)
+        self.reach = Reach(self.membership, self.run_members, self.client, self.node_observer, self.relaying)
+        self.monitor = self.reach.monitor
         self._tracking = Tracking(settings, resumes=True)
         super().__init__(
             settings,
             Plan(policy, configure(policy, settings.policy.options)),
             store=home,
             network=self.client,
-            members=self._members,
+            members=self.run_members,
             trainer=ThreadTrainer(thread, lambda account: learner_at(settings, place, account, role.poison)),
             observer=self.node_observer,
             log=structlog.get_logger("pfl_node.node.lifecycle"),
@@ -156,7 +157,7 @@ class DaemonNode(ObservedNode):
 
     def _connect_host(self) -> None:
         self.host.tell = self.client.traffic.tell = self.node_observer.tell
-        self.host.member = self._members.present
+        self.host.member = self.run_members.present
         self.client.encoding.training = lambda: self.work.training
         if self.tls:
             self.tls.auth.on_refused = lambda call, why, who: self.host.count(call, why, who, 0)
@@ -201,7 +202,7 @@ class DaemonNode(ObservedNode):
         )
 
     def _on_member_event(self, event: MemberEvent) -> None:
-        self._members.on_event(event)
+        self.run_members.on_event(event)
         self.reach.on_event(event)
 
     def _keep_incarnation(self, incarnation: int) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from pfl_node.node.lifecycle import Node
 
 if TYPE_CHECKING:
+    from pfl_node.membership.reachability import ReachabilityMonitor
+    from pfl_node.membership.run_members import RunMembers
     from pfl_node.membership.service import Membership
     from pfl_node.ops.observer import NodeObserver
     from pfl_node.store.data_dir import DataDir
@@ -20,5 +22,7 @@ class ObservedNode(Node):
     home: DataDir
     tls: Tls | None
     membership: Membership
+    run_members: RunMembers
+    monitor: ReachabilityMonitor
     client: PeerClient
     node_observer: NodeObserver

@@ -20,8 +20,10 @@ from pfl_node.membership.member import Reachability
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, Suspected
 from pfl_node.membership.member_events import MemberEvent as News
 from pfl_node.ops.events import Hub, NodeEvent
+from pfl_node.ops.exchange import Exchange
 from pfl_node.ops.history import History
-from pfl_node.ops.status import TransferTotals
+from pfl_node.ops.node_health import why_nothing_arrives
+from pfl_node.ops.transfer_totals import TransferTotals
 from pfl_node.settings.redact import for_others
 from pfl_node.store.checkpoints import Checkpoints
 
@@ -54,12 +56,14 @@ class NodeObserver:
         self.hub = Hub()
         self.history = History()
         self.ties = Affinities()
+        self.exchange = Exchange()
         self.rounds = 0  # done by this process
         self.round_seconds = 0.0  # sum, from the end of a round to the end of the next
         self.checkpoint_at: float | None = None  # seconds since 1970
         self.page: Page | None = None
         self._node = node
         self._round_ended: float | None = None
+        self._failures = 0  # calls that had failed at the end of the last round
         self._refusals: dict[str, tuple[float, int]] = {}  # by reason: time of the last line, and refusals since
         self.tell = self.hub.tell
         self.warn = self.hub.warn
@@ -144,6 +148,7 @@ class NodeObserver:
         match event.kind:
             case "started":
                 self._round_ended = time.monotonic()
+                self.exchange.begin(self._round_ended)
             case "round":
                 self._round(event)
             case "checkpoint":
@@ -160,6 +165,27 @@ class NodeObserver:
         moved = TransferTotals.of(self._node)
         self.history.add({**event.data, "bytes_sent": moved.sent, "bytes_received": moved.received}, event.time)
         self.ties.round(event.data, {str(peer): n for peer, n in moved.models_received.items()})
+        self._exchanged(moved, now)
+
+    def _exchanged(self, moved: TransferTotals, now: float) -> None:
+        """Warn once if nothing arrives for several rounds, whatever the cause."""
+        node, exchange, before = self._node, self.exchange, self.exchange.receives_nothing
+        expected = not node.plan.policy.solitary and bool(node.membership.alive(run=node.settings.run))
+        failed = node.recorder.failures.total() if node.recorder else 0
+        exchange.round(
+            received=moved.models_received.total(),
+            sent=moved.models_sent.total(),
+            failed=failed > self._failures,
+            peers=expected,
+            now=now,
+        )
+        self._failures = failed
+        if exchange.receives_nothing and not before:
+            seconds = now - exchange.received.since
+            what = f"no model has arrived for {exchange.received.quiet} rounds ({seconds:.0f} s)"
+            self.hub.warn(f"{what}: {why_nothing_arrives(node)}")
+        elif before and not exchange.receives_nothing:
+            log.info("models arrive again")
 
     def _refused(self, data: Any) -> None:
         """Log each reason at most once per interval, because peers control the number of refusals."""

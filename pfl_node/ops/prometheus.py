@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pfl_node import __version__
-from pfl_node.membership.member import State
-from pfl_node.ops.status import TransferTotals
+from pfl_node.membership.member import Reachability, State
+from pfl_node.ops.node_health import exchange_checks, is_green
+from pfl_node.ops.transfer_totals import TransferTotals
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -194,6 +195,14 @@ def _expiry(node: ObservedNode) -> Samples:
     return _one(node.tls.trust.credentials.certificate.not_after.timestamp() if node.tls else None)
 
 
+def _reachability(node: ObservedNode) -> Samples:
+    return [((str(r),), float(r is node.membership.me.reachability)) for r in Reachability]
+
+
+def _left_out(node: ObservedNode) -> Samples:
+    return _one(len(node.run_members.left_out()))
+
+
 def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[ObservedNode], Samples]:
     return lambda node: [((key,), n) for key, n in sorted(counts(node).items())]
 
@@ -206,6 +215,15 @@ FIGURES = (
     Figure(N + "uptime_seconds", "gauge", (), "Time since the node was created.",
            lambda n: _one(time.monotonic() - n.started)),
     Figure(N + "state", "gauge", ("state",), "1 for the current state, 0 for the others.", _state),
+    Figure(N + "healthy", "gauge", (), "1 while models are exchanged, or none need to be.",
+           lambda n: _one(is_green(exchange_checks(n)))),
+    Figure(N + "receives_nothing", "gauge", (), "1 if no model arrives for several rounds.",
+           lambda n: _one(n.node_observer.exchange.receives_nothing)),
+    Figure(N + "reachability", "gauge", ("reachability",),
+           "1 for how others connect to this node: unknown, direct, relayed, unreachable; 0 for the others.",
+           _reachability),
+    Figure(N + "peers_left_out", "gauge", (), "Peers that this node cannot connect to, and therefore leaves out.",
+           _left_out),
     Figure(N + "round", "gauge", (), "Current round.",
            lambda n: _one(n.policy.round if n.policy else 0)),
     Figure(N + "planned_rounds", "gauge", (), "Number of rounds after which the node stops; absent: unlimited.",

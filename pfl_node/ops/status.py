@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pfl_node import __version__
 from pfl_node.jsonable import json_object, plain
 from pfl_node.node.clock import now
-from pfl_node.types import PeerId
+from pfl_node.ops.node_health import exchange_checks, health_of
+from pfl_node.ops.transfer_totals import TransferTotals
 from pfl_node.wire.peer_pb2 import Status
 
 if TYPE_CHECKING:
@@ -43,28 +43,6 @@ def facts_of(status: Status) -> dict[str, Any]:
     return {**facts, **json_object(status.json), **facts}
 
 
-@dataclass(frozen=True, slots=True)
-class TransferTotals:
-    """Data transferred so far, in calls of both sides."""
-
-    sent: int  # bytes
-    received: int
-    models_sent: Counter[PeerId]
-    models_received: Counter[PeerId]
-
-    @classmethod
-    def of(cls, node: ObservedNode) -> TransferTotals:
-        models, nbytes, host = node.client.traffic.models, node.client.traffic.bytes, node.host
-        fetched = Counter({peer: n for (peer, way), n in models.items() if way == "in"})
-        pushed = Counter({peer: n for (peer, way), n in models.items() if way == "out"})
-        return cls(
-            sum(n for (_, way), n in nbytes.items() if way == "out") + host.bytes_out,
-            sum(n for (_, way), n in nbytes.items() if way == "in") + host.bytes_in,
-            pushed + host.served,
-            fetched + host.received,
-        )
-
-
 def details_of(node: ObservedNode) -> dict[str, Any]:
     """JSON values only."""
     moved = TransferTotals.of(node)
@@ -82,6 +60,9 @@ def details_of(node: ObservedNode) -> dict[str, Any]:
         "guard": node.guard.status(now()),
         "privacy": node.privacy.status(),
         "honest": node.role.honest,
+        "reachability": str(node.membership.me.reachability),
+        "relays": node.membership.me.relays,
+        "health": health_of(node, exchange_checks(node)),
         "membership": node.membership.counters,
         "version": __version__,
         "learns_with": {peer: round(tie, 3) for peer, tie in node.node_observer.ties.lately.items()},

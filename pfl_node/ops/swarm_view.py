@@ -127,6 +127,7 @@ class SwarmView:
             "address": self._node.address if mine else member.address,
             "role": member.role,
             "state": str(member.state),
+            "reachability": str(member.reachability),
             "round": max(member.round, status_seen.round) if status_seen else member.round,
             "me": mine,
             "heard": 0.0 if mine else None if heard is None else round(self._clock() - heard, 1),

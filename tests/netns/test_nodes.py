@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.ops.status import TransferTotals
+from pfl_node.ops.transfer_totals import TransferTotals
 from pfl_node.types import PeerId
 from tests.e2e.in_process import Life, Town, play
 from tests.netns.link_conditions import Weather

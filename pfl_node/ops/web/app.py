@@ -26,6 +26,7 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from pfl_node.ops.events import KINDS, TooManyWatchers
+from pfl_node.ops.node_health import Level, exchange_checks, is_green, worst
 from pfl_node.ops.prometheus import registry_of
 from pfl_node.ops.status import facts_of, status_of
 from pfl_node.ops.swarm_view import SwarmView
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from pfl_node.ops.observed_node import ObservedNode
 
 TICK = 1.0  # seconds between messages of /api/live
-READY = ("training", "done")
 WRONG = 0.5  # seconds of delay after a wrong token
 LONGEST_FORM = 4096  # bytes
 MEDIA_TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -148,8 +148,12 @@ class Pages:
         return JSONResponse({"state": self._node.state})
 
     async def ready(self, _: Request) -> Response:
-        state = self._node.state
-        return JSONResponse({"state": state}, 200 if state in READY else 503)
+        """Green only while the node exchanges models; strangers do not get names and addresses of peers."""
+        checks = exchange_checks(self._node)
+        level, green = worst(checks).level, is_green(checks)
+        not_ok = [check.name for check in checks if check.level is not Level.OK]
+        answer = {"state": self._node.state, "health": str(level), "not_ok": not_ok}
+        return JSONResponse(answer, 200 if green else 503)
 
     def _facts(self) -> dict[str, Any]:
         return facts_of(status_of(self._node))

@@ -88,7 +88,7 @@ def test_peers_as_json_have_the_keys_that_scripts_rely_on(shell: Shell, node: Ru
 
 def test_peers_as_a_table_have_a_line_each(shell: Shell, node: Running) -> None:
     head, *lines = shell("peers", node.address).out.splitlines()
-    assert head.split() == ["name", "address", "state", "role", "round", "run", "id"]
+    assert head.split() == ["name", "address", "state", "reach", "role", "round", "run", "id"]
     assert [line.split()[0] for line in lines] == ["seed", "ann", "bob", "cid", "dan"]
 
 

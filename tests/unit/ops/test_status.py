@@ -80,6 +80,7 @@ def test_before_it_has_learnt_anything_it_says_who_and_where_it_is(tmp_path: Pat
     assert found.address.startswith("127.0.0.1:")
     assert not found.address.endswith(":0")
     assert found.uptime >= 0
+    assert details.pop("health")["level"] == "waiting"
     assert details == {
         "peers": 0,
         "waiting_for": [],
@@ -94,6 +95,8 @@ def test_before_it_has_learnt_anything_it_says_who_and_where_it_is(tmp_path: Pat
         "guard": {"against": {}, "ever": {}, "quarantine": {}, "refused": {}},
         "privacy": {},
         "honest": True,
+        "reachability": "unknown",
+        "relays": [],
         "membership": {},
         "version": __version__,
         "learns_with": {},

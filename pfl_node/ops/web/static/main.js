@@ -3,6 +3,7 @@
 import { h, put, text } from "./dom.js";
 import { clock, duration } from "./format.js";
 import { events } from "./events.js";
+import { verdict } from "./health.js";
 import { node } from "./node.js";
 import { overview } from "./overview.js";
 import { begin, listen, store } from "./store.js";
@@ -50,8 +51,10 @@ function frame() {
   text(find("about"), `${status.policy} on ${status.task}, run ${status.run}, ${status.address}`);
   const state = find("state");
   state.hidden = false;
-  text(state, status.state);
-  put(state, "class", `pill ${["training", "done"].includes(status.state) ? "good" : "warn"}`);
+  const [words, mood] = verdict(status);
+  text(state, words);
+  put(state, "class", `pill ${mood}`);
+  put(state, "title", status.health?.reason || null);
   document.title = `${status.name}: round ${status.round}, ${status.state}`;
 }
 

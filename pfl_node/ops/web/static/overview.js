@@ -3,6 +3,7 @@
 import { Chart, legend } from "./chart.js";
 import { card, choice, h, keyed, put, text } from "./dom.js";
 import { bytes, count, duration, figure, known, loss, nextRound, percent, plural, sum } from "./format.js";
+import { health } from "./health.js";
 import { clusterColour, headline, nodes, present, store, titled } from "./store.js";
 import { tiles } from "./tiles.js";
 
@@ -36,8 +37,10 @@ function view(root, name) {
   const left = card(`${titled(share ? "accuracy" : name)} over rounds`, scores.element, names);
   left.firstElementChild.append(pick);
   const table = members();
+  const exchange = health();
   root.replaceChildren(
     figures.element,
+    exchange.element,
     h("div", { class: "two" }, left, card("Loss over rounds", losses.element)),
     table.element,
   );
@@ -48,7 +51,10 @@ function view(root, name) {
   }
 
   return (what) => {
-    if (what !== "swarm" && store.status) figures.draw(facts(store.status));
+    if (what !== "swarm" && store.status) {
+      figures.draw(facts(store.status));
+      exchange.draw(store.status.health);
+    }
     if (what === "tick") return;
     curves();
     table.draw();
@@ -192,5 +198,6 @@ export function doing(node) {
   if (!present(node)) return node.state;
   if (node.state === "suspect") return "suspect";
   if (node.error) return node.heard === null ? "no answer" : `silent for ${duration(node.heard)}`;
+  if (node.reachability === "unreachable") return "unreachable";
   return node.doing ?? "alive";
 }

@@ -1,0 +1,73 @@
+"""A site behind a NAT, without a relay: it is told soon, and the others go on as without it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+
+from tests.networks.internet import PUBLIC, Host, Internet
+from tests.networks.programs import Program, Swarm, until
+
+pytestmark = pytest.mark.netns
+
+TOLD = 15.0  # seconds
+SLOWER = 1.10
+WINDOW = 40.0  # seconds with and without the site
+SETTLED = 10.0  # seconds after which nobody suspects it any more
+SETTINGS = ("train.init=common", "eval.every=1000", "start.peers=2", "start.wait=60")
+PACE = "round.every=0.4"  # so that the speed of the machine does not decide
+
+
+@pytest.mark.parametrize("policy", ["el", "random"])
+def test_a_site_behind_nat_is_told_and_does_not_delay_the_others(
+    internet: Internet, swarm: Swarm, policy: str
+) -> None:
+    hosts = [internet.public(name) for name in ("north", "east", "south")]
+    for host in hosts:
+        _discard_what_is_private(host)
+    seeds = [word for host in hosts for word in ("--peer-seed", f"{host.address}:7946")]
+    sets = [word for setting in (*SETTINGS, PACE) for word in ("--set", setting)]
+    others = [swarm.node(host, "--policy", policy, *seeds, *sets) for host in hosts]
+    until(lambda: all(len(node.rounds()) > 5 for node in others), 120, "the others do rounds")
+    time.sleep(WINDOW)
+    west = swarm.node(internet.behind_nat("west"), "--policy", policy, *seeds, *sets)
+    until(lambda: "cannot reach you at 192.168.50.2:7946" in west.log(), 90, "west is told")
+    joined, told = _first(west, "joined"), _first(west, "cannot reach you")
+    time.sleep(max(0.0, joined + WINDOW - time.time()))
+    print(f"\n{policy}: west was told {told - joined:.1f} s after it had joined")
+    assert told - joined <= TOLD
+    for node in others:
+        without, beside = _seconds(node, joined - WINDOW, joined), _seconds(node, joined, joined + WINDOW)
+        print(f"{policy}: a round of {node.name} takes {without:.3f} s without west, {beside:.3f} s beside it")
+        assert beside <= SLOWER * without
+        assert not [at for at, event in _said(node) if event == "suspected" and at > told + SETTLED]
+    assert west.status()["health"]["level"] == "fail"
+    assert [node.status()["health"]["level"] for node in others] == ["ok"] * 3
+
+
+def _discard_what_is_private(host: Host) -> None:
+    """As the internet does: without a route, a connection would fail at once instead of after a timeout."""
+    nowhere = f"{PUBLIC}.254"
+    host.run("ip", "route", "add", "default", "via", nowhere, "dev", "wan")
+    host.run("ip", "neigh", "replace", nowhere, "lladdr", "02:00:00:00:00:fe", "dev", "wan")
+
+
+def _said(node: Program) -> Iterator[tuple[float, str]]:
+    for line in node.log().splitlines():
+        if line.startswith("{") and line.endswith("}"):
+            row = json.loads(line)
+            yield datetime.fromisoformat(row["timestamp"]).timestamp(), str(row["event"])
+
+
+def _first(node: Program, text: str) -> float:
+    return next(at for at, event in _said(node) if text in event)
+
+
+def _seconds(node: Program, since: float, until: float) -> float:
+    """The mean duration of the rounds that ended in that time."""
+    ended = [row for row in node.rounds() if since <= float(row["time"]) <= until]
+    return (until - since) / len(ended)
