@@ -55,7 +55,7 @@ PANELS = {
 for panel, verbs in PANELS.items():
     for verb in verbs:
         app.command(rich_help_panel=panel)(takes_credentials(verb) if panel == INSPECT else verb)
-for verb in (lab_results.export,):
+for verb in (lab_results.export, lab_results.record, lab_results.publish, lab_results.verify):
     lab.app.command()(verb)
 ca_invite.add_verbs(ca_command.app)
 app.add_typer(lab.app, rich_help_panel="Run")

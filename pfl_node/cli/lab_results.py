@@ -1,4 +1,4 @@
-"""`pfl-node lab export`: results for other programs."""
+"""`pfl-node lab export`, `record`, `publish`, `verify`: results for other programs and for readers."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pfl_node.cli.lab import Result
-from pfl_node.cli.output import say
+from pfl_node.cli.output import as_table, say
 from pfl_node.errors import PflError
 
 To = Annotated[Path, typer.Option("--to", metavar="OUT", help="Directory of the files; created if missing.")]
@@ -24,3 +24,54 @@ def export(result: Result, to: To) -> None:
     for note in notes:
         typer.echo(note, err=True)
     say("\n".join(map(str, files)))
+
+
+Records = Annotated[Path, typer.Option("--records", metavar="DIR", help="Directory of the records.")]
+RecordFile = Annotated[Path, typer.Argument(metavar="RECORD", help="A file that `pfl-node lab record` wrote.")]
+NAME, NOTE = "Name of the record; default: the experiment and its scale.", "A sentence for the page; repeatable."
+
+
+def record(
+    result: Result,
+    records: Records = Path("docs/records"),
+    name: Annotated[str, typer.Option(metavar="NAME", help=NAME)] = "",
+    note: Annotated[list[str] | None, typer.Option(metavar="TEXT", help=NOTE)] = None,
+) -> None:
+    """Write a compact record of a result: figures of each seed, claims, commit, and digests of its journals."""
+    from pfl_node.lab.publish.records import record_of, save
+    from pfl_node.lab.report.phrases import file_name
+    from pfl_node.lab.report.result import reopen
+
+    found = reopen(result)
+    if not found.results.found:
+        raise PflError(f"{result}: no run has finished yet")
+    say(str(save(record_of(found, file_name(name), note or ()), records)))
+
+
+def publish(
+    records: Records = Path("docs/records"),
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The page.")] = Path("docs/results.md"),
+) -> None:
+    """Write the page of results from the records, each with the paper's figures and its claims."""
+    from pfl_node.lab.publish import results_page
+    from pfl_node.lab.publish.records import load_all
+    from pfl_node.store.atomic import write_atomic
+
+    found = load_all(records)
+    text = results_page.page(found, results_page.appendices(records))
+    write_atomic(to, text.encode())
+    counts = ", ".join(f"{kind}: {n}" for kind, n in sorted(results_page.summary(found).items()))
+    say(f"{to}: {len(found)} records; {counts}")
+
+
+def verify(record: RecordFile, result: Result) -> int:
+    """Compare the journals of a rerun with the digests of a record."""
+    from pfl_node.lab.publish.records import load
+    from pfl_node.lab.publish.records import verify as check
+    from pfl_node.lab.report.result import reopen
+
+    found = check(load(record), reopen(result))
+    as_table(("run", "journal"), [(one.folder, one.outcome) for one in found])
+    if all(one.outcome == "missing" for one in found):
+        raise PflError(f"{result} has none of the runs of {record}")
+    return 1 if any(one.outcome == "different" for one in found) else 0

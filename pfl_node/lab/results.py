@@ -66,6 +66,7 @@ class ClaimVerdict:
     point: str
     estimate: Estimate | None  # higher - lower, seed by seed; None: no seed has both
     at_least: bool = False  # the higher run never reached the target, so the true difference is larger
+    seeds: tuple[int, ...] = ()  # that have both, in order
 
     @property
     def difference(self) -> float | None:
@@ -120,8 +121,8 @@ class Results:
         low = self.by_seed(claim.lower, point, claim.metric)
         beyond = {s: n for s, n in self._beyond(claim.higher, point, claim.metric).items() if s in low}
         high = self.by_seed(claim.higher, point, claim.metric) | beyond
-        gaps = tuple(value - low[seed] for seed, value in sorted(high.items()) if seed in low)
-        return ClaimVerdict(claim, point, Estimate.of(gaps), bool(beyond))
+        gaps = {seed: value - low[seed] for seed, value in sorted(high.items()) if seed in low}
+        return ClaimVerdict(claim, point, Estimate.of(gaps.values()), bool(beyond), tuple(gaps))
 
     def _beyond(self, run: str, point: str, metric: str) -> dict[int, float]:
         """Lower bounds for the seeds that never reached the target: all their rounds."""

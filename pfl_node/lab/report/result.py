@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -53,14 +53,18 @@ class Result:
 
     @cached_property
     def command(self) -> str:
+        return self.command_for(str(self.folder.path / SPEC))
+
+    def command_for(self, path: str, omit: Sequence[str] = ()) -> str:
+        """`path` is where the spec is, unless it is shipped. Settings to `omit` belong to this machine."""
         experiment = self.experiment
         name = experiment.name
         if name not in spec.shipped() or spec.read(name)[1] != experiment.text:
-            name = str(self.folder.path / SPEC)
+            name = path
         size = ["--scale", experiment.scale, "--seeds", str(len(experiment.seeds))]
         size += [word for text in experiment.sweeps for word in ("--sweep", text)]
         size += ["--backend", experiment.backend] if experiment.backend != "sim" else []
-        overrides = [f"{key}={as_text(value)}" for key, value in self._overrides().items()]
+        overrides = [f"{key}={as_text(value)}" for key, value in self._overrides().items() if key not in omit]
         sets = [word for text in overrides for word in ("--set", text)]
         return shlex.join(["pfl-node", "lab", "run", name, *size, *sets])
 

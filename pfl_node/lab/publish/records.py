@@ -1,0 +1,219 @@
+"""A record: what a result says in a few kilobytes, to be committed. The figures of each seed, the paper's, the
+claims, how it was made, how its size differs from the paper's, and the digests of its journals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from pfl_node.errors import ConfigError
+from pfl_node.lab import spec
+from pfl_node.lab.experiment import Cell, Claim, Experiment
+from pfl_node.lab.report.phrases import file_name
+from pfl_node.lab.report.result import Result, as_text, flat
+from pfl_node.lab.results import ClaimVerdict, Estimate
+from pfl_node.lab.results_dir import JOURNAL, SPEC
+from pfl_node.learning.tasks import TASKS
+from pfl_node.store.atomic import make_directory, write_atomic
+
+COMPARED = ("nodes", "rounds", "task.", "train.", "policy.", "attack.", "privacy.", "aggregate.")
+DATASETS = [name for name in TASKS if name != "digits"]  # tasks that need a data root
+LOCAL = ("task.root", "task.download")  # of the machine, not of the experiment
+
+
+@dataclass(frozen=True)
+class RecordedFigure:
+    values: Mapping[int, float]  # by seed, in the unit of the measure
+    paper: float | None = None
+
+
+@dataclass(frozen=True)
+class RecordedRow:
+    run: str
+    point: str
+    nodes: int
+    rounds: int | None
+    differences: Sequence[str]  # from the paper's scale in the spec
+    figures: Mapping[str, RecordedFigure]
+
+
+@dataclass(frozen=True)
+class RecordedClaim:
+    claim: Claim
+    point: str
+    differences: Mapping[int, float]  # by seed
+    at_least: bool = False
+
+    @cached_property
+    def verdict(self) -> ClaimVerdict:
+        return ClaimVerdict(self.claim, self.point, Estimate.of(self.differences.values()), self.at_least)
+
+
+@dataclass(frozen=True)
+class Record:
+    name: str  # of the file
+    experiment: str  # of the spec
+    title: str
+    paper: str
+    scale: str
+    backend: str
+    seeds: Sequence[int]
+    command: str
+    commits: Sequence[str]
+    versions: Mapping[str, str]
+    metrics: Sequence[str]
+    rows: Sequence[RecordedRow]
+    claims: Sequence[RecordedClaim]
+    journals: Mapping[str, str] = field(default_factory=dict)  # by folder, SHA-256; empty: they were not kept
+    missing: Sequence[str] = ()  # folders of runs that were not finished
+    notes: Sequence[str] = ()
+    cpu_seconds: float = 0.0
+
+    @property
+    def digest(self) -> str | None:
+        """Of all journals."""
+        lines = "".join(f"{folder} {digest}\n" for folder, digest in sorted(self.journals.items()))
+        return sha256(lines.encode()).hexdigest() if lines else None
+
+
+RECORD = TypeAdapter(Record)
+
+
+def record_of(result: Result, name: str = "", notes: Sequence[str] = ()) -> Record:
+    """With claims, figures and columns of the shipped spec, which may have been extended since the run."""
+    result = Result(result.folder, replace(result.results, experiment=_with_spec(result.experiment)))
+    experiment, results = result.experiment, result.results
+    made = result.environments
+    return Record(
+        name=name or file_name(experiment.name, experiment.scale),
+        experiment=experiment.name,
+        title=experiment.title,
+        paper=experiment.paper,
+        scale=experiment.scale,
+        backend=experiment.backend,
+        seeds=list(experiment.seeds),
+        command=portable(result),
+        commits=sorted({str(one.get("commit") or "unknown") for one in made}),
+        versions={"python": str(made[0].get("python")), **made[0].get("packages", {})},
+        metrics=list(experiment.metrics),
+        rows=list(_rows(result)),
+        claims=[RecordedClaim(v.claim, v.point, _by_seed(v), v.at_least) for v in results.verdicts()],
+        journals={cell.folder: digest(result.folder.place(cell) / JOURNAL) for cell in results.found},
+        missing=[cell.folder for cell in experiment.cells if cell not in results.found],
+        notes=list(notes),
+        cpu_seconds=result.seconds("cpu"),
+    )
+
+
+def _with_spec(experiment: Experiment) -> Experiment:
+    if experiment.name not in spec.shipped():
+        return experiment
+    now = spec.load(experiment.name, experiment.scale, seeds=1, sweeps=experiment.sweeps)
+    if (now.runs, now.points) != (experiment.runs, experiment.points):
+        return experiment
+    return replace(experiment, claims=now.claims, figures=now.figures, metrics=now.metrics)
+
+
+def portable(result: Result) -> str:
+    """The command, without paths of this machine."""
+    tasks = {cell.settings.task.name for cell in result.experiment.cells}
+    data = " --data-root DATA" if tasks & set(DATASETS) else ""
+    return result.command_for(f"{result.experiment.name}.toml", omit=LOCAL) + data
+
+
+def digest(journal: Path) -> str:
+    return sha256(journal.read_bytes()).hexdigest()
+
+
+def _by_seed(verdict: ClaimVerdict) -> dict[int, float]:
+    return dict(zip(verdict.seeds, verdict.estimate.values if verdict.estimate else (), strict=True))
+
+
+def _rows(result: Result) -> Iterator[RecordedRow]:
+    experiment, results = result.experiment, result.results
+    planned = _planned(result)
+    cells = {(cell.run, cell.point): cell for cell in reversed(experiment.cells)}
+    for (run, point), cell in reversed(cells.items()):
+        figures = {
+            metric: RecordedFigure(values, results.figure(run, point, metric))
+            for metric in experiment.metrics
+            if (values := results.by_seed(run, point, metric)) or results.figure(run, point, metric) is not None
+        }
+        other = planned.get((run, point))
+        differs = list(_differences(result, cell, other)) if other else []
+        yield RecordedRow(run, point, cell.nodes, cell.settings.rounds, differs, figures)
+
+
+def _planned(result: Result) -> dict[tuple[str, str], Cell]:
+    """The cells at the paper's scale."""
+    sweeps = result.experiment.sweeps
+    paper = spec.load(str(result.folder.path / SPEC), "paper", seeds=1, sweeps=sweeps)
+    return {(cell.run, cell.point): cell for cell in paper.cells}
+
+
+def _differences(result: Result, cell: Cell, planned: Cell) -> Iterator[str]:
+    ours, theirs = result.settings(cell), flat(planned.settings)
+    for what, mine, paper in (("nodes", cell.nodes, planned.nodes), ("rounds", ours["rounds"], theirs["rounds"])):
+        if mine != paper:
+            yield f"{mine} of {paper} {what}"
+    for key in sorted(ours.keys() | theirs.keys()):
+        compared = key.startswith(COMPARED) and key not in (*LOCAL, "rounds", "task.name", "policy.name")
+        if compared and ours.get(key) != theirs.get(key):
+            yield f"{key} = {as_text(ours.get(key))} (spec: {as_text(theirs.get(key))})"
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def save(record: Record, folder: Path) -> Path:
+    make_directory(folder)
+    path = folder / f"{record.name}.json"
+    text = json.dumps(RECORD.dump_python(record, mode="json"), indent=1, ensure_ascii=False)
+    write_atomic(path, text.encode() + b"\n")
+    return path
+
+
+def load(path: Path) -> Record:
+    try:
+        return RECORD.validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ConfigError(f"{path} is not a record: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def load_all(folder: Path) -> list[Record]:
+    if not folder.is_dir():
+        raise ConfigError(f"there is no directory {folder}: make records with `pfl-node lab record DIR`")
+    return [load(path) for path in sorted(folder.glob("*.json"))]
+
+
+# -- a rerun ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCheck:
+    folder: str
+    outcome: str  # same, different or missing
+
+
+def verify(record: Record, result: Result) -> list[JournalCheck]:
+    """Compare the journals of a rerun with those of the record."""
+    if not record.journals:
+        raise ConfigError(f"{record.name} has no digests: its journals were not kept")
+    found = {cell.folder: cell for cell in result.results.found}
+    checks = []
+    for folder, known in sorted(record.journals.items()):
+        if folder not in found:
+            checks.append(JournalCheck(folder, "missing"))
+        else:
+            same = digest(result.folder.place(found[folder]) / JOURNAL) == known
+            checks.append(JournalCheck(folder, "same" if same else "different"))
+    return checks

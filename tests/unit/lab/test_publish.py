@@ -1,0 +1,158 @@
+"""Records of results, the page made from them, and the check of a rerun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pfl_node.cli import main
+from pfl_node.lab.experiment import Claim
+from pfl_node.lab.publish import results_page
+from pfl_node.lab.publish.records import Record, RecordedClaim, load, load_all, record_of, save, verify
+from pfl_node.lab.report.result import reopen
+from tests.unit.lab.made_results import result
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return result(tmp_path_factory.mktemp("publish"), seeds=4, plots="[]")
+
+
+@pytest.fixture(scope="module")
+def record(folder: Path) -> Record:
+    return record_of(reopen(folder), "mine-4", ["Made by hand."])
+
+
+def claim(by: float, *differences: float) -> RecordedClaim:
+    return RecordedClaim(Claim("accuracy", "A", "B", by), "", dict(enumerate(differences)))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+# -- records ---------------------------------------------------------------------------------------------------
+
+
+def test_a_record_survives_its_file(record: Record, tmp_path: Path) -> None:
+    path = save(record, tmp_path)
+    assert path.name == "mine-4.json"
+    assert load(path) == record
+    assert load_all(tmp_path) == [record]
+
+
+def test_a_record_has_the_figures_of_each_seed_and_the_papers(folder: Path, record: Record) -> None:
+    found = reopen(folder).results
+    row = next(row for row in record.rows if row.run == "FACADE")
+    assert row.figures["minority"].values == found.by_seed("FACADE", "", "minority")
+    assert row.figures["minority"].paper == 0.6
+    (first, _) = record.claims
+    assert first.verdict.holding == 4
+    assert list(first.differences) == [0, 1, 2, 3]
+
+
+def test_a_record_tells_how_its_size_differs_from_the_papers(record: Record) -> None:
+    assert record.rows[0].differences == ["8 of 32 nodes", "20 of 40 rounds"]
+
+
+def test_the_command_has_no_path_of_this_machine(record: Record) -> None:
+    assert record.command == "pfl-node lab run mine.toml --scale quick --seeds 4"
+
+
+def test_a_file_that_is_no_record_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.json").write_text('{"name": 1}')
+    assert main(["lab", "publish", "--records", str(tmp_path), "--to", str(tmp_path / "x.md")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "bad.json is not a record: " in err
+    assert not (tmp_path / "x.md").exists()
+
+
+# -- the page --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("by", "differences", "judged"),
+    [
+        (0.1, (0.2, 0.21, 0.19), "holds"),
+        (0.1, (0.2, 0.0, 0.2), "holds on average"),
+        (0.1, (0.2,), "holds on average"),  # one seed has no interval
+        (0.1, (0.09, 0.08), "does not hold"),
+        (0.0, (), "not measured"),
+    ],
+)
+def test_a_claim_holds_only_if_its_interval_does(by: float, differences: tuple[float, ...], judged: str) -> None:
+    assert results_page.judgement(claim(by, *differences).verdict) == judged
+
+
+def test_the_first_table_counts_claims_and_names_what_was_not_run(record: Record) -> None:
+    text = results_page.page([record])
+    glance = text[text.index("## At a glance") :].splitlines()
+    mine = next(line for line in glance if line.startswith("| [mine-4]"))
+    cells = [cell.strip() for cell in mine.strip("|").split("|")]
+    assert cells[2:] == ["4", "8 of 32 nodes; 20 of 40 rounds", "1", "0", "1", "0"]
+    other = next(line for line in glance if line.startswith("| pens-thesis-200 "))
+    assert other.rstrip("| ").endswith("9")
+    assert "digits-clusters" not in text  # no paper
+
+
+def test_each_row_has_our_mean_the_papers_figure_and_what_differs(record: Record) -> None:
+    text = results_page.page([record], ["## By hand\n\nText.\n"])
+    row = next(line for line in text.splitlines() if line.startswith("| FACADE "))
+    assert "(60.0, " in row
+    assert " ± " in row
+    assert "8 of 32 nodes, 20 of 40 rounds" in row
+    assert "- Made by hand." in text
+    assert "minority of FACADE above EL by 10.0 points or more: +" in words(text)
+    assert "for 4 of 4 seeds" in words(text)
+    assert text.endswith("## By hand\n\nText.\n")
+
+
+def test_a_record_without_digests_says_so(record: Record) -> None:
+    assert "the journals were not kept" in words(results_page.page([replace(record, journals={})]))
+
+
+def test_the_page_of_results_is_made_from_the_records() -> None:
+    """If this fails: pfl-node lab publish."""
+    folder = ROOT / "docs" / "records"
+    text = results_page.page(load_all(folder), results_page.appendices(folder))
+    assert text == (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+
+
+# -- a rerun ---------------------------------------------------------------------------------------------------
+
+
+def test_a_rerun_with_the_same_journals_is_the_same(
+    folder: Path, record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(record, tmp_path)
+    assert main(["lab", "verify", str(path), str(folder)]) == 0
+    assert capsys.readouterr().out.count("same") == 12
+
+
+def test_a_rerun_of_some_runs_is_compared_as_far_as_it_goes(record: Record, tmp_path: Path) -> None:
+    again = result(tmp_path, seeds=1, plots="[]")
+    outcomes = [check.outcome for check in verify(record, reopen(again))]
+    assert outcomes.count("same") == 3
+    assert outcomes.count("missing") == 9
+
+
+def test_a_journal_that_differs_is_named_and_the_exit_code_is_1(
+    record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = result(tmp_path, seeds=4, plots="[]", better=0.01)
+    path = save(record, tmp_path / "records")
+    assert main(["lab", "verify", str(path), str(again)]) == 1
+    assert "different" in capsys.readouterr().out
+
+
+def test_a_record_without_digests_cannot_be_verified(
+    record: Record, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = save(replace(record, journals={}), tmp_path)
+    assert main(["lab", "verify", str(path), str(folder)]) == 2
+    assert "has no digests" in capsys.readouterr().err
