@@ -56,6 +56,7 @@ def details_of(node: ObservedNode) -> dict[str, Any]:
         "models_received": moved.models_received,
         "bytes_sent": moved.sent,
         "bytes_received": moved.received,
+        "bytes_per_second_to": node.client.bandwidths.measured(),
         "refused": node.host.refused,
         "guard": node.guard.status(now()),
         "privacy": node.privacy.status(),

@@ -66,6 +66,10 @@ class Bandwidths:
         self._lowest = lowest
         self._peers: dict[PeerId, Bandwidth] = {}
 
+    def measured(self) -> dict[PeerId, int]:
+        """Bytes per second, of the peers to which enough was sent."""
+        return {peer: round(line.rate) for peer, line in self._peers.items() if line.measured}
+
     def of(self, peer: PeerId) -> Bandwidth:
         known = self._peers.pop(peer) if peer in self._peers else Bandwidth(self._guess, self._lowest)
         self._peers[peer] = known

@@ -94,6 +94,28 @@ class Lab:
     def heal(self) -> None:
         self.order(do="heal")
 
+    def uplink(self, host: Host, rate: str) -> None:
+        """A token bucket of the kernel for what the host sends, for example 1mbit."""
+        self._tc(host, ["tbf", "rate", rate, "burst", "16kb", "latency", "200ms"])
+
+    def sent_bytes(self, host: Host) -> int:
+        """On the wire, through the token bucket."""
+        shown = self.inside(host, "tc", "-s", "qdisc", "show", "dev", "eth0")
+        return int(shown.partition("Sent ")[2].partition(" bytes")[0])
+
+    def inside(self, host: Host, *words: object) -> str:
+        """The output of a command in the host's namespace."""
+        line, env = [*map(str, words)], {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            line,
+            preexec_fn=lambda: enter(host.namespace),
+            capture_output=True,
+            text=True,
+            env=env,
+            check=False,
+        )
+        return done.stdout
+
     def order(self, **words: Any) -> dict[str, Any]:
         assert self._router.stdin
         assert self._router.stdout

@@ -91,6 +91,7 @@ def test_before_it_has_learnt_anything_it_says_who_and_where_it_is(tmp_path: Pat
         "models_received": {},
         "bytes_sent": 0,
         "bytes_received": 0,
+        "bytes_per_second_to": {},
         "refused": {},
         "guard": {"against": {}, "ever": {}, "quarantine": {}, "refused": {}},
         "privacy": {},

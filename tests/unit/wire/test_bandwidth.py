@@ -72,6 +72,7 @@ def test_the_lines_to_very_many_peers_are_not_all_remembered() -> None:
     for number in range(PEERS - 1):
         lines.of(PeerId(f"p{number}"))
     assert lines.of(PeerId("a")).known == 1e5
+    assert lines.measured() == {"a": 100_000}
     for number in range(PEERS):
         lines.of(PeerId(f"q{number}"))
     assert lines.of(PeerId("a")).known is None
