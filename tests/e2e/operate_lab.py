@@ -1,8 +1,9 @@
 """Follows the chapter "From nothing to three sites" of docs/operate.md on four hosts, command by command.
 
-    python -m tests.e2e.operate_lab FOLDER
+    python -m tests.e2e.operate_lab FOLDER [HIDDEN SITE]
 
-Only the installation is replaced: the commands of this environment are on the PATH. Prints what it saw as JSON.
+With the name of a site, that site is behind NAT. Only the installation is replaced: the commands of this
+environment are on the PATH. Prints what it saw as JSON.
 """
 
 from __future__ import annotations
@@ -108,12 +109,12 @@ def put_scans(hosts: dict[str, VirtualHost], folder: Path) -> None:
         hosts[site].run(f"cp {folder}/scans.npz /srv/scans/")
 
 
-def exchanged(office: VirtualHost, site: str) -> dict[str, Any]:
+def exchanged(site: VirtualHost) -> dict[str, Any]:
     """What the node there says of itself, once it has received a model of both others."""
 
     def look() -> dict[str, Any] | None:
-        process, out = office.start(
-            f"pfl-node status {ADDRESSES[site]}:7946 --data-dir pfl-bootstrap --format json --timeout 20"
+        process, out = site.start(
+            f"pfl-node status 127.0.0.1:7946 --data-dir pfl-{site.name} --format json --timeout 20"
         )
         if process.wait(DEADLINE):
             return None
@@ -124,16 +125,19 @@ def exchanged(office: VirtualHost, site: str) -> dict[str, Any]:
     return until(look)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, hidden: str = "") -> None:
     written = chapter()
-    hosts = network(ADDRESSES, folder, f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin")
+    addresses = {**ADDRESSES, "gateway": "192.0.2.50"} if hidden else ADDRESSES
+    hosts = network(addresses, folder, f"{Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin")
+    if hidden:
+        hosts[hidden].hide(hosts["gateway"])
     put_scans(hosts, folder)
     for name, text in written.files.items():
         (hosts["office"].folder / name).write_text(text)
     follower = Follower(hosts)
     for command in written.commands:
         if command.startswith("pfl-node peers "):
-            seen = [exchanged(follower.office, site) for site in SITES]
+            seen = [exchanged(hosts[site]) for site in SITES]
         follower.follow(command)
     sent = {site: sorted(p.name for p in hosts[site].folder.glob("pfl-*/*")) for site in SITES}
     found = {"typed": written.typed, "peers": follower.last, "status": seen, "files": sent}
@@ -142,4 +146,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

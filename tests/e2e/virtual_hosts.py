@@ -43,6 +43,22 @@ class VirtualHost:
         ):
             self.run(line)
 
+    def hide(self, gateway: VirtualHost) -> None:
+        """Move behind the gateway, which translates addresses: nobody can dial this host any more."""
+        self.run("ip link del eth0")
+        inside = f"ip link add lan type veth peer name eth0 netns {self._holder.pid}"
+        for line in (
+            inside,
+            "ip addr add 10.9.0.1/24 dev lan",
+            "ip link set lan up",
+            "sysctl -qw net.ipv4.ip_forward=1",
+            "nft add table ip nat",
+            "nft 'add chain ip nat post { type nat hook postrouting priority 100; }'",
+            "nft add rule ip nat post oifname eth0 masquerade",
+        ):
+            gateway.run(line)
+        self.run("ip addr add 10.9.0.2/24 dev eth0 && ip link set eth0 up && ip route add default via 10.9.0.1")
+
     def start(self, line: str) -> tuple[subprocess.Popen[bytes], Path]:
         """The process, and the file of its output."""
         self._outputs += 1
