@@ -1,5 +1,6 @@
 """`pfl-node join`: with a token of the operator, a directory becomes a node that is ready to start."""
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -61,12 +62,13 @@ def join(
         setup = SiteSetup(token=read, directory=directory, listen=listen, advertise=advertise, sets=sets or ())
         setup.check()
         request = SiteRequest(read, directory, setup.proxy)
-        plan = request.plan()
-        written = setup.write(plan.with_own_task(task) if task else plan)
+        plan = request.plan().with_own_task(task) if task else request.plan()
+        written = setup.write(plan)
         say(f"{read.name}, of the run {read.run!r}: wrote {', '.join(written)} in {directory}")
         certified = _wait(request, timeout)
         request.keep(certified)
     say("confirmed: this site is a member now")
+    _examine(setup, received=list(plan.files), start=start)
     return _next(setup, start=start)
 
 
@@ -93,6 +95,19 @@ def _wait(request: "SiteRequest", timeout: float | None) -> "Certified":
         if timeout is not None and time.monotonic() >= end:
             text = f"the operator has not confirmed {name} {short} in {timeout:g} s"
             raise ConfigError(f"{text}: repeat this command later, nothing is lost")
+
+
+def _examine(setup: "SiteSetup", *, received: list[str], start: bool) -> None:
+    """Run `pfl-node doctor`, in a process of its own: gRPC supports one event loop per process. It calls the task,
+    so received code is only called if the node starts anyway."""
+    from pfl_node.cli import app
+
+    if "doctor" not in getattr(typer.main.get_command(app), "commands", {}):
+        return
+    if received and not start:
+        say(f"read {', '.join(received)}, then check the site:  pfl-node doctor --config {setup.config}")
+        return
+    subprocess.run([sys.executable, "-m", "pfl_node", "doctor", "--config", str(setup.config)], check=False)
 
 
 def _next(setup: "SiteSetup", *, start: bool) -> int | None:
