@@ -18,6 +18,7 @@ ASKED = 3  # members in one check
 RETRY, RETRY_MOST = 4.0, 120.0  # seconds between checks of a member that is not reached; doubled each time
 RECHECK = 600.0  # seconds between checks of one that is
 NOBODY = 0.5  # seconds to wait if no member answers
+MOMENT = 3.0  # seconds that members have to answer once another one has; a dial takes 2 s to fail
 JITTER = 0.2  # of each wait
 WHAT_TO_DO = "open the port, set advertise, or use a relay"
 
@@ -114,10 +115,25 @@ class ReachabilityMonitor:
         self._forget(members)
         self._rng.shuffle(members)
         members.sort(key=lambda m: self.results[m.id].at if m.id in self.results else 0.0)
-        answers = await asyncio.gather(*map(self._ask, members[:ASKED]))
-        results = [answer for answer in answers if answer is not None]
+        results = await self._answers([asyncio.create_task(self._ask(member)) for member in members[:ASKED]])
         self.results.update({result.peer: result for result in results})
         return results
+
+    async def _answers(self, asking: Sequence[asyncio.Task[DialBackResult | None]]) -> list[DialBackResult]:
+        """Once one has answered, the others have a moment: a member that cannot be asked takes long to give up."""
+        found: list[DialBackResult] = []
+        waiting = set(asking)
+        try:
+            while waiting:
+                patience = MOMENT if found else None
+                done, waiting = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                found += [answer for task in done if (answer := task.result()) is not None]
+        finally:
+            for task in asking:
+                task.cancel()
+        return found
 
     async def _ask(self, member: Member) -> DialBackResult | None:
         """None if the member could not be asked, or could not tell: that says nothing about this one."""

@@ -60,6 +60,8 @@ class DialBacks:
 
     async def answer(self, caller: Member, host: str) -> pb.DialBackReply:
         """`host` is where the call comes from. Raises Refused above the limits."""
+        if caller.id == self._membership.me.id:  # two private networks may use the same addresses
+            raise Refused(Reason.NOT_SERVED, "the caller called itself")
         now = asyncio.get_running_loop().time()
         self._per_caller.take(CALLER.get() or PeerId(host), now)
         self._in_total.take(EVERYONE, now)
