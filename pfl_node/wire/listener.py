@@ -53,6 +53,8 @@ class Tunnels(Protocol):
 
     def arrive(self, request: ConnectRequest, connection: socket.socket) -> None: ...
 
+    def close_unless(self, allowed: Callable[[str], bool]) -> None: ...
+
 
 class Listener:
     def __init__(self, access: Access | None) -> None:
@@ -177,8 +179,10 @@ class Listener:
         self._proven.pop(connection, None)
         self._named.pop(connection.name, None)
 
-    def recheck(self, allowed: Callable[[Certificate], bool]) -> None:
-        """Close the connections of callers that are not accepted any more."""
+    def recheck(self, allowed: Callable[[Certificate], bool], permitted: Callable[[str], bool]) -> None:
+        """Close the connections of callers that are not accepted any more, by certificate and by id."""
+        if self.tunnels is not None:
+            self.tunnels.close_unless(permitted)
         for connection in list(self._proven):
             if connection.certificate and not allowed(connection.certificate):
                 connection.close()

@@ -57,7 +57,14 @@ class Tls:
         while True:
             await asyncio.sleep(self._reload)
             self.trust.refresh()
-            listener.recheck(self._accepted)
+            listener.recheck(self._accepted, self._permitted)
+
+    def _permitted(self, member: str) -> bool:
+        try:
+            self.trust.permit(PeerId(member))
+        except Refused:
+            return False
+        return True
 
     def _accepted(self, certificate: Certificate) -> bool:
         try:

@@ -22,7 +22,9 @@ def main() -> int:
     if os.getpid() != 1:
         sys.stdout.flush()
         os.execvp("unshare", [*UNSHARE, sys.executable, "-m", "tests.networks", *sys.argv[1:]])
-    return int(pytest.main(["-m", "netns", "-s", "-n", "0", str(ROOT / "tests" / "networks"), *sys.argv[1:]]))
+    words = sys.argv[1:]
+    where = [] if any(word.startswith("tests") for word in words) else [str(ROOT / "tests" / "networks")]
+    return int(pytest.main(["-m", "netns", "-s", "-n", "0", *where, *words]))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -46,9 +46,9 @@ class Program:
     def log(self) -> str:
         return (self.folder.parent / f"{self.name}.log").read_text()
 
-    def status(self) -> dict[str, Any]:
+    def status(self, *, tls: bool = True) -> dict[str, Any]:
         """What the program itself reports; empty while it does not answer."""
-        words = ("status", self.address, "--data-dir", self.folder, "--format", "json")
+        words = ("status", self.address, *(("--data-dir", self.folder) if tls else ()), "--format", "json")
         done = subprocess.run(
             self.host.command(sys.executable, "-m", "pfl_node", *words),
             capture_output=True,
@@ -93,16 +93,32 @@ class Swarm:
             for program in self.programs:
                 print(f"--- {program.name}", *program.log().splitlines()[-30:], sep="\n")
 
-    def seed(self, host: Host, *words: object) -> Program:
-        return self._start(host, "bootstrap", "--listen", f"{host.address}:{PORT}", *words)
+    def identity(self, host: Host) -> str:
+        """The id of the program that will run on this host."""
+        return str(self._ca.issue_for(self._folder(host), name=host.name, days=1).id)
+
+    def seed(
+        self,
+        host: Host,
+        *words: object,
+        module: str = "bootstrap",
+        environment: Mapping[str, str] | None = None,
+    ) -> Program:
+        listen = ("--listen", f"{host.address}:{PORT}")
+        return self._start(host, module, *listen, *words, environment=environment)
 
     def node(self, host: Host, *words: object) -> Program:
         name = ("--name", host.name, "--listen", f"0.0.0.0:{PORT}", "--log-format", "json")
         return self._start(host, "pfl_node", *name, *words)
 
-    def _start(self, host: Host, module: str, *words: object) -> Program:
-        folder = self.folder / host.name
-        if not folder.exists():
+    def _folder(self, host: Host) -> Path:
+        return self.folder / host.name
+
+    def _start(
+        self, host: Host, module: str, *words: object, environment: Mapping[str, str] | None = None
+    ) -> Program:
+        folder = self._folder(host)
+        if "--insecure" not in words and not folder.exists():
             self._ca.issue_for(folder, name=host.name, days=1)
         with (self.folder / f"{host.name}.log").open("ab") as log:
             process = subprocess.Popen(
@@ -111,7 +127,7 @@ class Swarm:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                env={**os.environ, **ENVIRONMENT},
+                env={**os.environ, **ENVIRONMENT, **(environment or {})},
             )
         program = Program(host.name, host, folder, process)
         self.programs.append(program)

@@ -1,4 +1,5 @@
-"""The calls of a relay. With TLS the caller's certificate decides who it is; without TLS it must be a member."""
+"""The calls of a relay. With TLS, certificates decide who may use it. Without TLS callers must be members; a site
+need not be one, because it becomes one by answering a ping, which has to reach it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class RelayService(RelayServicer):
 
     async def Listen(self, request: ListenRequest, context: Context) -> AsyncIterator[Announcement]:  # noqa: N802
         try:
-            self._check(request.site)
+            check_sender(request.site)
             registration = self._rendezvous.register(request.site)
         except Refused as refused:
             await _abort(context, refused)
@@ -49,16 +50,16 @@ class RelayService(RelayServicer):
 
     async def Open(self, request: OpenRequest, context: Context) -> OpenReply:  # noqa: N802
         try:
-            self._check(request.caller)
+            self._check_caller(request.caller)
             return OpenReply(ticket=self._rendezvous.open(request.caller, request.site))
         except Refused as refused:
             await _abort(context, refused)
             raise
 
-    def _check(self, sender: str) -> None:
-        check_sender(sender)
-        if CALLER.get() is None and not self._member(sender):
-            raise Refused(Reason.UNKNOWN_PEER, f"{sender[:64]} is not a member here; join first")
+    def _check_caller(self, caller: str) -> None:
+        check_sender(caller)
+        if CALLER.get() is None and not self._member(caller):
+            raise Refused(Reason.UNKNOWN_PEER, f"{caller[:64]} is not a member here; join first")
 
 
 async def _abort(context: Context, refused: Refused) -> None:

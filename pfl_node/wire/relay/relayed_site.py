@@ -166,4 +166,4 @@ class RelayedSite:
             log.debug("no connection through relay %s: %s", relay, error)
             return
         self.counters["answered"] += 1
-        self._listener.take(connection, f"relay {relay}")
+        self._listener.take(connection, f"{announced.caller[:64]} (relay {relay})")

@@ -52,7 +52,7 @@ def test_models_go_both_ways_through_a_relay(tmp_path: Path) -> None:
 def test_models_of_members_pass_a_relay_without_tls() -> None:
     async def scenario() -> None:
         async with (
-            a_relay(members=("ann", "bob")) as relay,
+            a_relay(members=("ann",)) as relay,
             a_site(House(LAYOUT), [relay]) as bob,
             a_caller(me=PeerId("ann")) as ann,
             a_caller(me=PeerId("eve")) as eve,
@@ -167,6 +167,22 @@ def test_strangers_and_revoked_members_get_no_connection(tmp_path: Path) -> None
                     with pytest.raises(PeerGone, match="no relay connects"):
                         await client.send(bob.id, bob.at([relay]), MODEL)
             assert relay.rendezvous.use[bob.id].opened == 0
+
+    asyncio.run(scenario())
+
+
+def test_connections_of_a_member_that_is_revoked_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        swarm = Site(tmp_path)
+        async with relayed(swarm) as (relay, bob), a_caller(swarm.tls("ann")) as ann:
+            await ann.send(bob.id, bob.at([relay]), MODEL)
+            assert relay.rendezvous.connections == 1
+            swarm.revoke(ann.me, at="relay")
+            assert relay.tls
+            relay.tls.trust.refresh()
+            relay.endpoint.listener.recheck(relay.tls._accepted, relay.tls._permitted)
+            assert relay.rendezvous.connections == 0
+            assert bob.id in relay.rendezvous.sites
 
     asyncio.run(scenario())
 
