@@ -174,7 +174,7 @@ class DaemonNode(ObservedNode):
         )
 
     def _relaying(self, settings: Settings, dialer: Dialer) -> Relaying:
-        return Relaying(
+        relaying = Relaying(
             settings,
             self.home.identity.id,
             dialer=dialer,
@@ -182,6 +182,8 @@ class DaemonNode(ObservedNode):
             membership=self.membership,
             changed=lambda: self.reach.restate(),
         )
+        self.relay = relaying.rendezvous
+        return relaying
 
     def _membership(self, settings: Settings, dialer: Dialer) -> Membership:
         who = self.home.identity

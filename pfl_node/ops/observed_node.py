@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pfl_node.ops.observer import NodeObserver
     from pfl_node.store.data_dir import DataDir
     from pfl_node.wire.client import PeerClient
+    from pfl_node.wire.relay.rendezvous import Rendezvous
     from pfl_node.wire.tls import Tls
 
 
@@ -25,4 +26,5 @@ class ObservedNode(Node):
     run_members: RunMembers
     monitor: ReachabilityMonitor
     client: PeerClient
+    relay: Rendezvous | None  # that this node offers
     node_observer: NodeObserver

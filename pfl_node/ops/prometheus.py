@@ -203,6 +203,16 @@ def _left_out(node: ObservedNode) -> Samples:
     return _one(len(node.run_members.left_out()))
 
 
+def _relay(what: str) -> Callable[[ObservedNode], Samples]:
+    """A figure of the relay that this node offers: a number, or numbers by one label."""
+
+    def read(node: ObservedNode) -> Samples:
+        found = node.relay.figures()[what] if node.relay is not None else None
+        return [((key,), n) for key, n in sorted(found.items())] if isinstance(found, dict) else _one(found)
+
+    return read
+
+
 def _by(counts: Callable[[Any], Mapping[str, float]]) -> Callable[[ObservedNode], Samples]:
     return lambda node: [((key,), n) for key, n in sorted(counts(node).items())]
 
@@ -281,6 +291,15 @@ FIGURES = (
     Figure(N + "membership_health", "gauge", (),
            "SWIM health score: 0 is healthy; if higher, this process is slow.",
            lambda n: _one(n.membership.health)),
+    Figure(N + "relay_sites", "gauge", (), "Nodes that this relay connects callers to; absent: no relay.",
+           _relay("sites")),
+    Figure(N + "relay_connections", "gauge", (), "Connections through this relay.", _relay("connections")),
+    Figure(N + "relay_opened_connections", "counter", ("site",), "Connections through this relay, by site.",
+           _relay("opened")),
+    Figure(N + "relay_bytes", "counter", ("site",), "Bytes through this relay, to and from a site.",
+           _relay("bytes")),
+    Figure(N + "relay_refusals", "counter", ("reason",), "Connections and calls that this relay refused.",
+           _relay("refused")),
     Figure(N + "task_reloads", "counter", ("outcome",), "Calls of the task for new data: reloaded, failed.",
            _reloads),
     Figure(N + "training_samples", "gauge", (), "Samples that the node trains on.",

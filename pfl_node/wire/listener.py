@@ -179,7 +179,11 @@ class Listener:
         self._proven.pop(connection, None)
         self._named.pop(connection.name, None)
 
-    def recheck(self, allowed: Callable[[Certificate], bool], permitted: Callable[[str], bool]) -> None:
+    def recheck(
+        self,
+        allowed: Callable[[Certificate], bool],
+        permitted: Callable[[str], bool] = lambda member: True,  # noqa: ARG005
+    ) -> None:
         """Close the connections of callers that are not accepted any more, by certificate and by id."""
         if self.tunnels is not None:
             self.tunnels.close_unless(permitted)

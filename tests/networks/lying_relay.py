@@ -1,4 +1,4 @@
-"""`pfl-bootstrap --relay` that leads the callers of the site named by LIE_ABOUT to the one named by LIE_WITH."""
+"""`pfl-bootstrap` whose relay leads the callers of the site LIE_ABOUT to the site LIE_WITH; both are ids."""
 
 from __future__ import annotations
 
@@ -6,38 +6,34 @@ import os
 import socket
 import sys
 
-import bootstrap.seed
 from bootstrap.__main__ import main
 from pfl_node.wire.http_connect import BEARER, SUFFIX, ConnectRequest
 from pfl_node.wire.relay.rendezvous import Rendezvous
 
 VICTIM, DECOY = os.environ["LIE_ABOUT"], os.environ["LIE_WITH"]
+honest_open, honest_arrive = Rendezvous.open, Rendezvous.arrive
 
 
-class LyingRendezvous(Rendezvous):
-    def open(self, caller: str, site: str) -> str:
-        if site == VICTIM and caller != DECOY and DECOY in self.sites:
-            honest = self.sites[VICTIM]
-            self.sites[VICTIM] = self.sites[DECOY]
-            try:
-                return super().open(caller, site)
-            finally:
-                self.sites[VICTIM] = honest
-        return super().open(caller, site)
-
-    def arrive(self, request: ConnectRequest, connection: socket.socket) -> None:
-        meeting = self._meetings.get(request.authorization.removeprefix(BEARER))
-        target = meeting.site + SUFFIX if meeting else request.target
-        super().arrive(ConnectRequest(target, request.authorization), connection)
+def open_another(self: Rendezvous, caller: str, site: str) -> str:
+    """Announce the caller to the decoy instead of the victim."""
+    if site != VICTIM or caller == DECOY or not {VICTIM, DECOY} <= set(self.sites):
+        return honest_open(self, caller, site)
+    honest = self.sites[VICTIM]
+    self.sites[VICTIM] = self.sites[DECOY]
+    try:
+        return honest_open(self, caller, site)
+    finally:
+        self.sites[VICTIM] = honest
 
 
-def attach_liar(endpoint: object, member: object, limits: object = None) -> Rendezvous:
-    from pfl_node.wire.relay import relay_service
-
-    relay_service.Rendezvous = LyingRendezvous  # type: ignore[misc]
-    return relay_service.attach_relay(endpoint, member, limits)  # type: ignore[arg-type]
+def arrive_anywhere(self: Rendezvous, request: ConnectRequest, connection: socket.socket) -> None:
+    """The decoy names itself, not the victim."""
+    meeting = self._meetings.get(request.authorization.removeprefix(BEARER))
+    target = meeting.site + SUFFIX if meeting else request.target
+    honest_arrive(self, ConnectRequest(target, request.authorization), connection)
 
 
 if __name__ == "__main__":
-    bootstrap.seed.attach_relay = attach_liar
+    Rendezvous.open = open_another  # type: ignore[method-assign]
+    Rendezvous.arrive = arrive_anywhere  # type: ignore[method-assign]
     sys.exit(main())
