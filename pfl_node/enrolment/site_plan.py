@@ -17,7 +17,7 @@ from pfl_node.settings.redact import is_secret
 from pfl_node.settings.schema import NAMED, dotted
 
 OF_THE_SITE = ("name", "listen", "advertise", "peer_seed", "data_dir", "insecure", "tls")  # keys and sections
-FILES_LIMIT = 256 << 10  # bytes of all files together
+FILES_LIMIT = 128 << 10  # bytes of all files together; escaped twice, they fit into a message
 FILE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\.py")
 
 

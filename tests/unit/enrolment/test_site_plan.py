@@ -9,8 +9,9 @@ from shutil import which
 
 import pytest
 
+from pfl_node.enrolment.frames import OPERATOR_LIMIT, frame
 from pfl_node.enrolment.site_files import config_text, unit_text
-from pfl_node.enrolment.site_plan import SitePlan
+from pfl_node.enrolment.site_plan import FILES_LIMIT, SitePlan
 from pfl_node.errors import ConfigError
 from pfl_node.settings.load import load_settings
 
@@ -60,6 +61,16 @@ def test_what_cannot_be_shared_is_refused_by_name(tmp_path: Path, line: str, pro
     file = tmp_path / "wards.toml"
     file.write_text(line + "\n")
     with pytest.raises(ConfigError, match=problem):
+        SitePlan.of(load_settings(config=file))
+
+
+def test_files_that_fit_fit_into_a_message_whatever_they_contain(tmp_path: Path) -> None:
+    task, file = tmp_path / "ward.py", tmp_path / "wards.toml"
+    file.write_text(f'task = "{task}:ward"\n')
+    task.write_text("#" + '"' * (FILES_LIMIT - 1))
+    assert len(frame({"plan": SitePlan.of(load_settings(config=file)).encode()})) < OPERATOR_LIMIT * 3 // 4
+    task.write_text("#" * (FILES_LIMIT + 1))
+    with pytest.raises(ConfigError, match=f"{FILES_LIMIT} can be sent"):
         SitePlan.of(load_settings(config=file))
 
 
