@@ -32,6 +32,7 @@ def status(address: Address, format: Format = "table", timeout: Timeout = 3.0) -
         as_json(facts)
         return
     health = facts.pop("health", None)
+    facts.pop("machine", None)  # `pfl-node doctor` prints these checks
     as_facts(facts | ({"health": _health(health)} if isinstance(health, dict) else {}))
 
 

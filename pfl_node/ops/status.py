@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_node import __version__
 from pfl_node.jsonable import json_object, plain
 from pfl_node.node.clock import now
+from pfl_node.ops.machine_checks import machine_checks
 from pfl_node.ops.node_health import exchange_checks, health_of
 from pfl_node.ops.transfer_totals import TransferTotals
 from pfl_node.wire.peer_pb2 import Status
@@ -64,6 +65,7 @@ def details_of(node: ObservedNode) -> dict[str, Any]:
         "reachability": str(node.membership.me.reachability),
         "relays": node.membership.me.relays,
         "health": health_of(node, exchange_checks(node)),
+        "machine": [check.plain() for check in machine_checks(node)],
         "membership": node.membership.counters,
         "version": __version__,
         "learns_with": {peer: round(tie, 3) for peer, tie in node.node_observer.ties.lately.items()},

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,7 +13,7 @@ from datetime import datetime
 import pytest
 
 from tests.networks.internet import PUBLIC, Host, Internet
-from tests.networks.programs import Program, Swarm, until
+from tests.networks.programs import ENVIRONMENT, Program, Swarm, until
 
 pytestmark = pytest.mark.netns
 
@@ -46,7 +49,23 @@ def test_a_site_behind_nat_is_told_and_does_not_delay_the_others(
         assert beside <= SLOWER * without
         assert not [at for at, event in _said(node) if event == "suspected" and at > told + SETTLED]
     assert west.status()["health"]["level"] == "fail"
+    lines = _doctor(west)
+    print(*lines, sep="\n")
+    assert [line.split()[0] for line in lines if line.split()[1] == "reachable"] == ["fail"]
     assert [node.status()["health"]["level"] for node in others] == ["ok"] * 3
+
+
+def _doctor(node: Program) -> list[str]:
+    words = ("doctor", node.address, "--data-dir", node.folder)
+    done = subprocess.run(
+        node.host.command(sys.executable, "-m", "pfl_node", *words),
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ENVIRONMENT},
+        check=False,
+    )
+    assert done.returncode == 1, done
+    return done.stdout.splitlines()
 
 
 def _discard_what_is_private(host: Host) -> None:

@@ -23,6 +23,7 @@ from pfl_node.wire.peer_pb2 import Status
 from tests.toy import ToyLearner, constant
 
 YOU = PeerId("you")
+MACHINE = ["certificate", "disk", "clock", "pace", "data", "device"]
 
 
 def status(path: Path, change: Callable[[DaemonNode], None] | None = None, **settings: Any) -> tuple[Status, Any]:
@@ -81,6 +82,7 @@ def test_before_it_has_learnt_anything_it_says_who_and_where_it_is(tmp_path: Pat
     assert not found.address.endswith(":0")
     assert found.uptime >= 0
     assert details.pop("health")["level"] == "waiting"
+    assert [check["name"] for check in details.pop("machine")] == MACHINE
     assert details == {
         "peers": 0,
         "waiting_for": [],
