@@ -7,6 +7,7 @@ import hashlib
 import re
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from pfl_node.wire.connector import Connector, Proxy
 from pfl_node.wire.http_connect import ConnectRefused
 
 TIMEOUT = 10.0  # seconds
+SKEW = 1800.0  # seconds between two clocks; at twice as much, certificates begin to fail
 CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.S)
 
 Compose = Callable[[bytes], Message]  # of a request, given the digest of the bootstrap's certificate
@@ -28,6 +30,10 @@ Compose = Callable[[bytes], Message]  # of a request, given the digest of the bo
 
 class Unreachable(ConfigError):
     """The bootstrap does not answer; a later attempt may succeed."""
+
+
+class OtherAuthority(ConfigError):
+    """A bootstrap of another swarm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +63,18 @@ def find_authority(address: str, digest: bytes, proxy: Proxy | None = None) -> t
                 return pem.encode(), _number(answer.get("now"))
         except ValueError:
             continue
-    raise ConfigError(
-        f"{address} belongs to another CA than the token: ask the operator whether the address is right, and for "
-        "a new token if the CA is new"
-    )
+    raise OtherAuthority(f"{address} belongs to another CA")
+
+
+def check_clock(address: str, there: float) -> None:
+    """Before TLS checks dates: the reason of that failure would be hard to find. Raises ConfigError."""
+    behind = there - time.time()
+    if there and abs(behind) > SKEW:
+        which = "behind" if behind > 0 else "ahead of"
+        text = f"the clock of this machine is {abs(behind) / 60:.0f} min {which} that of {address}"
+        raise ConfigError(
+            f"{text}: set the wrong one (timedatectl set-ntp true), then repeat; certificates need both"
+        )
 
 
 def trusting(authority: bytes, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:

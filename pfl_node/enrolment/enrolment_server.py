@@ -215,7 +215,7 @@ class EnrolmentServer:
         raise BadFrame(f"there is no request {do!r}")
 
     def _is_operator(self, transport: asyncio.Transport) -> bool:
-        """Whether the caller has presented a certificate that the CA's own commands make for a few minutes."""
+        """Whether the caller has presented a certificate that the CA's own commands make for an hour."""
         data = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         try:
             certificate: Certificate | None = read_der(data) if data else None

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pfl_node.enrolment.enrolment_client import Bootstrap, Unreachable, find_authority, trusting
+from pfl_node.enrolment.enrolment_client import (
+    Bootstrap,
+    OtherAuthority,
+    Unreachable,
+    check_clock,
+    find_authority,
+    trusting,
+)
 from pfl_node.enrolment.frames import POLL, Message
 from pfl_node.enrolment.invitations import Problem
 from pfl_node.enrolment.join_token import JoinToken
-from pfl_node.enrolment.operator_calls import SKEW
 from pfl_node.enrolment.proofs import TokenKeys, answer_tag, caller_tag, equal, request_tag
 from pfl_node.enrolment.site_plan import SitePlan
 from pfl_node.errors import ConfigError
@@ -56,7 +61,10 @@ class SiteRequest:
         except Unreachable as error:
             hint = "ask the operator whether the bootstrap runs with --enrol and its port is open, then repeat"
             raise Unreachable(f"{error}: {hint}") from error
-        _check_clock(token.enrol, there)
+        except OtherAuthority as error:
+            hint = "ask the operator whether the address is right, and for a new token if the CA is new"
+            raise ConfigError(f"{error} than the token: {hint}") from error
+        check_clock(token.enrol, there)
         self._bootstrap = Bootstrap(token.enrol, trusting(self._authority), proxy)
 
     def plan(self) -> SitePlan:
@@ -115,12 +123,3 @@ class SiteRequest:
             "tag": caller_tag(self._keys.bootstrap, server, self._request, operator_tag),
             "wait": wait,
         }
-
-
-def _check_clock(address: str, there: float) -> None:
-    """Before TLS checks dates: the reason of that failure would be hard to find."""
-    behind = there - time.time()
-    if there and abs(behind) > SKEW / 2:
-        which = "behind" if behind > 0 else "ahead of"
-        text = f"the clock of this machine is {abs(behind) / 60:.0f} min {which} that of {address}"
-        raise ConfigError(f"{text}: set it (timedatectl set-ntp true), then repeat; certificates need it")

@@ -16,6 +16,7 @@ from pfl_node.enrolment.enrolment_client import Bootstrap, Unreachable, find_aut
 from pfl_node.enrolment.frames import BadFrame, Message
 from pfl_node.enrolment.invitations import Answer
 from pfl_node.enrolment.join_token import digest_of, new_secret
+from pfl_node.enrolment.operator_calls import BootstrapPlace, EnrolmentOperator
 from pfl_node.enrolment.proofs import TokenKeys, answer_tag, request_tag
 from pfl_node.enrolment.site_calls import SiteRequest
 from pfl_node.enrolment.site_plan import SitePlan
@@ -164,6 +165,14 @@ def test_the_bootstrap_of_another_ca_gets_nothing_of_the_token(wards: Office, tm
         assert dict(theirs.server.counters) == {"ca": 1}
 
 
+def test_an_operator_who_calls_the_bootstrap_of_another_ca_is_told(wards: Office, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    with office(tmp_path / "theirs") as theirs:
+        BootstrapPlace.remember(wards.authority, "127.0.0.1:7946", theirs.server.address)
+        with pytest.raises(ConfigError, match=r"belongs to another CA than .*pfl-ca: give the right address once"):
+            EnrolmentOperator(wards.authority).pending()
+
+
 def test_a_bootstrap_that_shows_the_right_ca_but_has_no_certificate_of_it_gets_nothing(
     wards: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,9 +193,11 @@ def test_a_clock_that_is_wrong_is_told_before_tls_fails(tmp_path: Path) -> None:
     with office(tmp_path) as wards:
         token = wards.invite()
         wards.server._clock = lambda: 4e9
-        with pytest.raises(ConfigError, match=r"the clock of this machine is \d+ min behind that of .*: set it"):
+        with pytest.raises(
+            ConfigError, match=r"the clock of this machine is \d+ min behind that of .*: set the wrong one"
+        ):
             wards.site(token)
-        with pytest.raises(ConfigError, match=r"the clock of .* differs by \d+ min"):
+        with pytest.raises(ConfigError, match=r"the clock of this machine is \d+ min behind"):
             wards.operator.pending()
 
 
