@@ -54,11 +54,11 @@ class Swarm:
 
     def __init__(self, nodes: int, files: list[str]) -> None:
         self.nodes = nodes
-        self._files = [word for file in files or ["compose.yaml"] for word in ("-f", file)]
+        self.files = [word for file in files or ["compose.yaml"] for word in ("-f", file)]
         self.serves = _healthy()
 
     def compose(self, *words: str) -> str:
-        return docker("compose", "-p", PROJECT, *self._files, *words)
+        return docker("compose", "-p", PROJECT, *self.files, *words)
 
     def up(self) -> None:
         self.compose("up", "-d", "--no-build", "--no-recreate", "--scale", f"node={self.nodes}")

@@ -16,7 +16,7 @@ from pfl_node.enrolment.enrolment_server import EnrolmentServer
 from pfl_node.enrolment.frames import enrol_address
 from pfl_node.enrolment.invitations import Invitations
 from pfl_node.membership.member import Member
-from pfl_node.membership.member_events import Changed, MemberEvent
+from pfl_node.membership.member_events import Changed, Died, MemberEvent, Suspected
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.store.data_dir import DataDir
 from pfl_node.types import PeerId
@@ -31,6 +31,8 @@ from pfl_node.wire.relay.relay_service import attach_relay
 from pfl_node.wire.tls import Tls
 
 log = logging.getLogger("bootstrap")
+
+LEVELS: dict[type[MemberEvent], int] = {Suspected: logging.DEBUG, Died: logging.WARNING}
 
 
 class Seed(PeerServicer):
@@ -133,6 +135,7 @@ class Seed(PeerServicer):
         member = event.member
         if not isinstance(event, Changed):
             facts = {"peer": member.id, "peer_name": member.name, "address": member.address, "run": member.run}
-            log.info(type(event).__name__.lower(), extra=facts)
+            level = LEVELS.get(type(event), logging.INFO)
+            log.log(level, type(event).__name__.lower(), extra=facts)
         elif self._home is not None and member.id == self.membership.me.id:
             self._home.keep_incarnation(member.incarnation)

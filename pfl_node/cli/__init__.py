@@ -21,6 +21,7 @@ from pfl_node.cli import (
     lab_results,
     node_command,
     sim,
+    swarm_watch,
     use_model,
     watch,
 )
@@ -43,6 +44,7 @@ PANELS = {
     INSPECT: (
         inspect.status,
         inspect.peers,
+        swarm_watch.watch,
         watch.events,
         inspect.ping,
         inspect.wait,

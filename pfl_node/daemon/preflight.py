@@ -47,7 +47,7 @@ def check_page(settings: Settings) -> None:
     if listen is None:
         return
     host, _ = parse_address(listen, what="http", any_port=True)
-    if token is None and not is_loopback(host):
+    if token is None and not is_loopback(host) and not settings.insecure:
         hint = "set a token (PFL_HTTP__TOKEN or --http-token), or use 127.0.0.1"
         raise ConfigError(f"http {listen!r} is not loopback: {hint}")
 

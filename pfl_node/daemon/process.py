@@ -16,6 +16,7 @@ import structlog
 
 from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.daemon.disk_store import DiskStore
+from pfl_node.daemon.state_lines import StateLines
 from pfl_node.errors import TaskError
 from pfl_node.failpoints import arm
 from pfl_node.learning.trainer import TrainerThread
@@ -29,6 +30,8 @@ from pfl_node.settings.redact import shown
 from pfl_node.settings.toml import toml
 
 log = structlog.get_logger(__name__)
+
+QUIET = ("warning", "error")  # levels of the log
 
 
 def run_daemon(settings: Settings) -> int:
@@ -109,7 +112,11 @@ def _ended(how: str, node: DaemonNode) -> int:
 
 
 def _announce(settings: Settings, node: DaemonNode) -> None:
-    """Print the address and how to join, on stdout, in the format of the logs."""
+    """Print the address and how to join, on stdout, in the format of the logs. For people who want warnings only,
+    print when the node has joined and when it is done."""
+    if settings.log.level in QUIET and for_people(settings.log.format, sys.stdout, sys.stderr):
+        StateLines(node, _say)
+        return
     join, page = join_line(settings, node.address), node.node_observer.page
     if not for_people(settings.log.format, sys.stdout, sys.stderr):
         facts = {"name": node.name, "id": node.id, "address": node.address, "data_dir": str(node.home.path)}

@@ -43,7 +43,7 @@ NEWS: dict[type[News], str] = {
     Died: "died",
     Left: "left",
 }
-LOUD = {"joined": "info", "suspected": "info", "died": "warning", "left": "info"}  # level in the log
+LOUD = {"joined": "info", "suspected": "debug", "died": "warning", "left": "info"}  # level in the log
 LOSSES = frozenset({"loss", "mine"})  # figures of the guard that are only for the journal
 FADE = 0.9  # decay per round; an eighth is left after twenty rounds
 FAINT = 0.02

@@ -78,6 +78,7 @@ def details_of(node: ObservedNode) -> dict[str, Any]:
     if recorder := node.recorder:
         details |= {
             "samples": recorder.learner.samples,
+            "cluster": recorder.learner.cluster,
             "work": {**node.work.models, "seconds": round(node.work.seconds, 3)},
             "given_up": recorder.given_up,
             "written": recorder.written(),

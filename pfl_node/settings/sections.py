@@ -248,7 +248,9 @@ class HttpSettings(Section):
     listen: str | None = None
     """HOST:PORT; port 0: any free one. In a swarm, node i uses port + i."""
     token: str | None = None
-    """Token that visitors must present, at least 16 characters; required unless the address is loopback."""
+    """Token that visitors must present, at least 16 characters; required unless the address is loopback or
+    `insecure` is set. Without a token, the page answers only to the names of this machine (127.0.0.1,
+    localhost)."""
     every: PositiveFloat = 3.0
     """Seconds between queries of the other nodes, while somebody watches."""
 

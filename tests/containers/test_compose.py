@@ -56,8 +56,25 @@ def test_no_file_has_what_compose_1_29_does_not_know(path: Path) -> None:
     assert [word for word in ("start_interval", "develop:", "!override", "!reset") if word in text] == []
 
 
-def test_the_main_file_has_a_bootstrap_and_nodes() -> None:
-    assert set(read(BASE)["services"]) == {"bootstrap", "node"}
+def test_the_main_file_has_a_bootstrap_nodes_and_what_helps_them() -> None:
+    assert set(read(BASE)["services"]) == {"bootstrap", "node", "watch", "kernel"}
+
+
+def test_what_watches_the_swarm_has_the_settings_of_its_nodes() -> None:
+    for path in ALL:
+        found = read(path)["services"]
+        if path.name not in ("compose.tls.yaml", "compose.watch.yaml", "compose.cuda.yaml", "stack.yaml"):
+            assert found["watch"]["environment"] == found["node"]["environment"]
+
+
+def test_the_container_that_raises_limits_of_the_host_may_do_nothing_else() -> None:
+    assert [name for _, name, service in services() if service.get("privileged")] == []
+    kernel = read(BASE)["services"]["kernel"]
+    assert kernel["volumes"] == ["neighbours:/neighbours"]
+    assert (kernel["cap_drop"], kernel["cap_add"]) == (["ALL"], ["NET_ADMIN"])
+    assert (kernel["read_only"], kernel["restart"]) == (True, "no")
+    assert re.findall(r">(\w+)", command(kernel)[0]) == ["gc_thresh3", "gc_thresh2"]
+    assert read(COMPOSE / "stack.yaml")["services"]["kernel"]["deploy"]["replicas"] == 0
 
 
 def test_everything_from_elsewhere_has_a_version() -> None:

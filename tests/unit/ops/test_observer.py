@@ -60,7 +60,6 @@ def test_every_change_of_a_member_is_an_event_and_those_to_look_for_later_are_lo
     assert node.node_observer.hub.recent()[0].data["name"] == "bob"
     assert [(line["level"], line["event"]) for line in lines] == [
         ("info", "joined"),
-        ("info", "suspected"),
         ("warning", "died"),
         ("info", "left"),
     ]

@@ -28,6 +28,11 @@ def test_a_page_for_others_needs_a_token_and_the_line_says_how_to_give_one() -> 
         check("0.0.0.0:8100")
 
 
+def test_where_unencrypted_connections_are_allowed_the_page_needs_no_token() -> None:
+    """It then answers only to the names of this machine."""
+    check_page(Settings.model_validate({"insecure": True, "http": {"listen": "0.0.0.0:8100"}}))
+
+
 def test_a_short_token_is_refused_and_not_repeated() -> None:
     with pytest.raises(ConfigError, match="at least 16 characters") as caught:
         check("127.0.0.1:8100", "hunter2")
