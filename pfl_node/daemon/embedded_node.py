@@ -20,7 +20,7 @@ from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.startup import check_lab
 from pfl_node.ops.logs import configure_logs
 from pfl_node.ops.loop import run_loop
-from pfl_node.ops.status import details_of
+from pfl_node.ops.status import facts_of, status_of
 from pfl_node.policies import load_policy
 from pfl_node.policies.base import Policy
 from pfl_node.settings.load import settings_of_call
@@ -64,11 +64,14 @@ class Node:
         self._trainer: TrainerThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = threading.Event()
+        self._ended = False
 
     # -- running -------------------------------------------------------------------------------------------
 
     async def start(self) -> str:
         """Open the port, and return the address that other nodes join through. `run` does it if you do not."""
+        if self._ended:
+            raise RuntimeError("this node has ended: make a new Node with the same data_dir, which continues")
         if self._node is not None:
             return self.address
         if not structlog.is_configured():
@@ -114,6 +117,7 @@ class Node:
 
     async def close(self) -> None:
         """Release port and directory. `run` does it; needed only after `start` without `run`."""
+        self._ended = True
         if self._node is not None:
             await self._node.close()
         if self._trainer is not None:
@@ -143,7 +147,7 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """What `pfl-node status` shows; call it in the event loop while the node runs."""
-        return details_of(self._node) if self._node else {}
+        return facts_of(status_of(self._node)) if self._node else {}
 
     def model(self) -> nn.Module:
         """The personal model of the last checkpoint, as `pfl_node.load` loads it."""

@@ -75,6 +75,11 @@ def settings_of_call(call: str, **given: Any) -> Settings:
     return _build({_known(key, where): Given(value, where) for key, value in dotted(table).items()})
 
 
+def check_count(call: str, name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"bad value {value} for {name!r} in {call}: must be a whole number above 0")
+
+
 def _file(path: Path | None) -> Layer:
     if path is None:
         return {}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_node import plugin
 from pfl_node.policies.base import Policy
-from pfl_node.settings.load import settings_of_call
+from pfl_node.settings.load import check_count, settings_of_call
 from pfl_node.sim.faults import node_ids, parse_faults
+from pfl_node.sim.outcome import Summary
 from pfl_node.sim.run_result import NodeModels, RunResult
 from pfl_node.sim.simulate import simulate as simulate_settings
 from pfl_node.tracking.tracking import Observe, check_track, report_of
@@ -43,13 +47,16 @@ def simulate(
     given by section: `train={"lr": 0.1}`. `on_round` is called with a RoundReport after every round of a node;
     `faults` are texts such as "crash:n003@12.5"; `out` is a directory for journal and summary.
     """
+    check_count("simulate()", "nodes", nodes)
+    check_count("simulate()", "jobs", jobs)
     given = settings_of_call("simulate()", task=task, policy=policy, rounds=rounds, seed=seed, **settings)
     check_track(given)
     if jobs > 1:
         plugin.check_importable(given.task.name)
     rows: list[dict[str, Any]] = []
     ended: list[Simulation] = []
-    summary = simulate_settings(
+    run = partial(
+        simulate_settings,
         given,
         nodes=nodes,
         faults=parse_faults(tuple(faults), node_ids(nodes)),
@@ -58,7 +65,16 @@ def simulate(
         watch=lambda node: _collector(node, rows, on_round),
         ended=ended.append,
     )
+    summary = _beside_a_loop(run)
     return RunResult(summary, rows, _models(ended[0]))
+
+
+def _beside_a_loop(run: Callable[[], Summary]) -> Summary:
+    """A notebook has a running event loop in its thread: then simulate in another one."""
+    if asyncio._get_running_loop() is None:
+        return run()
+    with ThreadPoolExecutor(1, "simulation") as thread:
+        return thread.submit(run).result()
 
 
 def _collector(node: PeerId, rows: list[dict[str, Any]], on_round: OnRound | None) -> Observe:

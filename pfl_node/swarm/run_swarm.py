@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_node import plugin
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
-from pfl_node.settings.load import settings_of_call
+from pfl_node.settings.load import check_count, settings_of_call
 from pfl_node.sim.outcome import NodeRecord, Outcome
 from pfl_node.sim.run_result import NodeModels, RunResult
 from pfl_node.sim.worker_process import WorkerProcess
@@ -49,6 +49,8 @@ def swarm(
     The arguments are those of `simulate`. A task or policy must be at the top level of a module or file, because
     other processes import it. `out` keeps the nodes' directories; otherwise they are deleted with the result.
     """
+    check_count("swarm()", "nodes", nodes)
+    settings = {"log": {"level": "warning"}, **settings}
     given = settings_of_call("swarm()", task=task, policy=policy, rounds=rounds, seed=seed, **settings)
     check_track(given)
     for place in (given.task.name, given.policy.name):

@@ -69,9 +69,27 @@ def test_the_same_arguments_give_the_same_result() -> None:
     assert first.rounds == second.rounds
 
 
+def normalised() -> dict[str, Any]:
+    """A number among its tensors: how many batches its normalisation has seen."""
+    model = lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).double()  # noqa: E731
+    return {**ward(), "model": model}
+
+
+def test_a_notebook_simulates_beside_its_event_loop() -> None:
+    async def cell() -> pfl_node.RunResult:
+        return simulate(normalised, "el", nodes=2, rounds=2)
+
+    inside, outside = asyncio.run(cell()), simulate(normalised, "el", nodes=2, rounds=2)
+    assert inside.rounds == outside.rounds
+    assert inside.models["n001"](torch.zeros(4, 3)).shape == (4, 3)
+
+
 @pytest.mark.parametrize(
     ("given", "text"),
     [
+        ({"nodes": 0}, r"bad value 0 for 'nodes' in simulate\(\): must be a whole number above 0"),
+        ({"jobs": 0}, "bad value 0 for 'jobs'"),
+        ({"jobs": 2, "segment": 3}, "unknown setting 'segment'"),
         ({"trian": {"lr": 1}}, r"unknown setting 'trian' in simulate\(\)"),
         ({"train": {"lr": -1}}, r"bad value -1 for 'train.lr' in simulate\(\): must be a number above 0"),
         ({"policy": "ell"}, "unknown policy 'ell'"),
@@ -109,7 +127,11 @@ def test_two_nodes_learn_together_in_one_event_loop(tmp_path: Path) -> None:
         async with asyncio.timeout(90):
             assert tuple(await asyncio.gather(first.run(), second.run())) == ("done", "done")
         assert (first.state, first.round) == ("done", 4)
-        assert sum(first.status()["models_received"].values()) >= 1
+        status = first.status()
+        assert sum(status["models_received"].values()) >= 1
+        assert (status["state"], status["round"]) == ("done", 4)
+        with pytest.raises(RuntimeError, match="this node has ended: make a new Node"):
+            await first.run()  # as when a cell of a notebook is run again
         assert first.model().training is False
 
     asyncio.run(go())
