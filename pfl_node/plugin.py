@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import hashlib
 import importlib
@@ -9,6 +10,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+import threading
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -24,6 +26,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk is full
 
 
 _given: dict[str, Any] = {}  # objects that a Python program passed, by place
+_importing = threading.RLock()  # a file may import another one
 
 
 def register(thing: Any) -> str:
@@ -79,6 +82,34 @@ def check_place(what: str, place: str, error: type[PflError]) -> None:
         raise error(f"{what} {place}: cannot be imported: {in_a_line(failure)}") from failure
 
 
+def check_name(what: str, place: str, error: type[PflError]) -> None:
+    """Check without importing it that the file of a place defines the name."""
+    where, _, name = place.rpartition(":")
+    if place in _given or not _is_file(what, place, error):
+        return
+    found = _defined(ast.parse(Path(where).read_bytes()).body)
+    if name not in found and "*" not in found:
+        hint = nearest(name, found) if found else "nothing is defined there"
+        raise error(f"{what} {place}: there is no {name!r}; {hint}")
+
+
+def _defined(statements: list[ast.stmt]) -> set[str]:
+    """The names that statements at the top level of a file bind, also within `if` or `try`."""
+    found: set[str] = set()
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(statement.name)
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.alias):
+                found.add(node.asname or node.name.partition(".")[0])
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(node.name)
+    return found
+
+
 def _is_file(what: str, place: str, error: type[PflError]) -> bool:
     """Whether the place is a file, which must exist, rather than a module."""
     where, _, name = place.rpartition(":")
@@ -108,7 +139,12 @@ class FileFinder:
 
 
 def import_file(path: Path) -> ModuleType:
-    """Imported once per process."""
+    """Imported once per process, also if several threads ask for it at the same time."""
+    with _importing:
+        return _imported(path)
+
+
+def _imported(path: Path) -> ModuleType:
     name = f"{PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]

@@ -39,6 +39,7 @@ def check_track(settings: Settings) -> None:
         if ":" not in settings.track.call:
             raise ConfigError(f"track.call = {settings.track.call!r}: name a function, FILE.py:FUNCTION")
         plugin.check_place("track.call", settings.track.call, ConfigError)
+        plugin.check_name("track.call", settings.track.call, ConfigError)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def mine() -> None:
 def test_a_failure_in_the_users_own_code_is_one_line_with_its_place() -> None:
     fault = users_fault("task", "own.py:f", raised(mine), TaskError)
     assert isinstance(fault, TaskError)
-    assert str(fault) == "task own.py:f failed (test_plugin.py, line 24): ValueError: two lines"
+    assert str(fault) == "task own.py:f failed (test_plugin.py, line 25): ValueError: two lines"
 
 
 def test_a_failure_in_what_we_brought_along_is_ours() -> None:
@@ -96,3 +97,12 @@ def test_a_place_becomes_valid_in_every_directory(tmp_path: Path, monkeypatch: p
     assert plugin.absolute("a/mine.py:f") == f"{tmp_path}/a/mine.py:f"
     assert plugin.absolute("package.module:f") == "package.module:f"
     assert plugin.absolute("digits") == "digits"
+
+
+def test_a_file_that_two_threads_import_is_whole_for_both(tmp_path: Path) -> None:
+    """The trackers of a swarm's nodes load the same file at the same time."""
+    file = tmp_path / "slow.py"
+    file.write_text("import threading\nthreading.Event().wait(0.2)\ndef on_round(report): ...\n")
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda _: plugin.load("call", f"{file}:on_round", ConfigError), range(2)))
+    assert found[0] is found[1]

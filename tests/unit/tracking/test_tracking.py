@@ -86,6 +86,15 @@ def file_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
 
+def test_a_function_that_the_file_lacks_is_reported_before_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from os import path as other\nif True:\n    def on_round(report): ...\nlater = other\n")
+    for name in ("on_round", "other", "later"):
+        check_track(Settings.model_validate({"track": {"call": f"{file}:{name}"}}))
+    with pytest.raises(ConfigError, match="there is no 'on_rund'; did you mean 'on_round'"):
+        check_track(Settings.model_validate({"track": {"call": f"{file}:on_rund"}}))
+
+
 @pytest.mark.usefixtures("file_store")
 def test_mlflow_gets_a_run_for_each_node_with_its_parameters(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
