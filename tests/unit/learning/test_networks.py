@@ -283,3 +283,25 @@ def test_differential_privacy_refuses_private_statistics_that_change() -> None:
 def test_differential_privacy_accepts_a_frozen_batch_norm() -> None:
     me = private_node(frozen_base)
     assert me.train(me.fresh(0), seed=0) != me.fresh(0)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_reload_keeps_private_tensors_and_takes_non_persistent_ones_from_the_task(persistent: bool) -> None:
+    """A scaler in a buffer belongs to the weights; a non-persistent one follows the data."""
+
+    def at(mean: float) -> Learner:
+        def build() -> nn.Module:
+            module = scaled(mean)
+            if not persistent:
+                module.get_submodule("1").register_buffer("mean", torch.full((4,), mean), persistent=False)
+            return module
+
+        return learner(build, blobs())
+
+    me = at(1.0)
+    cell, model = StateCell(me.start(0)), me.fresh(0)
+    (before,) = me.score([model], state=cell)
+    me.source = lambda: at(9.0)
+    me.reload()
+    (after,) = me.score([model], state=cell)
+    assert (before == after) == persistent
