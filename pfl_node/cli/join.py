@@ -30,6 +30,7 @@ OwnTask = Annotated[
     str | None,
     typer.Option("--task", metavar="FILE:NAME", help="This site's own copy of the task; it must be the same."),
 ]
+Doctor = Annotated[bool, typer.Option("--doctor/--no-doctor", help="Check the site with `pfl-node doctor`.")]
 Start = Annotated[bool, typer.Option("--start", help="Run the node in the foreground when it has joined.")]
 Patience = Annotated[
     float | None, typer.Option(min=0, metavar="SECONDS", help="Give up waiting for the operator after this time.")
@@ -44,6 +45,7 @@ def join(
     advertise: Advertise = None,
     task: OwnTask = None,
     sets: Sets = None,
+    doctor: Doctor = True,
     start: Start = False,
     timeout: Patience = None,
 ) -> int | None:
@@ -68,7 +70,8 @@ def join(
         certified = _wait(request, timeout)
         request.keep(certified)
     say("confirmed: this site is a member now")
-    _examine(setup, received=list(plan.files), start=start)
+    if doctor:
+        _examine(setup, received=list(plan.files), start=start)
     return _next(setup, start=start)
 
 
@@ -100,10 +103,6 @@ def _wait(request: "SiteRequest", timeout: float | None) -> "Certified":
 def _examine(setup: "SiteSetup", *, received: list[str], start: bool) -> None:
     """Run `pfl-node doctor`, in a process of its own: gRPC supports one event loop per process. It calls the task,
     so received code is only called if the node starts anyway."""
-    from pfl_node.cli import app
-
-    if "doctor" not in getattr(typer.main.get_command(app), "commands", {}):
-        return
     if received and not start:
         say(f"read {', '.join(received)}, then check the site:  pfl-node doctor --config {setup.config}")
         return

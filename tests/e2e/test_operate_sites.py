@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,4 +49,7 @@ def test_the_commands_of_the_document_make_three_sites_that_exchange_models(tmp_
     for status in saw["status"]:
         assert len(status["models_received"]) == len(status["models_sent"]) == 2
         assert status["refused"] == {}
+    for output in saw["outputs"].values():  # `join` runs `doctor`
+        for name in ("settings", "certificate", "seeds", "clock", "data"):
+            assert re.search(rf"^ok +{name} ", output, re.MULTILINE), output
     assert set(saw["files"]["north"]) >= {"pfl-node.toml", "pfl-node.service", "ward.py", "key.pem", "cert.pem"}

@@ -64,6 +64,7 @@ def test_three_commands_make_a_site_that_is_ready_to_start(shell: Shell, wards: 
     home = wards.path / "pfl-north"
     assert f"pfl-node --config {home}/pfl-node.toml" in done.out
     assert f"sudo systemctl enable --now {home}/pfl-node.service" in done.out
+    assert f"read ward.py, then check the site:  pfl-node doctor --config {home}/pfl-node.toml" in done.out
     settings = load_settings(config=home / "pfl-node.toml")
     assert (settings.name, settings.run, settings.policy.name) == ("north", "wards", "el")
     assert (settings.task.name, settings.task.options) == (f"{home}/ward.py:ward", {"folder": "/srv/n"})
@@ -107,7 +108,7 @@ def test_an_own_copy_of_the_task_is_used_if_it_is_the_same(shell: Shell, wards: 
     (wards.path / "own").mkdir()
     (wards.path / "own" / "ward.py").write_text(TASK)
     shell("ca", "confirm", "east", asks(shell, token, "--task", "own/ward.py:ward"))
-    joins(shell, token, "--task", "own/ward.py:ward")
+    joins(shell, token, "--task", "own/ward.py:ward", "--no-doctor")
     assert not (wards.path / "pfl-east" / "ward.py").exists()
     (wards.path / "own" / "ward.py").write_text(TASK + "\n")
     [token] = invite(shell, "south")
