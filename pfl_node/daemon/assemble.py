@@ -12,7 +12,9 @@ from time import monotonic, time
 import structlog
 
 from pfl_node import plugin
-from pfl_node.daemon.advertise import advertised_address
+from pfl_node.address import is_wildcard
+from pfl_node.daemon.address_watch import AddressWatch
+from pfl_node.daemon.advertise import PATIENCE, advertised_address
 from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.daemon.network_setup import proxy_of
 from pfl_node.daemon.reach import Reach, reaches
@@ -109,6 +111,8 @@ class DaemonNode(ObservedNode):
 
     wall = WallClock(time, zone=None)
 
+    _address_watch: AddressWatch | None = None
+
     def __init__(
         self,
         settings: Settings,
@@ -203,6 +207,17 @@ class DaemonNode(ObservedNode):
             dialer=dialer,
         )
 
+    async def _find_address(self, patience: float = PATIENCE) -> str:
+        bound, mine = self.endpoint, self.settings
+        others = [self._proxy.address] if self._proxy else mine.peer_seed
+        return await advertised_address(mine.advertise, bound.host, bound.port, others, patience=patience)
+
+    def _moved(self, address: str) -> None:
+        log.info("this machine has a new address", address=address, before=self.address)
+        self.address = address
+        self.membership.move(address)
+        self.monitor.check()
+
     def _on_member_event(self, event: MemberEvent) -> None:
         self.run_members.on_event(event)
         self.reach.on_event(event)
@@ -244,9 +259,11 @@ class DaemonNode(ObservedNode):
         await self.endpoint.bind(self.settings.listen, self.membership.bind)
         await self.endpoint.start()
         mine, bound = self.settings, self.endpoint
-        others = [self._proxy.address] if self._proxy else mine.peer_seed
-        self.address = await advertised_address(mine.advertise, bound.host, bound.port, others)
+        self.address = await self._find_address()
         self.relaying.start(self.address)
+        if mine.advertise is None and is_wildcard(bound.host):
+            self._address_watch = AddressWatch(lambda: self._find_address(patience=0.0), self._moved)
+            self._address_watch.start(self.address)
         await self.node_observer.open()
         self.reach.start()
 
@@ -257,6 +274,8 @@ class DaemonNode(ObservedNode):
 
     async def close(self) -> None:
         """Release the port, the channels and the directory, however far the node got."""
+        if self._address_watch is not None:
+            await self._address_watch.close()
         await self.reach.close()
         await self.node_observer.close()
         await self.relaying.close()

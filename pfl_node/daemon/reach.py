@@ -48,7 +48,10 @@ class Reach:
     def on_event(self, event: MemberEvent) -> None:
         """News of a peer brings the next dial to it forward."""
         member = event.member
-        if member.id == self._membership.me.id or not isinstance(event, Joined | Changed):
+        if not isinstance(event, Joined | Changed):
+            return
+        if member.id == self._membership.me.id:
+            self.monitor.doubt()  # it may be a refutation
             return
         peer = PeerId(member.id)
         self.monitor.met()

@@ -15,8 +15,9 @@ from pfl_node.membership.member import Member, Reachability, Role
 from pfl_node.membership.member_calls import DialBackAnswer
 
 ASKED = 3  # members in one check
-RETRY, RETRY_MOST = 4.0, 120.0  # seconds between checks of a member that is not reached; doubled each time
+RETRY, RETRY_MOST = 4.0, 30.0  # seconds between checks of a member that is not reached; doubled each time
 RECHECK = 600.0  # seconds between checks of one that is
+DOUBT = 10.0  # seconds from a check to the next one that an accusation causes
 NOBODY = 0.5  # seconds to wait if no member answers
 MOMENT = 3.0  # seconds that members have to answer once another one has; a dial takes 2 s to fail
 JITTER = 0.2  # of each wait
@@ -80,6 +81,7 @@ class ReachabilityMonitor:
         self._again = asyncio.Event()
         self._wait = RETRY
         self._doubts = 0  # checks in a row in which nobody reached this member
+        self._checked = float("-inf")  # when the last check began
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -101,9 +103,15 @@ class ReachabilityMonitor:
         if self.state is Reachability.UNKNOWN:
             self._again.set()
 
+    def doubt(self) -> None:
+        """Others have accused this member: maybe they cannot reach it any more."""
+        if self.state is Reachability.DIRECT and asyncio.get_running_loop().time() >= self._checked + DOUBT:
+            self._again.set()
+
     async def _run(self) -> None:
         while True:
             self._again.clear()
+            self._checked = asyncio.get_running_loop().time()
             wait = self._conclude(await self.ask_some())
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait * self._rng.uniform(1 - JITTER, 1 + JITTER)):

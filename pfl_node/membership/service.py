@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from random import Random
@@ -36,6 +35,7 @@ from pfl_node.membership.packet import Kind, Packet
 from pfl_node.membership.record_verifier import RecordVerifier
 from pfl_node.membership.sender_warnings import SenderWarnings
 from pfl_node.membership.signatures import UNSIGNED, Signed
+from pfl_node.membership.suspendable_clock import uptime
 from pfl_node.membership.swim import Swim
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.udp import Udp
@@ -47,11 +47,6 @@ RETRY, RETRY_MOST = 0.5, 2.0  # seconds between attempts to join, in the mean; d
 JOIN_TIMEOUT, JOIN_TIMEOUT_MOST = 3.0, 24.0  # of an attempt; doubled each time: a busy seed needs longer
 CALLER = "/call/"  # prefix of the pseudo-address of a gRPC caller; no member can have such an address
 CALLS_LIMIT = 128  # concurrent calls, in each direction
-
-
-def uptime() -> float:
-    """A clock that includes the time the machine was suspended, so that a suspension is noticed."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Membership:
@@ -145,6 +140,10 @@ class Membership:
     def set_reachability(self, reachability: Reachability, relays: Sequence[str] = ()) -> None:
         """State in this member's own record whether others can connect to it, and through which members."""
         self.swim.set_reachability(reachability, relays, self._clock())
+        self._drain()
+
+    def move(self, address: str) -> None:
+        self.swim.move(address, self._clock())
         self._drain()
 
     @property

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 ROUNDING = 1e-6  # own time is a difference of floats: a timer must not fire slightly early
+
+
+def uptime() -> float:
+    """A clock that includes the time the machine was suspended, so that a suspension is noticed."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class SuspendableClock:

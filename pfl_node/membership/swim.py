@@ -119,6 +119,13 @@ class Swim:
             self._view.restate(reachability=reachability, relays=tuple(relays))
             self._arm_gossip()
 
+    def move(self, address: str, now: float) -> None:
+        """Others reach this member at another address from now on."""
+        if address != self.me.address:
+            self._wake(now)
+            self._view.restate(address=address)
+            self._arm_gossip()
+
     def ask(self, members: Iterable[str], now: float) -> None:
         """Ping these members out of turn: their answers carry their rounds."""
         self._wake(now)

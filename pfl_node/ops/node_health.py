@@ -73,6 +73,8 @@ def _reachable(node: ObservedNode) -> HealthCheck:
     name, record, monitor = "reachable", node.membership.me, node.monitor
     if record.reachability is Reachability.RELAYED:
         return ok(name, f"through {len(record.relays)} relays")
+    if record.reachability is Reachability.UNREACHABLE and monitor.state is Reachability.UNKNOWN:
+        return HealthCheck(name, Level.FAIL, "no relay has accepted it", NO_RELAY)
     reached = sorted(result.name for result in monitor.results.values() if result.reached)
     if monitor.state is Reachability.DIRECT:
         return ok(name, f"{', '.join(reached[:3])} reached it at {node.address}")
@@ -109,6 +111,7 @@ def _sending(node: ObservedNode) -> HealthCheck:
     return ok(name, f"{flow.total:,} models, the last {_ago(flow.moved_at)}")
 
 
+NO_RELAY = "start one (pfl-bootstrap --relay) that it can reach, or set network.relays"
 SENDS_NOTHING = "check the firewall towards the other sites, and that run, policy and model are the same there"
 
 

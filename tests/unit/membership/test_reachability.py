@@ -146,3 +146,22 @@ def test_a_member_that_left_is_forgotten() -> None:
         assert monitor.results == {}
 
     asyncio.run(scenario())
+
+
+def test_an_accusation_leads_to_a_check_but_not_to_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> int:
+        others = Others(north=YES)
+        monitor = ReachabilityMonitor(others, others.dial_back, rng=Random(1), decided=lambda *_: None)
+        monitor.start()
+        await until(lambda: monitor.state is DIRECT)
+        for _ in range(5):
+            monitor.doubt()  # soon after a check
+        await asyncio.sleep(0)
+        assert len(others.asked) == 1
+        monkeypatch.setattr(reachability, "DOUBT", 0.0)
+        monitor.doubt()
+        await until(lambda: len(others.asked) == 2)
+        await monitor.close()
+        return len(others.asked)
+
+    assert asyncio.run(scenario()) == 2

@@ -484,6 +484,13 @@ def test_a_change_of_my_reachability_is_gossiped_with_a_higher_incarnation_and_o
     assert [event.member.incarnation for event in hand.told(Changed)] == [ME.incarnation + 1]
 
 
+def test_a_new_address_of_mine_is_gossiped_with_a_higher_incarnation() -> None:
+    hand = Hand(2)
+    hand.swim.move("10.0.0.77:7000", hand.now)
+    _, packet = hand.wait_for(Kind.GOSSIP)
+    assert (packet.sender.address, packet.sender.incarnation) == ("10.0.0.77:7000", ME.incarnation + 1)
+
+
 def test_the_reachability_of_a_member_is_what_it_last_stated() -> None:
     hand = Hand(2)
     stated = replace(peer(1, incarnation=2), reachability=Reachability.UNREACHABLE)
