@@ -37,6 +37,7 @@ from pfl_node.steps import (
 from pfl_node.types import Offer
 
 HASTE = 100_000  # steps without time passing after which a policy counts as an endless loop
+QUIET_PUSHES = 3  # pushes that take no longer than the quiet time of a policy
 CROWD = 0.001  # seconds per peer between two checks of all peers
 
 
@@ -146,11 +147,14 @@ class Driver:
             await self.context.notifier.wait(left, "inbox")
 
     def _quiet_in(self) -> float | None:
-        """Seconds until on_quiet is due; None: never. A model that is arriving postpones it."""
-        if self.policy.quiet_after is None:
+        """Seconds until on_quiet is due; None: never. A model that is arriving postpones it, and so do slow lines:
+        if the pushes of this node take long, those of its peers do, too."""
+        patience, most = self.policy.quiet_after, self.context.settings.round.transfer
+        if patience is None:
             return None
-        left = self._heard + self.policy.quiet_after - now()
-        postponed = self.context.mailbox.arriving and now() < self._heard + self.context.settings.round.transfer
+        patience = max(patience, min(QUIET_PUSHES * self._pushes.seconds, most))
+        left = self._heard + patience - now()
+        postponed = self.context.mailbox.arriving and now() < self._heard + most
         return LOOK if left <= 0 and postponed else left
 
     async def _answer(self, step: Step[Any]) -> Any:

@@ -29,6 +29,7 @@ from pfl_node.types import Envelope, Eval, Offer, Part, PeerId, weight
 
 BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that bring a model
 SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
+OPEN = frozenset({"SendModel", "GetOffset"})  # also for senders that this node has not met yet
 MAX_ID = 64  # characters; a longer sender id is refused
 OTHERS = PeerId("others")  # total of the callers that a BoundedCounter dropped
 
@@ -215,7 +216,7 @@ class Host:
             raise Refused(Reason.UNKNOWN_RUN, f"run {envelope.run!r} is not known here, this is {self.run!r}")
         if not 0 < len(envelope.sender) <= MAX_ID or not envelope.sender.isascii() or envelope.sender == self.me:
             raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender[:MAX_ID]!r} cannot be the sender")
-        if call != "SendModel" and not self.member(PeerId(envelope.sender)):
+        if call not in OPEN and not self.member(PeerId(envelope.sender)):
             raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender} is not a member; join first", envelope.sender)
         if call == "EvaluateModel" and envelope.part != "model":
             raise Refused(Reason.LAYOUT, f"of a {envelope.part} alone there is no score", envelope.sender)

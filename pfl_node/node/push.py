@@ -37,6 +37,8 @@ class Pusher:
         self._queued: dict[PeerId, tuple[asyncio.Task[bool], asyncio.Task[bool]]] = {}  # and what each waits for
         self._number = 0
         self._accepted = 0.0  # time of the last accepted push
+        self._lasted = 0.0  # seconds that it took
+        self._running: dict[PeerId, float] = {}  # since when
 
     async def send(self, step: Send) -> tuple[PeerId, ...]:
         """Push to all, `wire.concurrency` at a time, and return the peers that accepted. Without a round, wait for
@@ -60,6 +62,12 @@ class Pusher:
             self._patience.spent(ended - max(began, self._accepted))
         done = {p: task for p, task in sends.items() if p not in pending and not task.cancelled()}
         return tuple(p for p, task in done.items() if task.result())
+
+    @property
+    def seconds(self) -> float:
+        """How long a push takes: the last accepted one or, if that is longer, one whose bytes flow."""
+        flowing = [since for peer, since in self._running.items() if self._context.network.transferring(peer)]
+        return max(self._lasted, now() - min(flowing, default=now()))
 
     def dump(self) -> tuple[Any, ...]:
         """The state that a segment of a simulation resumes with; pending pushes are not part of it."""
@@ -120,12 +128,14 @@ class Pusher:
                 began = now()
                 self._queued.pop(peer, None)
             async with self._slots.held():
+                self._running[peer] = now()
                 answer = await self._calls.push(peer, step)
         finally:
             del pending[peer]
+            since = self._running.pop(peer, began)
         ended = now()
         if isinstance(answer, int):
-            self._accepted = ended
+            self._accepted, self._lasted = ended, ended - since
             self._receipts.answered(peer, number, ended - began)
             return True
         if isinstance(answer, Refused):

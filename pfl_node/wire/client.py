@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -147,7 +147,7 @@ class PeerClient:
         self._quiet = quiet
         self._longest = longest
         self._transfers: dict[PeerId, dict[Upload | Download, None]] = {}
-        self._detached: dict[PeerId, asyncio.Task[Any]] = {}  # uploads to peers that were declared dead
+        self._detached: dict[PeerId, tuple[str, asyncio.Task[Any]]] = {}  # uploads to peers declared dead
         self._dialer = dialer or Dialer()
         self.dials = Dials(random.Random(me))
         self._pool = ChannelPool(
@@ -253,9 +253,10 @@ class PeerClient:
         return any(isinstance(one, Upload) and one.moved for one in self._transfers.get(peer, ()))
 
     async def close(self) -> None:
-        for task in self._detached.values():
+        detached = [task for _, task in self._detached.values()]
+        for task in detached:
             task.cancel()
-        await asyncio.gather(*self._detached.values(), return_exceptions=True)
+        await asyncio.gather(*detached, return_exceptions=True)
         await self._pool.close()
 
     async def _push(
@@ -265,12 +266,10 @@ class PeerClient:
         settings = self.encoding.of(bandwidth, model.nbytes)
         if fits_one_message(model.layout, settings, bandwidth.known):
             return await self._push_one(name, peer, address, encode(model, envelope, settings), settings)
-        if before := self._detached.get(peer):
-            await asyncio.wait((before,))
         upload = Upload(model, envelope, settings, bandwidth, self._quiet)
-        uploading = self._upload(name, peer, address, upload)
-        reply = await (self._detachable(peer, upload, uploading) if name == "SendModel" else uploading)
-        return reply, upload.moved
+        if name == "SendModel":
+            return await self._detachable(peer, address, upload), upload.moved
+        return await self._upload(name, peer, address, upload), upload.moved
 
     async def _push_one(
         self, name: str, peer: PeerId, address: str, messages: Iterator[bytes], settings: WireSettings
@@ -286,10 +285,15 @@ class PeerClient:
         self.traffic.add(peer, "out", len(message), name)
         return reply, len(message)
 
-    async def _detachable(self, peer: PeerId, upload: Upload, uploading: Coroutine[Any, Any, Any]) -> Any:
+    async def _detachable(self, peer: PeerId, address: str, upload: Upload) -> Any:
         """If the peer is declared dead in the middle, the caller need not wait. The transfer goes on for a while
-        in the background: a line that was cut is often back soon."""
-        task = asyncio.create_task(uploading)
+        in the background: a line that was cut is often back soon. The next one waits for it."""
+        at, before = self._detached.get(peer, (address, None))
+        if before is not None:
+            if at != address:
+                before.cancel()
+            await asyncio.wait((before,))
+        task = asyncio.create_task(self._upload("SendModel", peer, address, upload))
         try:
             await asyncio.wait((task, upload.detached), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -298,12 +302,12 @@ class PeerClient:
             raise
         if task.done():
             return task.result()
-        self._detached[peer] = task
+        self._detached[peer] = address, task
         task.add_done_callback(lambda done: self._reattached(peer, done))
         raise PeerGone(peer, "declared dead in the middle of a transfer")
 
     def _reattached(self, peer: PeerId, task: asyncio.Task[Any]) -> None:
-        if self._detached.get(peer) is task:
+        if self._detached.get(peer, ("", None))[1] is task:
             del self._detached[peer]
         if not task.cancelled():
             task.exception()  # retrieve it: nobody waits for this transfer
@@ -331,12 +335,11 @@ class PeerClient:
             try:
                 async with self._stub(peer, address) as stub:
                     reply: pb.Offset = await stub.offset(request, timeout=self.settings.base_timeout)
-            except PeerGone:
+            except (PeerGone, Refused) as refused:
                 delay = min(2 * delay, MOST_DELAY)
-                if upload.abandoned or clock() + delay > end:
+                final = isinstance(refused, Refused) and refused.reason is not Reason.NOT_READY
+                if final or upload.abandoned or clock() + delay > end:
                     raise error from None
-            except Refused:  # by a node that keeps nothing, or no member any more
-                raise error from None
             else:
                 if upload.complete and not reply.bytes:  # only the receipt was lost, or all of it
                     raise error

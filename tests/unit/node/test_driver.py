@@ -870,6 +870,45 @@ def test_a_node_is_not_quiet_while_a_model_arrives() -> None:
     assert heard[:3] == ["here", "model", "quiet"]
 
 
+def test_a_node_whose_pushes_take_long_is_quiet_later() -> None:
+    board = Switchboard(A, B)
+    quiet: list[float] = []
+    sent: list[float] = []
+
+    class Waits(Scripted):
+        quiet_after = 0.02
+
+        async def on_model(self, offer: Offer) -> None: ...
+
+        async def on_quiet(self) -> None:
+            quiet.append(asyncio.get_running_loop().time())
+
+    class Slow(Line):
+        def transferring(self, peer: PeerId) -> bool:
+            return True
+
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            quiet.clear()
+            sent.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(0.2)
+            return await super().send(peer, address, model, **said)
+
+    async def script(me: Policy) -> None:
+        await Send([B], me.model)
+        while not quiet:
+            await Sleep(0.01)
+
+    async def go() -> None:
+        trainer = TrainerThread()
+        made, _ = driver(board, A, script, kind=Waits, trainer=trainer)
+        object.__setattr__(made.context, "network", Slow(board, A))
+        await made.run()
+        await trainer.close()
+
+    asyncio.run(go())
+    assert quiet[0] - sent[0] >= 0.5  # three pushes, and the node may have been quiet just before
+
+
 def test_transfers_that_go_on_after_their_round_leave_their_slots_to_others() -> None:
     async def go() -> None:
         slots, never = PushSlots(2), asyncio.Event()

@@ -152,6 +152,22 @@ def test_a_model_that_is_stale_by_then_makes_room_for_the_next() -> None:
     play(scene, layout=LARGE)
 
 
+def test_a_peer_that_is_back_at_another_address_gets_the_next_model_at_once() -> None:
+    async def scene(house: House, door: Door, client: PeerClient) -> None:
+        silent = door.after(1_500_000, door.silence)
+        sending = asyncio.create_task(client.send(BOB, door.address, model_of(LARGE), round=1))
+        await silent.wait()
+        client.forget(BOB)
+        with pytest.raises(PeerGone):
+            await sending
+        async with serving(house) as elsewhere:
+            await client.send(BOB, elsewhere, model_of(LARGE, seed=2), round=2)
+        assert house.mailbox.here([ANN], 2)
+        assert not house.mailbox.here([ANN], 1)
+
+    play(scene, layout=LARGE)
+
+
 def test_closing_a_client_ends_what_goes_on_in_the_background() -> None:
     async def scene(_: House, door: Door, client: PeerClient) -> None:
         silent = door.after(1_500_000, door.silence)
