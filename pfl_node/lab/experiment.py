@@ -58,6 +58,7 @@ class Experiment:
     cells: tuple[Cell, ...]
     metrics: tuple[str, ...]  # the columns of its table, in order
     target: float | None = None  # an accuracy, for rounds_to_target
+    baselines: Mapping[str, str] = field(default_factory=dict)  # by run: the one to which its speed_up refers
     plots: tuple[str, ...] = ()
     figures: tuple[PaperFigure, ...] = ()
     claims: tuple[Claim, ...] = ()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ import numpy as np
 from pfl_node.lab import fairness
 from pfl_node.learning.task import LOWER_IS_BETTER
 
-Unit = Literal["%", "", "models", "MB", "rounds", "s"]
+Unit = Literal["%", "", "models", "MB", "rounds", "s", "x"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,19 @@ def _rounds_to_target(found: CellResult) -> float | None:
     return next((r + 1.0 for r, a in mean_series(found).items() if a >= found.target), None)
 
 
+def _megabytes_to_target(found: CellResult) -> float | None:
+    """What all nodes together had sent when the mean accuracy reached the target; None: it never does."""
+    sent = mean_series(found, "bytes_sent")
+    reached = (r for r, a in mean_series(found).items() if found.target is not None and a >= found.target)
+    return next((sent[r] * len(found.nodes) / 1e6 for r in reached if r in sent), None)
+
+
+def _gap(found: CellResult) -> float | None:
+    """How far the smallest cluster is behind the largest."""
+    high, low = _cluster(0)(found), _cluster(-1)(found)
+    return None if high is None or low is None or len(found.sizes) < 2 else high - low
+
+
 def _settled_after(found: CellResult) -> float | None:
     """The round after which no node changes its head; None: there are no heads, or at the end the nodes of a
     cluster use several, or two clusters the same one."""
@@ -142,12 +156,21 @@ def _not_settled(found: CellResult) -> str:
 
 
 OWN = "metrics."  # a measure with this prefix is a metric of the task, as in `metrics.auc`
+ROUNDS_TO = re.compile(r"rounds_to\.(\d{1,2}(\.\d+)?)")  # several targets in one table, as in `rounds_to.82`
+SPEED_UP = "speed_up"  # of two runs, so `results.py` computes it
 
 
 class Measures(dict[str, Measure]):
-    """Also has the metrics of any task."""
+    """Also has the metrics of any task, and rounds to any accuracy."""
 
     def __missing__(self, name: str) -> Measure:
+        if there := ROUNDS_TO.fullmatch(name):
+            target = float(there[1])
+
+            def rounds(found: CellResult) -> float | None:
+                return _rounds_to_target(replace(found, target=target / 100))
+
+            return Measure(f"rounds to {target:g} %", "rounds", "lower", rounds, lambda _: "not reached")
         own = name.removeprefix(OWN)
         if own == name:
             raise KeyError(name)
@@ -155,7 +178,9 @@ class Measures(dict[str, Measure]):
         return Measure(own, "", better, summary_value("metrics", own))
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or (isinstance(name, str) and name.startswith(OWN) and name != OWN)
+        if super().__contains__(name) or not isinstance(name, str):
+            return super().__contains__(name)
+        return (name.startswith(OWN) and name != OWN) or bool(ROUNDS_TO.fullmatch(name))
 
 
 MEASURES = Measures(
@@ -183,6 +208,9 @@ MEASURES = Measures(
         "communication": Measure("models per node, sent and received", "models", "lower", _communication),
         "megabytes": Measure("sent", "MB", "lower", lambda f: f.summary["bytes_sent"] / 1e6),
         "rounds_to_target": Measure("rounds to target", "rounds", "lower", _rounds_to_target, _not_reached),
+        "megabytes_to_target": Measure("sent to target", "MB", "lower", _megabytes_to_target, _not_reached),
+        SPEED_UP: Measure("speed-up", "x", "higher", lambda _: None),
+        "gap": Measure("largest minus smallest cluster", "%", "lower", _gap, _one_cluster),
         "settled": Measure("settled", "%", "higher", summary_value("settled")),
         "settled_after": Measure("settled after", "rounds", "lower", _settled_after, _not_settled),
         "cpu": Measure("CPU", "s", "lower", summary_value("cpu_seconds")),

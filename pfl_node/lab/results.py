@@ -10,7 +10,7 @@ from typing import Any
 
 from pfl_node.errors import StoreError
 from pfl_node.lab.experiment import Cell, Claim, Experiment
-from pfl_node.lab.measures import MEASURES, CellResult
+from pfl_node.lab.measures import MEASURES, SPEED_UP, CellResult
 from pfl_node.lab.results_dir import ResultsDir
 from pfl_node.types import ACCURACY, Headline
 
@@ -103,8 +103,16 @@ class Results:
         return Estimate.of(self.by_seed(run, point, metric).values())
 
     def by_seed(self, run: str, point: str, metric: str) -> dict[int, float]:
+        if metric == SPEED_UP:
+            return self._speed_up(run, point)
         values = {cell.seed: MEASURES[metric].of(self.found[cell]) for cell in self.cells(run, point)}
         return {seed: value for seed, value in values.items() if value is not None}
+
+    def _speed_up(self, run: str, point: str) -> dict[int, float]:
+        """How many times fewer rounds to the target than the baseline took."""
+        base = self.by_seed(self.experiment.baselines.get(run, ""), point, "rounds_to_target")
+        rounds = self.by_seed(run, point, "rounds_to_target")
+        return {seed: base[seed] / n for seed, n in rounds.items() if seed in base}
 
     def figure(self, run: str, point: str, metric: str) -> float | None:
         """The paper's figure."""

@@ -74,6 +74,7 @@ def load(
         cells=cells,
         metrics=tuple(spec.metrics),
         target=size.target or spec.target,
+        baselines={row.label: row.baseline for row in spec.run if row.baseline},
         plots=tuple(spec.plots),
         figures=tuple(grid.figures()),
         claims=tuple(grid.claims()),

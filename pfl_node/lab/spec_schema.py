@@ -52,6 +52,7 @@ class SpecRow(Varied):
     """A run: a row of the table. A figure is a number, or a list with one for each point of the paper."""
 
     figures: dict[str, float | list[float | Literal["-"]]] = Field(default_factory=dict)
+    baseline: str | None = None  # the label of the run to which speed_up refers
 
 
 class Sweep(Strict):
@@ -160,6 +161,9 @@ def _check_names(spec: Spec) -> None:
         _known("metric", metric, MEASURES)
     for plot in spec.plots:
         _known("plot", plot, PLOTS)
+    for row in spec.run:
+        if row.baseline is not None:
+            _known("run", row.baseline, labels)
     for claim in spec.claim:
         for label in (claim.higher, claim.lower):
             _known("run", label, labels)

@@ -34,19 +34,18 @@ class Facade(El):
 
     async def step(self, t: int) -> None:  # 1
         if t < self.cfg.warmup:
-            await super().step(t)
-            return
+            return await super().step(t)
         await self.have_heads(t)
-        self.j = await self.choose(self.cfg.samples, self.cfg.own_samples)  # 3
+        self.j, losses = await self.choose(self.cfg.samples, self.cfg.own_samples)  # 3
         self.model = await Train(self.whole(self.j))  # 4
         self.heads[self.j] = self.model.of(self.part)
         await self.merge(await self.exchange(t, await self.near(t), self.model, tag=self.j))  # 5-7
-        await Report(t, self.model, {"head": self.j}, tag=self.j)
+        return await Report(t, self.model, {"head": self.j, "losses": losses}, tag=self.j)
 
     async def all_reduce(self, t: int, everybody: Near) -> None:  # section 4.1.3
         await self.have_heads(t)
         await self.merge(await self.exchange(t, everybody, self.model, tag=self.j))
-        self.j = await self.choose(None, False) if t > self.cfg.warmup else 0
+        self.j = (await self.choose(None, False))[0] if t > self.cfg.warmup else 0
         self.model = self.whole(self.j)
         await Report(t, self.model, {"head": self.j}, tag=self.j)
 
@@ -61,12 +60,13 @@ class Facade(El):
             theirs = [o.model for o in came if o.tag == i] or [o.model for o in came]
             self.heads.append(await Average(start, theirs, own=0.0) if theirs else start)
 
-    async def choose(self, samples: int | None, each: bool) -> int:
+    async def choose(self, samples: int | None, each: bool) -> tuple[int, list[float]]:
         # paper: its code has a sample per head, and tests the head with the lowest test loss; here: one sample
         # of my training data for all, because noise splits clusters; in random order, so that equal heads diverge
         order = self.rng.sample(range(self.cfg.k), self.cfg.k)
         scores = await Score([self.whole(j) for j in order], samples=samples, own_sample_each=each)
-        return best_first(zip(order, scores, strict=True), "loss")[0]
+        rated = dict(zip(order, scores, strict=True))
+        return best_first(rated.items(), "loss")[0], [rated[j].loss for j in range(self.cfg.k)]  # figure 4.4
 
     async def merge(self, offers: Sequence[Offer]) -> None:
         if self.part == "head":  # 8: the core that all heads share

@@ -28,7 +28,7 @@ def test_the_model_with_the_lowest_loss_on_the_training_data_is_trained() -> Non
     _, hand = played(rounds=1, heads=[9, 4])
     assert hand.all(Score)[0].split == "train"
     assert hand.all(Train)[0].model == model(0, 4)
-    assert hand.all(Report)[0].data == {"head": 1}
+    assert hand.all(Report)[0].data["head"] == 1
 
 
 def test_heads_are_scored_on_a_part_of_the_training_data_the_same_for_all() -> None:
@@ -168,3 +168,11 @@ def played(
     hand.answers[Gather] = lambda s: tuple(offers or ())
     hand.run(policy.main())
     return policy, hand
+
+
+def test_the_loss_of_every_head_is_recorded_in_the_order_of_the_heads() -> None:
+    """Figure 4.4: the training loss of all models, of which the lowest is chosen."""
+    _, hand = played(k=3, rounds=1)
+    data = hand.all(Report)[0].data
+    assert len(data["losses"]) == 3
+    assert data["losses"][data["head"]] == min(data["losses"])

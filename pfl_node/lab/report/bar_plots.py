@@ -1,4 +1,4 @@
-"""Bar plots, the matrix of received models, and the choice of heads."""
+"""Bar plots, and the matrix of received models."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES, CellResult, to_paper
 from pfl_node.lab.report import phrases
-from pfl_node.lab.report.line_plots import cluster_name, groups, seed_note, title_of
-from pfl_node.lab.report.plot_data import Choices, Exchange, choices, exchange
+from pfl_node.lab.report.line_plots import cluster_name, seed_note, title_of
+from pfl_node.lab.report.plot_data import Exchange, exchange
 from pfl_node.lab.report.result import Result
-from pfl_node.lab.report.style import BACK, COLUMN, FAINT, INK, LETTER, Look, Panel, looks, whole_numbers
+from pfl_node.lab.report.style import BACK, COLUMN, INK, LETTER, Look, Panel, looks, whole_numbers
 from pfl_node.lab.results import Estimate
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FAIRNESS = ("demographic_parity", "equalized_odds", "equalized_odds_sum", "fair_accuracy")
 FOUND = ("precision", "recall")
-HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "||||", "----")
 
 
 def fairness(record: Result) -> Iterator[Panel]:
@@ -115,59 +114,6 @@ def _crowded(middles: Sequence[float], nodes: int, names: Sequence[str]) -> bool
 
 def _block(record: Result, cluster: int | None, size: int) -> str:
     return phrases.plural(size, "node") if cluster is None else f"{cluster_name(record, cluster)} ({size})"
-
-
-# -- heads ------------------------------------------------------------------------------------------------
-
-
-def settlement(record: Result) -> Iterator[Panel]:
-    """Of the first seed, because the numbering of heads differs between seeds."""
-    for cell, found in firsts(record):
-        made = {cluster: chosen for cluster in groups(record) if (chosen := choices(found, cluster))}
-        look = _shades(sorted({head for chosen in made.values() for head in chosen.heads}))
-        for cluster, chosen in made.items():
-            of = "all nodes" if cluster is None else cluster_name(record, cluster)
-            title = title_of(record, f"Heads of {cell.run}, {of}", cell.point)
-            panel = Panel(phrases.file_name("settlement", cell.run, of, cell.point), title)
-            _heads(panel.axes, chosen, look)
-            panel.legend_below(f"seed {cell.seed}")
-            yield panel
-
-
-def _heads(axes: Axes, made: Choices, look: Mapping[int, tuple[Any, str]]) -> None:
-    labels, counts = [f"head {head}" for head in made.heads], list(made.heads.values())
-    colours = [look[head][0] for head in made.heads]
-    areas = axes.stackplot(
-        [r - 1 for r in made.rounds] + [made.rounds[-1]],
-        *([*count, count[-1]] for count in counts),
-        labels=labels,
-        colors=colours,
-        step="post",
-        edgecolor="white",
-        linewidth=0,
-    )
-    for area, head in zip(areas, made.heads, strict=True):
-        area.set_hatch(look[head][1])
-    most, begin = max(map(sum, zip(*counts, strict=True))), made.rounds[0] - 1
-    axes.set_xlim(0, made.rounds[-1])
-    axes.set_ylim(0, most)
-    if begin:
-        axes.text(begin / 2, most / 2, "one head", rotation=90, ha="center", va="center", color=FAINT)
-    whole_numbers(axes.xaxis)
-    whole_numbers(axes.yaxis)
-    axes.set_xlabel("rounds")
-    axes.set_ylabel("nodes")
-
-
-def _shades(heads: Sequence[int]) -> dict[int, tuple[Any, str]]:
-    """A colour and a hatch for each head, distinct from the colours of the runs."""
-    from matplotlib import colormaps
-
-    n = max(1, len(heads) - 1)
-    return {
-        head: (colormaps["viridis"](0.15 + 0.75 * i / n), HATCHES[i % len(HATCHES)])
-        for i, head in enumerate(heads)
-    }
 
 
 def firsts(record: Result) -> Iterator[tuple[Cell, CellResult]]:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_node.lab.measures import MEASURES, CellResult, to_paper
 from pfl_node.lab.report import phrases
-from pfl_node.lab.report.plot_data import Band, clusters, over_bytes, over_rounds, own_cluster_over_rounds
+from pfl_node.lab.report.plot_data import (
+    Band,
+    clusters,
+    fair_over_rounds,
+    over_bytes,
+    over_rounds,
+    own_cluster_over_rounds,
+)
 from pfl_node.lab.report.result import Result
 from pfl_node.lab.report.style import FAINT, INK, Panel, looks, name_ticks, whole_numbers
 
@@ -103,6 +110,19 @@ def precision(record: Result) -> Iterator[Panel]:
             _lines(panel.axes, record, bands)
             panel.axes.set_ylim(0, 102)
             panel.axes.set_ylabel("merged from own cluster, %")
+            _axis(panel.axes, "rounds", 0)
+            panel.legend_below(seed_note(record, "line", "band"))
+            yield panel
+
+
+def fair_accuracy(record: Result) -> Iterator[Panel]:
+    for point in record.experiment.points:
+        if bands := _bands(record, point, fair_over_rounds):
+            panel = Panel(
+                phrases.file_name("fair-accuracy", point), title_of(record, "Fair accuracy over rounds", point)
+            )
+            _lines(panel.axes, record, bands)
+            panel.axes.set_ylabel("fair accuracy, %")
             _axis(panel.axes, "rounds", 0)
             panel.legend_below(seed_note(record, "line", "band"))
             yield panel

@@ -17,7 +17,7 @@ NOTHING = "–"
 def digits(metric: str, value: float) -> int:
     size = abs(to_paper(metric, value))
     match MEASURES[metric].unit:
-        case "%" | "MB":
+        case "%" | "MB" | "x":
             return 1
         case "rounds":
             return 0

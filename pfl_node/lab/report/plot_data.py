@@ -13,6 +13,7 @@ from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import CellResult, mean_series
 from pfl_node.lab.results import Results
 from pfl_node.lab.results_dir import JOURNAL, ResultsDir
+from pfl_node.sim.outcome import fair_accuracy
 
 Series = Mapping[int, float]  # by round
 WINDOWS = 50  # the most points of a line over rounds
@@ -117,6 +118,19 @@ def _taken(folder: ResultsDir, cell: Cell) -> Iterator[tuple[str, str]]:
                 yield there[::-1] if row["call"] == "fetch" else there  # the receiver of a fetch sends the model
 
 
+def fair_over_rounds(founds: Sequence[CellResult]) -> Band | None:
+    """None: there is only one cluster."""
+    return band([s for f in founds if (s := fair_series(f))], lambda r: r + 1)
+
+
+def fair_series(found: CellResult) -> Series:
+    of = {cluster: mean_series(found, cluster=cluster) for cluster in found.sizes}
+    if len(of) < 2:
+        return {}
+    rounds = sorted(set.intersection(*(set(series) for series in of.values())))
+    return {r: fair for r in rounds if (fair := fair_accuracy({c: s[r] for c, s in of.items()})) is not None}
+
+
 # -- heads ------------------------------------------------------------------------------------------------
 
 
@@ -137,3 +151,14 @@ def choices(found: CellResult, cluster: int | None) -> Choices | None:
         return None
     heads = sorted({head for count in counts.values() for head in count})
     return Choices(tuple(r + 1 for r in counts), {h: tuple(count[h] for count in counts.values()) for h in heads})
+
+
+def head_losses(found: CellResult, cluster: int | None) -> Mapping[int, Series]:
+    """By head, the mean loss over the nodes of a cluster; empty: the nodes did not record it."""
+    members = {n["id"] for n in found.nodes if cluster is None or n["cluster"] == cluster}
+    losses: dict[int, dict[int, float]] = {}
+    for round, rows in sorted(found.series.items()):
+        told = [row["losses"] for node, row in rows.items() if node in members and row.get("losses")]
+        for head, values in enumerate(zip(*told, strict=True)):
+            losses.setdefault(head, {})[round] = fmean(values)
+    return losses

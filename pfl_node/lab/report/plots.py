@@ -34,6 +34,22 @@ PLOTS: dict[str, Plot] = {
         "in all clusters. A settled cluster has one colour, different from those of other clusters. During the "
         "warm-up there is one head.",
     ),
+    "fair_accuracy": Plot(
+        "Fair accuracy over rounds",
+        "Fair accuracy of the clusters' mean accuracies, two thirds for their mean and one third for their "
+        "smallest distance. A line is the mean over the seeds, its band the range from the lowest seed to the "
+        "highest.",
+    ),
+    "head_losses": Plot(
+        "Loss of each head",
+        "The loss of every head on the training data of a cluster's nodes, before they train it, with the first "
+        "seed. In a settled run each cluster has one head with the lowest loss, a different one.",
+    ),
+    "head_map": Plot(
+        "Final heads",
+        "How many nodes of a cluster (row) ended with each head (column), with the first seed. In a settled run "
+        "every row has one entry, in a column of its own.",
+    ),
     "fairness": Plot(
         "Fairness",
         "Differences between clusters with their final models. Demographic parity and equalized odds are 0 if all "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pfl_node.jsonable import plain
 from pfl_node.lab.experiment import Experiment
-from pfl_node.lab.report import bar_plots, line_plots, result_table, style
+from pfl_node.lab.report import bar_plots, head_plots, line_plots, result_table, style
 from pfl_node.lab.report.page import Drawn, page
 from pfl_node.lab.report.result import Result
 from pfl_node.lab.report.result import facts as facts_of
@@ -22,8 +22,11 @@ DRAW: dict[str, Callable[[Result], Iterable[Panel]]] = {  # the names of `plots.
     "accuracy": line_plots.accuracy,
     "accuracy_over_bytes": line_plots.accuracy_over_bytes,
     "who_from_whom": bar_plots.who_from_whom,
-    "settlement": bar_plots.settlement,
+    "settlement": head_plots.settlement,
+    "head_losses": head_plots.losses,
+    "head_map": head_plots.final_map,
     "fairness": bar_plots.fairness,
+    "fair_accuracy": line_plots.fair_accuracy,
     "precision_recall": lambda record: chain(bar_plots.neighbours(record), line_plots.precision(record)),
     "sweep": line_plots.sweep,
 }

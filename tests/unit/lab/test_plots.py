@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pfl_node.lab.measures import CellResult
-from pfl_node.lab.report import bar_plots, plot_data, style
+from pfl_node.lab.report import head_plots, plot_data, style
 from pfl_node.lab.report.page import page
 from pfl_node.lab.report.plots import PLOTS
 from pfl_node.lab.report.result import reopen
@@ -168,7 +168,7 @@ def test_a_head_has_the_same_colour_and_hatch_in_every_cluster(tmp_path: Path) -
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen: dict[str, set[tuple[Any, str]]] = {}
     with style.styled():
-        panels = list(bar_plots.settlement(reopen(folder)))
+        panels = list(head_plots.settlement(reopen(folder)))
     for panel in panels:
         legend = panel.figure.legends[0]
         for text, patch in zip(legend.get_texts(), legend.get_patches(), strict=True):
