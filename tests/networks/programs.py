@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -66,10 +67,13 @@ class Program:
         lines = [json.loads(line) for line in journal.read_text().splitlines() if line.endswith("}")]
         return [line for line in lines if line.get("event") == "round"]
 
+    def durations(self) -> list[float]:
+        """Of the rounds after the first, in seconds."""
+        return [b["time"] - a["time"] for a, b in pairwise(self.rounds())]
+
     def round_seconds(self, *, skip: int = 3) -> float:
         """The median duration of a round, without the first ones."""
-        times = [line["time"] for line in self.rounds()]
-        return float(median(b - a for a, b in zip(times[skip:], times[skip + 1 :], strict=False)))
+        return median(self.durations()[skip:])
 
 
 @dataclass
