@@ -44,6 +44,7 @@ class Relaying:
         self._membership = membership
         self._changed = changed
         self._rng = Random(me)
+        self._looked = False
         self._rank: dict[str, float] = {}  # of relays: random, so that sites spread over them
         self.relays: tuple[str, ...] = ()  # at which this node is registered
         limits = limits_of(settings.relay)
@@ -53,7 +54,7 @@ class Relaying:
             dialer=dialer,
             connector=dialer.paths.connector,
             listener=endpoint.listener,
-            candidates=self.candidates,
+            candidates=self._look,
             changed=self._registered,
         )
         self._caller = dialer.paths.relays = RelayCaller(me, dialer, dialer.paths.connector)
@@ -89,10 +90,17 @@ class Relaying:
             return Reachability.RELAYED, self.relays
         return Reachability.UNREACHABLE if self.wanted else state, ()
 
+    def _look(self) -> Sequence[str]:
+        """The relays to use, once this node has a record that can name them."""
+        if not self._membership.running:
+            return ()
+        if not self._looked:
+            self._looked = True
+            self._changed()  # until a relay connects callers, nobody can reach this node
+        return self.candidates()
+
     def candidates(self) -> Sequence[str]:
         """The configured relays, or the members that offer themselves, in a random order that stays the same."""
-        if not self._membership.running:  # a record cannot name relays yet
-            return ()
         if self._network.relays:
             return self._network.relays
         found = [

@@ -71,8 +71,6 @@ def details_of(node: ObservedNode) -> dict[str, Any]:
         "learns_with": {peer: round(tie, 3) for peer, tie in node.node_observer.ties.lately.items()},
         "learned_from": node.node_observer.ties.total,
     }
-    if node.membership.me.relays:
-        details["relays"] = list(node.membership.me.relays)
     if node.relay is not None:
         details["relay"] = node.relay.figures()
     if recorder := node.recorder:

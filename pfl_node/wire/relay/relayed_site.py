@@ -27,6 +27,8 @@ CONNECT_TIMEOUT = 5.0  # seconds
 CONFIRMATION = 5.0  # seconds until a relay must have confirmed the registration
 CHECK = 0.5  # seconds between looks for more relays
 SHORTEST, LONGEST = 0.5, 30.0  # seconds before a relay that failed is tried again; doubled each time
+PATIENCE = 10.0  # seconds without a relay before a warning
+WHAT_TO_DO = "start a member that all can reach with --relay, or set network.relays"
 ANSWERS = 64  # connections that are being opened
 
 
@@ -56,6 +58,8 @@ class RelayedSite:
         self._answering: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._alone_since: float | None = None  # when no relay connected callers; infinity: that was logged
+        self._failure = ""  # of the last attempt
         self.counters: Counter[str] = Counter()  # connections answered and failed, registrations
 
     @property
@@ -85,6 +89,7 @@ class RelayedSite:
     async def _run(self) -> None:
         while True:
             now = asyncio.get_running_loop().time()
+            self._warn_if_alone(now)
             for relay in self._candidates():
                 if len(self._keeping) >= WANTED:
                     break
@@ -95,6 +100,15 @@ class RelayedSite:
                 await asyncio.wait_for(self._wake.wait(), CHECK)
             except TimeoutError:
                 continue
+
+    def _warn_if_alone(self, now: float) -> None:
+        """Once for each time that no relay connects callers for long."""
+        if self._registered or self._alone_since is None:
+            self._alone_since = now
+        elif now - self._alone_since >= PATIENCE:
+            self._alone_since = float("inf")
+            tried = f"; {self._failure}" if self._failure else ""
+            log.warning("no relay connects callers to this node%s: %s", tried, WHAT_TO_DO)
 
     async def _keep(self, relay: str) -> None:
         """Be registered at this relay until the connection fails."""
@@ -115,6 +129,7 @@ class RelayedSite:
             if link is not None:
                 await link.close()
         was = self._registered.pop(relay, relay) is None
+        self._failure = f"{relay}: {why}"
         log.log(logging.INFO if was else logging.DEBUG, "relay %s lost: %s", relay, why)
         if was:
             self._changed(self.relays)
