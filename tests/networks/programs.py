@@ -49,7 +49,15 @@ class Program:
 
     def status(self, *, tls: bool = True) -> dict[str, Any]:
         """What the program itself reports; empty while it does not answer."""
-        words = ("status", self.address, *(("--data-dir", self.folder) if tls else ()), "--format", "json")
+        words = (
+            "status",
+            self.address,
+            *(("--data-dir", self.folder) if tls else ()),
+            "--format",
+            "json",
+            "--timeout",
+            "20",
+        )
         done = subprocess.run(
             self.host.command(sys.executable, "-m", "pfl_node", *words),
             capture_output=True,
