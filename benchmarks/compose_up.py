@@ -48,9 +48,10 @@ class Console:
     def over(self) -> bool:
         return self._process.poll() is not None
 
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(timeout=120)
+    def close(self) -> None:
+        """It ends by itself when its containers are gone."""
+        self._process.kill()
+        self._process.wait()
 
 
 def measure(swarm: Swarm, console: Console, seconds: float) -> dict[str, Any]:
@@ -99,8 +100,8 @@ def main() -> None:
     try:
         row = measure(swarm, console, seconds)
     finally:
-        console.stop()
         swarm.compose("down", "-v", "--timeout", "5")
+        console.close()
     table = [{"what": key, "figure": str(value)} for key, value in row.items()]
     show(f"docker compose up --scale node={nodes}", table, [f"the console: {file}"])
 
