@@ -63,6 +63,7 @@ class NodeObserver:
         self.page: Page | None = None
         self._node = node
         self._round_ended: float | None = None
+        self._unreachable = False  # according to the last result
         self._failures = 0  # calls that had failed at the end of the last round
         self._refusals: dict[str, tuple[float, int]] = {}  # by reason: time of the last line, and refusals since
         self.tell = self.hub.tell
@@ -126,8 +127,10 @@ class NodeObserver:
         self.tell("reachability", {"state": str(state), "address": self._node.address, "asked": asked})
         if state is Reachability.UNREACHABLE:
             self.hub.warn(str(results[0]))
-        else:
-            log.info("others can connect to this node", reachability=str(state), address=self._node.address)
+        level = "info" if self._unreachable else "debug"  # as long as all is well, it is not worth a line
+        self._unreachable = state is Reachability.UNREACHABLE
+        if not self._unreachable:
+            getattr(log, level)("others can connect to this node", address=self._node.address)
 
     def relayed(self, relays: Sequence[str]) -> None:
         """Relays connect others to this node from now on."""

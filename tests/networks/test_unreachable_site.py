@@ -22,6 +22,12 @@ SLOWER = 1.10
 WINDOW = 40.0  # seconds with and without the site
 SETTLED = 10.0  # seconds after which nobody suspects it any more
 SETTINGS = ("train.init=common", "eval.every=1000", "start.peers=2", "start.wait=60")
+BACK = 60.0  # seconds, on a busy machine
+CLOSED = """
+table ip closed {
+  chain into { type filter hook input priority 0; policy accept; iifname "wan" tcp dport 7946 drop; }
+}
+"""
 PACE = "round.every=0.4"  # so that the speed of the machine does not decide
 
 
@@ -53,6 +59,31 @@ def test_a_site_behind_nat_is_told_and_does_not_delay_the_others(
     print(*lines, sep="\n")
     assert [line.split()[0] for line in lines if line.split()[1] == "reachable"] == ["fail"]
     assert [node.status()["health"]["level"] for node in others] == ["ok"] * 3
+
+
+def test_a_site_whose_port_is_closed_for_a_while_is_told_and_is_back_soon_after_it_is_opened(
+    internet: Internet, swarm: Swarm
+) -> None:
+    hosts = [internet.public(name) for name in ("north", "east", "south")]
+    seeds = [word for host in hosts for word in ("--peer-seed", f"{host.address}:7946")]
+    sets = [word for setting in (*SETTINGS, PACE) for word in ("--set", setting)]
+    north, east, south = [swarm.node(host, "--policy", "el", *seeds, *sets) for host in hosts]
+    until(lambda: _levels(north, east, south) == ["ok"] * 3, 120, "all exchange models")
+    south.host.run("nft", "-f", "-", input=CLOSED)
+    told = until(lambda: "cannot reach you at" in south.log(), 90, "south is told")
+    until(lambda: "no model has arrived for" in south.log(), 90, "south warns that nothing arrives")
+    until(lambda: _levels(north, east, south) == ["ok", "ok", "fail"], 60, "the others go on")
+    south.host.run("nft", "flush", "ruleset")
+    back = until(lambda: _levels(north, east, south) == ["ok"] * 3, 90, "south is back")
+    print(
+        f"\nsouth was told {told:.1f} s after its port was closed, and was back {back:.1f} s after it was opened"
+    )
+    assert back <= BACK
+    assert "models arrive again" in south.log()
+
+
+def _levels(*nodes: Program) -> list[str]:
+    return [node.status().get("health", {}).get("level", "") for node in nodes]
 
 
 def _doctor(node: Program) -> list[str]:

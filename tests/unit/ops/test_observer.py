@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,15 @@ import structlog
 from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.learning.trainer import TrainerThread
-from pfl_node.membership.member import Member
+from pfl_node.membership.member import Member, Reachability
 from pfl_node.membership.member_events import Changed, Clashed, Died, Joined, Left, Suspected
+from pfl_node.membership.packet import Rumor
+from pfl_node.membership.reachability import DialBackResult
+from pfl_node.ops.exchange import ROUNDS
 from pfl_node.ops.logs import configure_logs
+from pfl_node.ops.transfer_totals import TransferTotals
 from pfl_node.settings import LogSettings, Settings
+from pfl_node.types import PeerId
 
 BOB = Member("b", "bob", "127.0.0.1:7")
 
@@ -98,3 +104,37 @@ def test_who_watches_does_not_hear_how_a_model_did_on_my_data(tmp_path: Path) ->
 
     (event,) = told(tmp_path, scene)[0].node_observer.hub.recent(kinds={"kept_out"})
     assert event.data == {"peer": "b", "reason": "gate"}
+
+
+def test_a_node_that_nobody_reaches_gets_one_line_and_one_when_it_is_over(tmp_path: Path) -> None:
+    def scene(node: DaemonNode) -> None:
+        failed = DialBackResult("b", "north", "192.168.50.2:7946", False, "no answer", 0.0, 0.0)
+        for state in (Reachability.DIRECT, Reachability.UNREACHABLE, Reachability.DIRECT):
+            node.node_observer.reachability(state, [failed])
+
+    node, lines = told(tmp_path, scene)
+    assert [(line["level"], line["event"]) for line in lines] == [
+        (
+            "warning",
+            "north cannot reach you at 192.168.50.2:7946 (no answer): "
+            "open the port, set advertise, or use a relay",
+        ),
+        ("info", "others can connect to this node"),
+    ]
+    states = [event.data["state"] for event in node.node_observer.hub.recent(kinds={"reachability"})]
+    assert states == ["direct", "unreachable", "direct"]
+
+
+def test_a_node_that_receives_nothing_warns_once_and_says_when_models_arrive_again(tmp_path: Path) -> None:
+    def scene(node: DaemonNode) -> None:
+        node.membership.swim._view.learn(Rumor(BOB), 0.0)
+        node.node_observer.exchange.begin(0.0)
+        for number in range(3 * ROUNDS):
+            node.node_observer._exchanged(TransferTotals(0, 0, Counter(), Counter()), 10.0 * number)
+        came = TransferTotals(0, 9, Counter(), Counter({PeerId("b"): 1}))
+        node.node_observer._exchanged(came, 1000.0)
+
+    _, lines = told(tmp_path, scene)
+    warning, again = lines
+    assert (warning["level"], again["event"]) == ("warning", "models arrive again")
+    assert warning["event"].startswith(f"no model has arrived for {ROUNDS} rounds")
