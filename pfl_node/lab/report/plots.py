@@ -36,9 +36,9 @@ PLOTS: dict[str, Plot] = {
     ),
     "fair_accuracy": Plot(
         "Fair accuracy over rounds",
-        "Fair accuracy of the clusters' mean accuracies, two thirds for their mean and one third for their "
-        "smallest distance. A line is the mean over the seeds, its band the range from the lowest seed to the "
-        "highest.",
+        "Fair accuracy of the clusters: two thirds for the mean of their accuracies, one third for how little "
+        "the best and the worst differ. A line is the mean over the seeds, its band the range from the lowest "
+        "seed to the highest.",
     ),
     "head_losses": Plot(
         "Loss of each head",

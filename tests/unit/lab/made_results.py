@@ -139,6 +139,8 @@ def _finish(place: Path, cell: Cell, better: float) -> None:
         "per_node": per_node,
         **({"neighbours": {"precision": 0.9, "recall": 0.5}, "settled": True} if cell.run == "FACADE" else {}),
     }
+    if cell.run == "FACADE":
+        summary["heads_by_cluster"] = {"0": {"0": len(ids) - minority}, "1": {"1": minority}}
     (place / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
 
 
@@ -154,6 +156,7 @@ def _journal(
             row: dict[str, Any] = {"event": "round", "node": id, "round": t}
             if cell.run == "FACADE":
                 row |= {"head": cluster[id] if t > 5 + i % 4 else i % 2, "from": senders[: 1 + i % 2]}
+                row["losses"] = [exp(-t / 5) + 0.1 * (head != cluster[id]) * t for head in (0, 1)]
             if (t + 1) % 5 == 0:
                 row["test_accuracy"] = accuracy(cell, cluster[id], t, better)
                 row["test_loss"] = 1 - row["test_accuracy"]

@@ -271,3 +271,35 @@ def test_a_long_title_and_many_runs_stay_inside_the_drawing() -> None:
         box, legend = figure.get_window_extent(), figure.legends[0].get_window_extent()
     assert box.x0 <= legend.x0 < legend.x1 <= box.x1
     assert legend.y1 <= axes.get_window_extent().y0  # below the data
+
+
+# -- heads and fairness over rounds ----------------------------------------------------------------------------
+
+
+def test_fair_accuracy_over_rounds_is_that_of_the_clusters_in_each_round() -> None:
+    rows = {4: {"a": {"test_accuracy": 0.6}, "b": {"test_accuracy": 0.4}}, 9: {"a": {"test_accuracy": 0.9}}}
+    series = plot_data.fair_series(found(rows, a=0, b=1))
+    assert series == {4: pytest.approx(2 / 3 * 0.5 + 1 / 3 * 0.8)}  # in round 9 one cluster is not evaluated
+    assert plot_data.fair_series(found(rows, a=0, b=0)) == {}
+
+
+def test_the_loss_of_a_head_is_the_mean_over_the_nodes_of_a_cluster() -> None:
+    rows: dict[int, dict[str, Any]] = {
+        0: {"a": {"losses": [1.0, 3.0]}, "b": {"losses": [2.0, 5.0]}, "c": {"losses": [9.0, 9.0]}},
+        1: {"a": {}},
+    }
+    made = plot_data.head_losses(found(rows, a=0, b=0, c=1), 0)
+    assert made == {0: {0: 1.5}, 1: {0: 4.0}}
+    assert plot_data.head_losses(found({0: {"a": {"head": 0}}}, a=0), 0) == {}
+
+
+def test_the_plots_of_heads_and_fair_accuracy_are_drawn(tmp_path: Path) -> None:
+    record = reopen(result(tmp_path, **SMALL, plots='["head_losses", "head_map", "fair_accuracy"]'))
+    made = draw(record, ["head_losses", "head_map", "fair_accuracy"])
+    names = {name: [panel.name for panel in panels] for name, panels in made.items()}
+    assert names == {
+        "head_losses": ["head-losses-facade-majority", "head-losses-facade-minority"],
+        "head_map": ["head-map-facade"],
+        "fair_accuracy": ["fair-accuracy"],
+    }
+    assert "minority" in (record.folder.path / "plots" / "head-map-facade.svg").read_text()
