@@ -2,7 +2,8 @@
 
 `codec`, `framing`, `encodings` and `vector_reader` are sans-io. `client` and `server` are the two ends of the Peer
 service, `membership_client` and `membership_service` those of the Membership service; `endpoint` is the server
-of both, `channels` the connection pool. `quirks` isolates workarounds for gRPC.
+of both, `channels` the connection pool. `paths` and `relay` open connections through proxies and relays. `quirks`
+isolates workarounds for gRPC.
 """
 
 import os
