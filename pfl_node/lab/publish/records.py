@@ -121,10 +121,11 @@ def _with_spec(experiment: Experiment) -> Experiment:
 
 
 def portable(result: Result) -> str:
-    """The command, without paths of this machine."""
+    """The command, without paths of this machine. At the recorded commit, a shipped spec has its text."""
+    name = result.experiment.name
     tasks = {cell.settings.task.name for cell in result.experiment.cells}
     data = " --data-root DATA" if tasks & set(DATASETS) else ""
-    return result.command_for(f"{result.experiment.name}.toml", omit=LOCAL) + data
+    return result.command_for(name if name in spec.shipped() else f"{name}.toml", omit=LOCAL) + data
 
 
 def digest(journal: Path) -> str:

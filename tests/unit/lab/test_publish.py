@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from pfl_node.cli import main
+from pfl_node.lab import spec
 from pfl_node.lab.experiment import Claim
 from pfl_node.lab.publish import results_page
 from pfl_node.lab.publish.records import Record, RecordedClaim, load, load_all, record_of, save, verify
 from pfl_node.lab.report.result import reopen
+from pfl_node.lab.results_dir import ResultsDir
 from tests.unit.lab.made_results import result
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,6 +63,24 @@ def test_a_record_tells_how_its_size_differs_from_the_papers(record: Record) -> 
 
 def test_the_command_has_no_path_of_this_machine(record: Record) -> None:
     assert record.command == "pfl-node lab run mine.toml --scale quick --seeds 4"
+
+
+def test_a_shipped_spec_that_was_extended_since_is_named_and_its_claims_are_judged(tmp_path: Path) -> None:
+    before = spec.SHIPPED.joinpath("digits-clusters.toml").read_text(encoding="utf-8")
+    old = tmp_path / "digits-clusters.toml"
+    old.write_text(before[: before.index("[[claim]]")], encoding="utf-8")
+    folder = ResultsDir(tmp_path / "result")
+    folder.prepare(planned := spec.load(str(old), seeds=1))
+    cell = planned.cells[0]
+    folder.begin(cell)
+    (folder.place(cell) / "summary.json").write_text(
+        '{"accuracy": 0.5, "bytes_sent": 0, "accuracy_by_cluster": {}, "per_node": []}'
+    )
+    (folder.place(cell) / "journal.jsonl").write_text("")
+    found = record_of(reopen(folder.path))
+    assert found.command.startswith("pfl-node lab run digits-clusters --scale quick --seeds 1")
+    assert [claim.claim.higher for claim in found.claims] == ["PENS"]
+    assert len(found.missing) == 3
 
 
 def test_a_file_that_is_no_record_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
