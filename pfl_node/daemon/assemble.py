@@ -85,8 +85,10 @@ def fit_to_memory(settings: Settings, available: int) -> Settings:
 
 
 def not_alone(settings: Settings) -> Settings:
-    """A node that is configured with peers waits for them, unless the settings say that it trains alone."""
-    alone = settings.round.alone or ("wait" if settings.peer_seed else "train")
+    """A node that is configured with peers waits for them, unless the settings say that it trains alone. With
+    `train.patience` the others may have stopped for good."""
+    waits = bool(settings.peer_seed) and settings.train.patience is None
+    alone = settings.round.alone or ("wait" if waits else "train")
     return settings.model_copy(update={"round": settings.round.model_copy(update={"alone": alone})})
 
 

@@ -22,3 +22,8 @@ def test_a_daemon_that_is_configured_with_peers_waits_for_them(
 ) -> None:
     settings = Settings.model_validate({"peer_seed": seeds, "round": {"alone": given}})
     assert not_alone(settings).round.alone == does
+
+
+def test_a_daemon_that_may_stop_early_does_not_wait_for_others_that_did() -> None:
+    settings = Settings.model_validate({"peer_seed": ("192.0.2.1:7946",), "train": {"patience": 3}})
+    assert not_alone(settings).round.alone == "train"
