@@ -118,8 +118,8 @@ class RoundSettings(Section):
     """Rounds begin only in these hours of this machine's local time; at other times the node serves its peers.
     None: always."""
     alone: Literal["wait", "train"] | None = None
-    """What a node without peers does: wait for one, or train on its own. None: a daemon with `peer_seed` and without `train.patience` waits;
-    others, a swarm and a simulation train."""
+    """What a node without peers does: wait for one, or train on its own. None: a daemon with `peer_seed` and
+    without `train.patience` waits; others, a swarm and a simulation train."""
     patience: PositiveFloat = 10.0
     """Longest time in seconds that a Gather or Receive waits for models, and the deadline for peers without a
     history."""
