@@ -27,11 +27,13 @@ from pfl_node.wire.http_connect import (
     answer,
 )
 from pfl_node.wire.relay.relay_limits import RelayLimits, SiteUse
+from pfl_node.wire.resources import open_files
 from pfl_node.wire.splice import Splice
 
 PATIENCE = 10.0  # seconds until both connections must have arrived
 TICKET_BYTES = 16
 REMEMBERED = 4  # times the sites that may be registered: whose use is kept
+FILES = 8  # a connection through the relay uses two files, and all together a quarter of them
 WAITING = 1024  # connections that are being opened, of all sites
 
 
@@ -118,8 +120,8 @@ class Rendezvous:
         use = self._use(site)
         if why := use.refusal(caller, _now()):
             raise self._refusal(Reason.FLOOD, f"the relay opens no connection to {site}: {why}")
-        if len(self._meetings) >= 2 * WAITING:
-            raise self._refusal(Reason.FLOOD, "the relay is opening too many connections; try again later")
+        if len(self._meetings) >= 2 * WAITING or FILES * self.connections >= open_files():
+            raise self._refusal(Reason.FLOOD, "the relay has too many connections; try again later")
         meeting = Meeting(site, caller)
         mine, theirs = (secrets.token_hex(TICKET_BYTES) for _ in range(2))
         self._meetings[mine] = self._meetings[theirs] = meeting

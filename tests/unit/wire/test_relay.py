@@ -14,6 +14,7 @@ from pfl_node.errors import PeerGone, Reason, Refused
 from pfl_node.types import PeerId
 from pfl_node.wire.connector import open_socket
 from pfl_node.wire.http_connect import BEARER, SUFFIX, ConnectRefused, ConnectRequest, ask
+from pfl_node.wire.relay import rendezvous
 from pfl_node.wire.relay.relay_limits import RelayLimits
 from tests.identities import Site
 from tests.unit.wire.relays import Eavesdropper, RunningRelay, RunningSite, a_caller, a_relay, a_site
@@ -226,6 +227,20 @@ def test_a_site_has_at_most_its_share_of_connections(tmp_path: Path) -> None:
                     relay.rendezvous.open(caller, bob.id)
                 assert caught.value.reason is Reason.FLOOD
             assert relay.rendezvous.refused == {"flood": 2}
+
+    asyncio.run(scenario())
+
+
+def test_connections_through_a_relay_use_a_part_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        swarm = Site(tmp_path)
+        async with relayed(swarm) as (relay, bob), a_caller(swarm.tls("ann")) as ann:
+            await ann.send(bob.id, bob.at([relay]), MODEL)
+            monkeypatch.setattr(rendezvous, "open_files", lambda: 8)
+            with pytest.raises(Refused, match="too many connections"):
+                relay.rendezvous.open("carl", bob.id)
 
     asyncio.run(scenario())
 
