@@ -31,7 +31,7 @@ from pfl_node.enrolment.frames import (
     size_of,
     text_of,
 )
-from pfl_node.enrolment.invitations import Answer, Invitation, Invitations, NotInvited
+from pfl_node.enrolment.invitations import Invitation, Invitations, NotInvited, SignedAnswer
 from pfl_node.errors import ConfigError, PflError, Unavailable
 from pfl_node.security.certificate import ENROLMENT, Certificate, read_der
 from pfl_node.security.trust import Trust
@@ -206,7 +206,7 @@ class EnrolmentServer:
             case "answer":
                 id = text_of(message, "invitation")
                 words = {key: text_of(message, key) for key in ("certificate", "revoked", "tag")}
-                self.invitations.answer(id, Answer(**words))
+                self.invitations.answer(id, SignedAnswer(**words))
                 if site := self._waiting.get(id):
                     site.set()
                 return {"done": True}

@@ -43,7 +43,7 @@ class NotInvited(PflError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SignedAnswer:
     """The operator's: a certificate, the revoked ids, and the tag of both."""
 
     certificate: str
@@ -61,7 +61,7 @@ class Invitation:
     site: str = ""  # id of the node that used it
     request: str = ""  # PEM
     operator_tag: str = ""
-    answer: Answer | None = None
+    answer: SignedAnswer | None = None
 
 
 class Invitations:
@@ -123,7 +123,7 @@ class Invitations:
         self._keep({**self._known, id: asked})
         return asked
 
-    def answer(self, id: str, answer: Answer) -> None:
+    def answer(self, id: str, answer: SignedAnswer) -> None:
         """Raises PflError."""
         found = self._known.get(id)
         if found is None or not found.request:
@@ -173,8 +173,8 @@ def _read(file: Path) -> dict[str, Invitation]:
         raise StoreError(f"{file} is damaged ({error}); move it away and invite again") from error
 
 
-def _answer(row: dict[str, str] | None) -> Answer | None:
-    return Answer(**row) if row else None
+def _answer(row: dict[str, str] | None) -> SignedAnswer | None:
+    return SignedAnswer(**row) if row else None
 
 
 def _minute(moment: float) -> str:

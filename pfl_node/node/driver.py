@@ -13,9 +13,9 @@ from pfl_node.node.context import NodeContext
 from pfl_node.node.gather import LOOK, Gatherer
 from pfl_node.node.learn import LearningSteps
 from pfl_node.node.linger import LingerTimer
-from pfl_node.node.pace import Pace
 from pfl_node.node.peer_calls import Calls
 from pfl_node.node.push import Pusher
+from pfl_node.node.round_schedule import RoundSchedule
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy
@@ -52,7 +52,7 @@ class Driver:
         self._calls = Calls(context, self.waits)
         self._rounds = Gatherer(context, self.waits, context.patience, lockstep=policy.lockstep)
         self._study = LearningSteps(policy, context)
-        self.pace = Pace(policy, context)
+        self.schedule = RoundSchedule(policy, context)
         self._lingering = LingerTimer(max(context.settings.round.linger, 2 * (context.settings.round.every or 0)))
         self._pushes = Pusher(context, self._calls, self.waits, context.patience)
         self._heard = now()  # when the last handler ended
@@ -62,7 +62,7 @@ class Driver:
     async def run(self) -> None:
         """Returns when `main` does. An exception in the policy ends the node."""
         if self.policy.more:
-            self.policy.round = await self.pace.begins(self.policy.round)
+            self.policy.round = await self.schedule.begins(self.policy.round)
         flows = [asyncio.create_task(self._drive(self.policy.main(), "main"), name="main")]
         if self.policy.pushes():
             flows.append(asyncio.create_task(self._lane(), name="lane"))
@@ -124,7 +124,7 @@ class Driver:
 
     def waits_for(self) -> str:
         """The pending step of `main`, for an operator who wonders why nothing happens."""
-        if next := self.pace.next:
+        if next := self.schedule.next:
             return f"round {next.round} ({next.why})"
         step = self._asked.get("main")
         if isinstance(step, Gather):
@@ -161,8 +161,8 @@ class Driver:
         self._count(step)
         if self.context.hold:
             await self.context.hold(None)
-        if self.pace.next:
-            await self.pace.opened()
+        if self.schedule.next:
+            await self.schedule.opened()
         match step:
             case Sleep():
                 return await self._sleep(step)
@@ -194,7 +194,7 @@ class Driver:
         if self.context.hold:
             await self.context.hold(step)
         if self.policy.more_after(self.policy.round):
-            self.policy.round = await self.pace.begins(self.policy.round + 1) - 1
+            self.policy.round = await self.schedule.begins(self.policy.round + 1) - 1
 
     # -- time ----------------------------------------------------------------------------------------------
 

@@ -148,7 +148,7 @@ def _peer_rounds(node: ObservedNode) -> Samples:
 
 
 def _paused(node: ObservedNode) -> Samples:
-    waits_for = node.driver.pace.next if node.driver else None
+    waits_for = node.driver.schedule.next if node.driver else None
     return [((why,), float(waits_for is not None and waits_for.why == why)) for why in SETTINGS_THAT_PAUSE]
 
 

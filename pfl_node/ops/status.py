@@ -51,7 +51,7 @@ def details_of(node: ObservedNode) -> dict[str, Any]:
         "peers": len(node.peers()),
         "waiting_for": list(node.driver.waits.peers) if node.driver else [],
         "waiting": node.driver.waits.table(now()) if node.driver else [],
-        "next_round": node.driver.pace.facts() if node.driver else None,
+        "next_round": node.driver.schedule.facts() if node.driver else None,
         "models_waiting": node.mailbox.held,
         "models_sent": moved.models_sent,
         "models_received": moved.models_received,

@@ -123,7 +123,7 @@ class Process:
     def paused(self) -> bool:
         """Whether it waits for the time at which its next round begins."""
         driver = self.node and self.node.driver
-        return self.up and bool(driver and driver.pace.next and driver.pace.next.at is not None)
+        return self.up and bool(driver and driver.schedule.next and driver.schedule.next.at is not None)
 
     # -- lifecycle -----------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class ProcessExecutor(Executor):
     def __init__(self, workers: int, *, reuse: bool = True, grace: float = 0.0) -> None:
         self._threads = ThreadPoolExecutor(workers, initializer=_ignore_interrupts)
         self._local = local()  # the slot of a thread
-        self._slots: set[Slot] = set()
+        self._slots: set[WorkerSlot] = set()
         self._reuse = reuse
         self._grace = grace
         self._stopping = False
@@ -54,7 +54,7 @@ class ProcessExecutor(Executor):
     def _run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         slot = getattr(self._local, "slot", None)
         if slot is None:
-            slot = self._local.slot = Slot(self._grace)
+            slot = self._local.slot = WorkerSlot(self._grace)
             self._slots.add(slot)
         ended = not self._reuse
         try:
@@ -71,7 +71,7 @@ class ProcessExecutor(Executor):
                 self._local.slot = None
 
 
-class Slot:
+class WorkerSlot:
     """One process. It is started with its first job."""
 
     def __init__(self, grace: float) -> None:

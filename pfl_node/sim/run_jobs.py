@@ -41,7 +41,7 @@ def run_all(
 ) -> list[Message]:
     """The last message about each order, `done` or `failed`. A job whose worker dies is submitted again, until it
     has had so many `attempts`; each loss is a message `lost`. If this is interrupted, the jobs are abandoned."""
-    jobs = Jobs(run, orders, executor, scratch, on_message, attempts)
+    jobs = RunJobs(run, orders, executor, scratch, on_message, attempts)
     try:
         return jobs.run()
     except BaseException:
@@ -50,7 +50,7 @@ def run_all(
 
 
 @dataclass
-class Jobs:
+class RunJobs:
     task: Run
     orders: Sequence[JsonOrder]
     executor: Executor

@@ -27,9 +27,9 @@ from pfl_node.wire.codec import ONE_MESSAGE, PART_NUMBERS, encode, fits_one_mess
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.dials import Dials
 from pfl_node.wire.download import Download
-from pfl_node.wire.progress import QUIET
 from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.statuses import error_from_status
+from pfl_node.wire.transfer_progress import QUIET
 from pfl_node.wire.upload import Upload
 
 Direction = Literal["in", "out"]

@@ -21,7 +21,7 @@ from pfl_node.types import Envelope, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.encodings import PACKED, PLAIN, Coding
 from pfl_node.wire.framing import Chunk, frame, parse
-from pfl_node.wire.progress import MessageSize
+from pfl_node.wire.transfer_progress import MessageSize
 from pfl_node.wire.vector_reader import ZSTD_WINDOW_LOG, VectorReader, unzstd
 
 VERSION = 1

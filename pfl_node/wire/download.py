@@ -13,7 +13,7 @@ from pfl_node.types import Envelope, Offer
 from pfl_node.wire.async_codec import take
 from pfl_node.wire.codec import Decoder, read_header, truncated
 from pfl_node.wire.framing import Chunk, parse
-from pfl_node.wire.progress import ProgressLimit
+from pfl_node.wire.transfer_progress import ProgressLimit
 
 LEAST = 1 << 16  # bytes; less is fetched again as quickly
 

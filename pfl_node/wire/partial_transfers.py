@@ -24,7 +24,7 @@ Key = tuple[str, bytes]  # the sender, and what it calls the encoded bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptTransfer:
     decoder: Decoder
     until: float
 
@@ -42,7 +42,7 @@ class PartialTransfers:
     def __init__(self, seconds: float, nbytes: int) -> None:
         self._seconds = seconds
         self._most = nbytes
-        self._kept: dict[Key, Kept] = {}  # oldest first
+        self._kept: dict[Key, KeptTransfer] = {}  # oldest first
         self._open: dict[Key, Reception] = {}
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class PartialTransfers:
             return False
         for old in [one for one in self._kept if one[0] == key[0]]:
             del self._kept[old]
-        self._kept[key] = Kept(decoder, now + self._seconds)
+        self._kept[key] = KeptTransfer(decoder, now + self._seconds)
         while len(self._kept) > 1 and (len(self._kept) > MOST or self.nbytes > self._most):
             del self._kept[next(iter(self._kept))]
         return True

@@ -28,9 +28,9 @@ from pfl_node.wire.content_names import ContentNames
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.framing import Chunk, parse
 from pfl_node.wire.partial_transfers import PartialTransfers
-from pfl_node.wire.progress import QUIET, MessageSize, ProgressLimit
 from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.statuses import REASON_KEY, STATUS, parsed, refusal_metadata
+from pfl_node.wire.transfer_progress import QUIET, MessageSize, ProgressLimit
 
 log = structlog.get_logger(__name__)
 

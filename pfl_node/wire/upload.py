@@ -16,8 +16,8 @@ from pfl_node.wire.async_codec import paced
 from pfl_node.wire.bandwidth import MARGIN, Bandwidth
 from pfl_node.wire.codec import Stream, encode, payload_size
 from pfl_node.wire.content_names import new_name
-from pfl_node.wire.progress import MessageSize, ProgressLimit
 from pfl_node.wire.quirks.stream_status import StreamStatus
+from pfl_node.wire.transfer_progress import MessageSize, ProgressLimit
 
 LEAST = 1 << 16  # bytes that a stream must have moved to be continued
 BUFFERED = 4 << 20  # bytes that may be on their way when the last message is written

@@ -14,7 +14,7 @@ import pytest
 
 from pfl_node.enrolment.enrolment_client import Bootstrap, Unreachable, find_authority, trusting
 from pfl_node.enrolment.frames import BadFrame, Message
-from pfl_node.enrolment.invitations import Answer
+from pfl_node.enrolment.invitations import SignedAnswer
 from pfl_node.enrolment.join_token import digest_of, new_secret
 from pfl_node.enrolment.operator_calls import BootstrapPlace, EnrolmentOperator
 from pfl_node.enrolment.proofs import TokenKeys, answer_tag, request_tag
@@ -264,7 +264,7 @@ def test_a_certificate_for_another_key_is_refused(wards: Office) -> None:
     wards.authority.issue_for(wards.path / "thief", name="thief", days=1)
     pem = (wards.path / "thief" / "cert.pem").read_text()
     wards.server.invitations.answer(
-        keys.id, Answer(certificate=pem, revoked="", tag=answer_tag(keys.operator, pem, ""))
+        keys.id, SignedAnswer(certificate=pem, revoked="", tag=answer_tag(keys.operator, pem, ""))
     )
     with pytest.raises(ConfigError, match=r"the certificate is for .*, and the key here is"):
         site.confirmed()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pfl_node.enrolment.invitations import MOST, Answer, Invitation, Invitations, NotInvited, Problem
+from pfl_node.enrolment.invitations import MOST, Invitation, Invitations, NotInvited, Problem, SignedAnswer
 from pfl_node.enrolment.join_token import digest_of
 from pfl_node.enrolment.proofs import TokenKeys, caller_tag
 from pfl_node.errors import PflError, StoreError
@@ -58,7 +58,7 @@ def test_an_expired_invitation_is_not_used_but_one_that_was_answered_can_be_fetc
     ask(book, south, SOUTH)
     assert problem(book, east, now=101.0) is Problem.EXPIRED
     assert problem(book, south, SOUTH, now=101.0) is Problem.EXPIRED
-    book.answer(SOUTH.id, Answer(certificate="c", revoked="", tag="t"))
+    book.answer(SOUTH.id, SignedAnswer(certificate="c", revoked="", tag="t"))
     found = ask(book, south, SOUTH, now=101.0)
     assert found.answer
     assert found.answer.certificate == "c"

@@ -250,7 +250,7 @@ def test_a_node_without_peers_says_that_it_waits_and_begins_when_one_comes() -> 
         one, notes = driver(board, A, script, trainer=trainer, waiting={"alone": "wait"})
         running = asyncio.create_task(one.run())
         await notes.paused.wait()
-        assert (seen, one.pace.facts()) == ([], notes.pauses_told[0])
+        assert (seen, one.schedule.facts()) == ([], notes.pauses_told[0])
         board.alive.add(B)
         board.bells[A].notify("members")
         await running

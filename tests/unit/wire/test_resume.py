@@ -22,7 +22,7 @@ from pfl_node.wire.codec import Decoder, Stream, encode, read_header
 from pfl_node.wire.download import Download
 from pfl_node.wire.framing import frame, parse
 from pfl_node.wire.partial_transfers import LEAST, MOST, PartialTransfers
-from pfl_node.wire.progress import MessageSize
+from pfl_node.wire.transfer_progress import MessageSize
 from tests.netns.proxy import Door, Net
 from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, raw_channel, serving
 from tests.unit.wire.test_peer import with_generated_servicer

@@ -43,7 +43,7 @@ def opening(hours: str, time: float, wall: WallClock) -> float:
     return (opens if opens > here else opens + timedelta(days=1)).timestamp()
 
 
-class Pace:
+class RoundSchedule:
     """`await begins(round)` returns when a round may begin; `await opened()` when no round is waited for."""
 
     next: NextRound | None = None  # None: not waiting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfl_node.wire.progress import FIRST, SMALLEST, MessageSize, ProgressLimit
+from pfl_node.wire.transfer_progress import FIRST, SMALLEST, MessageSize, ProgressLimit
 
 MOST = 1 << 20
 

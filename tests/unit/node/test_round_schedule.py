@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pfl_node.node.clock import WallClock
-from pfl_node.node.pace import next_boundary, opening
+from pfl_node.node.round_schedule import next_boundary, opening
 
 BERLIN = WallClock(lambda: 0.0, ZoneInfo("Europe/Berlin"))
 
