@@ -90,10 +90,10 @@ class Relaying:
             return Reachability.RELAYED, self.relays
         return Reachability.UNREACHABLE if self.wanted else state, ()
 
-    def _look(self) -> Sequence[str]:
-        """The relays to use, once this node has a record that can name them."""
-        if not self._membership.running:
-            return ()
+    def _look(self) -> Sequence[str] | None:
+        """The relays to use; None before this node has a record that can name them, and members to find them."""
+        if not self._membership.running or not (self._membership.joined or self._network.relays):
+            return None
         if not self._looked:
             self._looked = True
             self._changed()  # until a relay connects callers, nobody can reach this node

@@ -33,8 +33,8 @@ ANSWERS = 64  # connections that are being opened
 
 
 class RelayedSite:
-    """`candidates` returns the addresses of relays, the preferred first; `changed` is called with the addresses of
-    those at which the site is registered."""
+    """`candidates` returns the addresses of relays, the preferred first, or None if none is known yet;
+    `changed` is called with the addresses of those at which the site is registered."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class RelayedSite:
         dialer: Dialer,
         connector: Connector,
         listener: Listener,
-        candidates: Callable[[], Sequence[str]],
+        candidates: Callable[[], Sequence[str] | None],
         changed: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._me = me
@@ -89,8 +89,10 @@ class RelayedSite:
     async def _run(self) -> None:
         while True:
             now = asyncio.get_running_loop().time()
-            self._warn_if_alone(now)
-            for relay in self._candidates():
+            relays = self._candidates()
+            if relays is not None:
+                self._warn_if_alone(now)
+            for relay in relays or ():
                 if len(self._keeping) >= WANTED:
                     break
                 if relay not in self._keeping and self._retry.get(relay, (0.0, 0.0))[0] <= now:
