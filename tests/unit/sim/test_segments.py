@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,8 @@ def test_a_process_that_was_lost_and_still_works_does_not_touch_the_run_of_its_s
 
     def progress(now: Progress) -> None:
         if now.rounds_done == NODES * EVERY + 2:
-            with pytest.raises(Cut):  # the successor has written a later state
-                run("el", tmp_path / "both", cut_after=NODES * 2 * EVERY + 1)
+            with ThreadPoolExecutor(1) as other, pytest.raises(Cut):  # the successor has written a later state
+                other.submit(run, "el", tmp_path / "both", cut_after=NODES * 2 * EVERY + 1).result()
 
     with pytest.raises(PflError, match="another process has taken over"):
         simulate(told, nodes=NODES, segment=EVERY, out=tmp_path / "both", progress=progress, load=toy)
