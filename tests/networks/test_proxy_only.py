@@ -36,14 +36,14 @@ def test_a_site_with_a_proxy_only_takes_part(internet: Internet, swarm: Swarm, t
         hub = swarm.seed(internet.public("hub"), "--relay")
         common = ("--peer-seed", hub.address, "--policy", "el", "--set", "round.every=1s")
         through = ("network.proxy=http://192.168.50.1:8888", f"network.proxy_credentials={tmp_path / 'password'}")
+        hosts = [internet.public("north"), internet.behind_nat("east"), office]
+        ids = {host.name: swarm.identity(host) for host in hosts}
         sites = [
-            swarm.node(internet.public("north"), *common),
-            swarm.node(internet.behind_nat("east"), *common),
+            *(swarm.node(host, *common) for host in hosts[:2]),
             swarm.node(office, *common, *(word for text in through for word in ("--set", text))),
         ]
-        until(lambda: all(site.folder.joinpath("identity.json").exists() for site in sites), 60, "identities")
-        ids = {site.id for site in sites}
-        until(lambda: all(heard_from(site) == ids - {site.id} for site in sites), 180, "models of all at all")
+        others = {name: set(ids.values()) - {id} for name, id in ids.items()}
+        until(lambda: all(heard_from(site) == others[site.name] for site in sites), 180, "models of all at all")
         proxy.terminate()
     log = record.read_text()
     status = sites[-1].status()
