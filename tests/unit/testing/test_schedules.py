@@ -272,6 +272,7 @@ def test_machinery_that_breaks_a_rule_is_found(
     fault: Callable[[Patch], None], rules: set[str], policies: Sequence[str], monkeypatch: Patch
 ) -> None:
     fault(monkeypatch)
+    monkeypatch.setattr("pfl_node.testing.schedules.trial.CPU_LIMIT", 4.0)  # a sound trial takes less than 1 s
     trials = (run(draw(seed, policies), twice="repeats" in rules) for seed in range(1, 40))
     assert next((f.rule for trial in trials for f in trial.broken), None) in rules
 
