@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from threading import Thread, local
+from time import monotonic, sleep
 from typing import Any, ParamSpec, TypeVar
 
 from pfl_node.sim.worker_process import ONE_THREAD
@@ -23,6 +24,7 @@ from pfl_node.sim.worker_process import ONE_THREAD
 P = ParamSpec("P")
 T = TypeVar("T")
 SPAWN = multiprocessing.get_context("spawn")  # a fork would inherit the locks of torch and gRPC
+EXIT = 5.0  # seconds to learn how a process ended
 _environment = threading.Lock()
 
 
@@ -111,9 +113,12 @@ class WorkerSlot:
     def _ending(self) -> str:
         if self._process is None:
             return "its process could not be started"
-        with suppress(AssertionError, ValueError):
-            self._process.join(timeout=5.0)
-        code = self._process.exitcode
+        code, until = None, monotonic() + EXIT
+        while code is None and monotonic() < until:  # None for a moment, if a thread of the pool has waited for it
+            with suppress(AssertionError, ValueError):
+                self._process.join(timeout=0.05)
+                code = self._process.exitcode
+            sleep(0.001)
         if code is None:
             return "its process ended"
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
