@@ -1,4 +1,7 @@
-"""Wall time of one simulation with training in one process and in several: `sim --jobs N`. Needs idle cores."""
+"""Wall time of one simulation with training in one process and in several: `sim --jobs N`. Needs idle cores.
+
+`python -m benchmarks.sim_jobs [JOBS [REPEATS [ROUNDS]]]`
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(policy: dict[str, Any], jobs: int) -> tuple[float, str]:
+def run(policy: dict[str, Any], jobs: int, rounds: int) -> tuple[float, str]:
     """Seconds of a whole run, including the start of the worker processes, and the digest of its journal."""
     settings = Settings.model_validate(
         {
             "policy": policy,
             "task": {"name": "benchmarks.tasks:lenet"},
             "train": {"steps": STEPS},
-            "rounds": ROUNDS,
+            "rounds": rounds,
         }
     )
     with tempfile.TemporaryDirectory(prefix="pfl-bench-") as folder:
@@ -38,9 +41,10 @@ def run(policy: dict[str, Any], jobs: int) -> tuple[float, str]:
         return seconds, hashlib.sha256((Path(folder) / "journal.jsonl").read_bytes()).hexdigest()
 
 
-def measure(policy: str, jobs: int, repeats: int) -> dict[str, Any]:
+def measure(policy: str, jobs: int, repeats: int, rounds: int) -> dict[str, Any]:
     """Alternate between one process and several, so that noise of the machine affects both alike."""
-    pairs = [(run(POLICIES[policy], 1), run(POLICIES[policy], jobs)) for _ in range(repeats)]
+    chosen = POLICIES[policy]
+    pairs = [(run(chosen, 1, rounds), run(chosen, jobs, rounds)) for _ in range(repeats)]
     ratios = [one / many for (one, _), (many, _) in pairs]
     return {
         "policy": policy,
@@ -55,9 +59,10 @@ def measure(policy: str, jobs: int, repeats: int) -> dict[str, Any]:
 def main() -> None:
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    rows = [measure(policy, jobs, repeats) for policy in POLICIES]
+    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else ROUNDS
+    rows = [measure(policy, jobs, repeats, rounds) for policy in POLICIES]
     notes = [
-        f"{NODES} nodes x {ROUNDS} rounds of {STEPS} batches of 8, FACADE's LeNet; the workers' start is included",
+        f"{NODES} nodes x {rounds} rounds of {STEPS} batches of 8, FACADE's LeNet; the workers' start is included",
         "aim: a speed-up of 1.8 on two idle cores",
     ]
     show("one simulation in several processes", rows, notes)
