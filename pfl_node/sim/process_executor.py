@@ -8,7 +8,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -19,7 +18,7 @@ from threading import Thread, local
 from time import monotonic, sleep
 from typing import Any, ParamSpec, TypeVar
 
-from pfl_node.sim.worker_process import ONE_THREAD
+from pfl_node.sim.worker_process import ONE_THREAD, write_stderr
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -152,14 +151,8 @@ def _forward(pipe: Connection) -> None:
     with pipe:
         while text := os.read(pipe.fileno(), 1 << 16):
             lines, newline, rest = (rest + text).rpartition(b"\n")
-            _write(lines + newline)
-        _write(rest)
-
-
-def _write(text: bytes) -> None:
-    if text:
-        sys.stderr.write(text.decode(errors="replace"))
-        sys.stderr.flush()
+            write_stderr(lines + newline)
+        write_stderr(rest)
 
 
 # -- in the process --------------------------------------------------------------------------------------------

@@ -202,11 +202,11 @@ class WorkerProcess:
         rest = b""
         while text := await self._process.stderr.read(1 << 16):
             lines, newline, rest = (rest + text).rpartition(b"\n")
-            _write(lines + newline)
-        _write(rest)
+            write_stderr(lines + newline)
+        write_stderr(rest)
 
 
-def _write(text: bytes) -> None:
+def write_stderr(text: bytes) -> None:
     if text:
         sys.stderr.write(text.decode(errors="replace"))
         sys.stderr.flush()
