@@ -17,6 +17,7 @@ State = Literal["starting", "joining", "training", "done", "leaving"]
 STATES = get_args(State)  # in the order in which a node passes through them
 NOT_SERVING = ("starting", "joining", "done", "leaving")
 FINAL = ("done", "leaving")
+WAIT_CALL = 5.0  # seconds; a call of `wait` may take this long on a busy machine, whatever its own timeout
 
 Peers = Annotated[int | None, typer.Option(min=0, metavar="N", help="Until N other nodes are alive.")]
 Round = Annotated[int | None, typer.Option(min=0, metavar="N", help="Until this round is reached.")]
@@ -100,7 +101,7 @@ def wait(
     address: Address, peers: Peers = None, round: Round = None, state: Reached = None, timeout: Patience = 30.0
 ) -> None:
     """Wait until a node serves, has peers, or reaches a round or state."""
-    with connected(address, min(2.0, max(timeout, 1.0))) as node:
+    with connected(address, WAIT_CALL) as node:
         check = tolerant(lambda: missing(node, peers=peers, round=round, state=state), ending=state in FINAL)
         still = wait_until(check, timeout)
     if still:
