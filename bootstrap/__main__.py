@@ -59,8 +59,8 @@ async def serve(options: Options) -> int:
 def _announce(options: Options, seed: Seed) -> None:
     """Print the address and how to join, in the format of the logs, to stdout."""
     me, bound = seed.membership.me, seed.endpoint.address
-    join = f"pfl-node --peer-seed {seed.address}"
     enrol = seed.enrolment.address if seed.enrolment else None
+    join = "a token of `pfl-node ca invite`" if enrol else f"pfl-node --peer-seed {seed.address}"
     if not for_people(options.log_format, sys.stdout, sys.stderr):
         print(as_line("listening", name=me.name, id=me.id, address=bound, join=join, enrol=enrol), flush=True)
         return

@@ -80,8 +80,11 @@ def invite(
     shared = {"run": plan.run, **{key: plan.settings.get(key, {}).get("name") for key in ("policy", "task")}}
     files = f"; each site receives {', '.join(plan.files)}" if plan.files else ""
     say(", ".join(f"{key} {value!r}" for key, value in shared.items() if value) + files)
+    members = {one.name: one.id for one in authority.issued() if one.id not in authority.revoked()}
     for token in tokens:
         say(f"\n{token.name} runs, once, until {token.expiry}:\n  pfl-node join {token.encode()}")
+        if old := members.get(token.name):
+            say(f"  {old} of this name is a member; if this site replaces it: pfl-node ca revoke {old}")
     say("\nthen, with the ids that the sites tell you: pfl-node ca confirm " + " ".join(f"{n} ID" for n in names))
 
 

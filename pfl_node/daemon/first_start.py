@@ -8,8 +8,10 @@ import json
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from grpc import RpcError
 
 from pfl_node.address import parse_address
 from pfl_node.daemon.advertise import advertised_address
@@ -17,10 +19,12 @@ from pfl_node.daemon.network_setup import proxy_of
 from pfl_node.daemon.tls_setup import tls_files, why_tls
 from pfl_node.errors import PeerError, PflError, Unavailable
 from pfl_node.learning.task import Place
+from pfl_node.membership import membership_pb2
 from pfl_node.membership.member import Member
 from pfl_node.membership.member_calls import DialBackAnswer
 from pfl_node.membership.reachability import WHAT_TO_DO
 from pfl_node.membership.service import Membership
+from pfl_node.ops.amounts import span
 from pfl_node.ops.machine_checks import (
     DAY,
     certificate_check,
@@ -31,19 +35,20 @@ from pfl_node.ops.machine_checks import (
     traffic_check,
     version_check,
 )
-from pfl_node.ops.node_health import HealthCheck, Level, ok
+from pfl_node.ops.node_health import NO_RELAY, HealthCheck, Level, ok
 from pfl_node.plugin import explain
 from pfl_node.settings import Settings
 from pfl_node.store.data_dir import DEFAULT_ROOT
-from pfl_node.wire import peer_pb2
-from pfl_node.wire.client import PeerStub
+from pfl_node.wire import membership_pb2_grpc, peer_pb2
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_service import attach_membership
+from pfl_node.wire.peer_stub import PeerStub
 from pfl_node.wire.tls import Tls
 
 SEEDS = 3  # that are asked
 TIMEOUT = 3.0  # seconds
+PRESENT = membership_pb2.Member.State.ALIVE
 
 
 async def first_start_checks(settings: Settings) -> list[HealthCheck]:
@@ -59,8 +64,9 @@ async def first_start_checks(settings: Settings) -> list[HealthCheck]:
         ]
     checks.append(certificate_check(tls.trust.credentials.certificate if tls else None))
     try:
-        async with _listening(settings, tls) as membership:
-            checks += await _network_checks(settings, membership, tls.dialer if tls else Dialer())
+        dialer = tls.dialer if tls else Dialer()
+        async with _listening(settings, tls, dialer) as membership:
+            checks += await _network_checks(settings, membership, dialer)
     except Unavailable as error:
         todo = "stop the other process, or set another port"
         checks.append(HealthCheck("reachable", Level.FAIL, str(error), todo))
@@ -74,10 +80,9 @@ def _tls(settings: Settings) -> Tls | None:
 
 
 @asynccontextmanager
-async def _listening(settings: Settings, tls: Tls | None) -> AsyncIterator[Membership]:
+async def _listening(settings: Settings, tls: Tls | None, dialer: Dialer) -> AsyncIterator[Membership]:
     """A member that belongs to no swarm, at the address that the node will advertise."""
     endpoint = Endpoint(tls=tls)
-    dialer = tls.dialer if tls else Dialer()
     dialer.paths.connector.proxy = proxy = proxy_of(settings.network)
     me = Member(tls.id if tls else secrets.token_hex(8), settings.name or "doctor", run=settings.run)
     rng = random.Random(me.id)
@@ -106,7 +111,7 @@ async def _network_checks(settings: Settings, membership: Membership, dialer: Di
     versions = await asyncio.gather(*(_version(dialer, seed) for seed in answers))
     return [
         _seeds(seeds, errors),
-        _reachable(settings, membership.me.address, answers),
+        _reachable(settings, membership.me.address, answers, await _relays(settings, dialer, answers)),
         clock_check([answer.clock_ahead for answer in answers.values()]),
         version_check({seed: version for seed, version in zip(answers, versions, strict=True) if version}),
     ]
@@ -133,16 +138,39 @@ def _seeds(seeds: Sequence[str], errors: dict[str, str]) -> HealthCheck:
     return ok("seeds", f"{', '.join(seeds)} answered")
 
 
-def _reachable(settings: Settings, address: str, answers: dict[str, DialBackAnswer]) -> HealthCheck:
-    name = "reachable"
-    if settings.network.reach == "relay" or settings.network.proxy:
-        return ok(name, "others connect through a relay")
+def _reachable(
+    settings: Settings, address: str, answers: dict[str, DialBackAnswer], relays: Sequence[str]
+) -> HealthCheck:
+    name, network = "reachable", settings.network
     if not answers:
         return HealthCheck(name, Level.WAITING, "not checked: no seed has answered")
+    if network.reach == "relay" or (network.reach == "auto" and proxy_of(network)):
+        if relays:
+            return ok(name, f"others will connect through the relay {relays[0]}")
+        return HealthCheck(name, Level.FAIL, "no member offers a relay, which this site needs", NO_RELAY)
     if reached := [seed for seed, answer in answers.items() if answer.reached]:
         return ok(name, f"{reached[0]} reached this machine at {address}")
     seed, answer = next(iter(answers.items()))
-    return HealthCheck(name, Level.FAIL, f"{seed} cannot reach you at {address} ({answer.reason})", WHAT_TO_DO)
+    text = f"{seed} cannot reach you at {address} ({answer.reason})"
+    if relays and network.reach == "auto":
+        return ok(name, f"others will connect through the relay {relays[0]}: {text}")
+    return HealthCheck(name, Level.FAIL, text, WHAT_TO_DO)
+
+
+async def _relays(settings: Settings, dialer: Dialer, seeds: Iterable[str]) -> list[str]:
+    """Those of the settings, or the members that offer themselves."""
+    if settings.network.relays:
+        return list(settings.network.relays)
+    for seed in seeds:
+        with suppress(PeerError, RpcError):
+            link = await dialer.dial(seed, TIMEOUT)
+            try:
+                call = membership_pb2_grpc.MembershipStub(link.channel).List
+                reply = await call(membership_pb2.ListRequest(), timeout=TIMEOUT)
+                return [m.address for m in reply.members if m.offers_relay and m.state == PRESENT]
+            finally:
+                await link.close()
+    return []
 
 
 async def _version(dialer: Dialer, seed: str) -> str:
@@ -179,7 +207,7 @@ def _pace(settings: Settings, model: int) -> HealthCheck:
     if every is None:
         text = "rounds follow each other without a pause"
         return HealthCheck("pace", Level.WARN, text, "set round.every, for example 10m, at all sites")
-    return traffic_check(2 * model * len(settings.peer_seed or (0,)) * DAY / every, f"a round every {every:g} s")
+    return traffic_check(2 * model * len(settings.peer_seed or (0,)) * DAY / every, f"a round every {span(every)}")
 
 
 def port_is_taken(listen: str) -> bool:

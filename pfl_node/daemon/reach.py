@@ -37,8 +37,7 @@ class Reach:
         client.dials.changed = self._dialled
 
     def start(self) -> None:
-        if not self._relaying.wanted:
-            self.monitor.start()
+        self.monitor.start(decides=not self._relaying.wanted)
         self._redialer.start()
 
     async def close(self) -> None:

@@ -33,6 +33,15 @@ def check_tls(settings: Settings) -> None:
         check_files(files, why)
 
 
+def check_pair_keys(settings: Settings) -> None:
+    """Records are signed with TLS only."""
+    if settings.privacy.dp_correlated and not why_tls(settings):
+        raise ConfigError(
+            "privacy.dp_correlated needs TLS, because anybody could put their own key into a neighbour's record: "
+            "set tls.on = true (docs/security.md)"
+        )
+
+
 def _later(settings: Settings) -> bool:
     """A node that takes the first free directory finds its files only after it has one."""
     return settings.data_dir is None and any(DEFAULT_ROOT.glob("node-*/" + CERT))

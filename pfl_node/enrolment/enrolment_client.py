@@ -16,6 +16,7 @@ from pfl_node.address import parse_address
 from pfl_node.enrolment.frames import ALPN, HEAD, OPERATOR_LIMIT, BadFrame, Message, frame, parse, size_of
 from pfl_node.enrolment.join_token import digest_of
 from pfl_node.errors import ConfigError
+from pfl_node.ops.amounts import span
 from pfl_node.security.certificate import read_pem
 from pfl_node.security.credentials import EXPIRED, NOT_YET_VALID
 from pfl_node.wire.connector import Connector, Proxy
@@ -71,7 +72,7 @@ def check_clock(address: str, there: float) -> None:
     behind = there - time.time()
     if there and abs(behind) > SKEW:
         which = "behind" if behind > 0 else "ahead of"
-        text = f"the clock of this machine is {abs(behind) / 60:.0f} min {which} that of {address}"
+        text = f"the clock of this machine is {span(abs(behind))} {which} that of {address}"
         raise ConfigError(
             f"{text}: set the wrong one (timedatectl set-ntp true), then repeat; certificates need both"
         )

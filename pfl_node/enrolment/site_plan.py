@@ -68,7 +68,9 @@ class SitePlan:
 
     def with_own_task(self, task: str) -> SitePlan:
         """The plan for a site that has the task's file already. Raises ConfigError if it is another one."""
-        path, _, name = task.rpartition(":")
+        path, colon, name = task.rpartition(":")
+        if not colon:
+            raise ConfigError(f"--task {task}: write FILE:NAME, the file and the function of the task in it")
         wanted, mine = str(self.settings.get("task", {}).get("name", "")), files_of(Path(path))
         if f"{Path(path).name}:{name}" != wanted or any(
             self.files.get(file) != text for file, text in mine.items()

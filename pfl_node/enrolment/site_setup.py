@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import getpass
 import json
+import shlex
 import socket
 import sys
 from collections.abc import Sequence
@@ -63,7 +64,8 @@ class SiteSetup:
     def check(self) -> None:
         """Before anything is written. Raises ConfigError."""
         if (self.directory / CERT).exists():
-            hint = f"start it with `{self.start_line}`" if self.config.exists() else "start that node"
+            sets = "".join(f" --set {shlex.quote(setting)}" for setting in self.sets)
+            hint = f"start it with `{self.start_line}{sets}`" if self.config.exists() else "start that node"
             raise ConfigError(f"{self.directory} has joined already: {hint}, or join with another --data-dir")
         _check_port(self.listen, "--listen ")
 

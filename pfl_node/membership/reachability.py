@@ -82,9 +82,12 @@ class ReachabilityMonitor:
         self._wait = RETRY
         self._doubts = 0  # checks in a row in which nobody reached this member
         self._checked = float("-inf")  # when the last check began
+        self._decides = True
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def start(self, *, decides: bool = True) -> None:
+        """`decides`: False for a member that is reached through relays in any case, and only compares clocks."""
+        self._decides = decides
         self._task = asyncio.create_task(self._run(), name="reachability")
 
     async def close(self) -> None:
@@ -100,7 +103,7 @@ class ReachabilityMonitor:
 
     def met(self) -> None:
         """A member has joined: if nobody could be asked yet, ask it now."""
-        if self.state is Reachability.UNKNOWN:
+        if self.state is Reachability.UNKNOWN and not self.results:
             self._again.set()
 
     def doubt(self) -> None:
@@ -165,6 +168,8 @@ class ReachabilityMonitor:
         found = decide(results)
         if found is Reachability.UNKNOWN:
             return RETRY if self._membership.alive(role=None) else NOBODY
+        if not self._decides:
+            return RECHECK
         self._doubts = 0 if found is Reachability.DIRECT else self._doubts + 1
         if self.state is Reachability.DIRECT and self._doubts == 1:
             return RETRY

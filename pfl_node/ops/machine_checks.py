@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pfl_node import __version__
 from pfl_node.node.clock import now
+from pfl_node.ops.amounts import size, span
 from pfl_node.ops.node_health import HealthCheck, Level, ok
 from pfl_node.ops.transfer_totals import TransferTotals
 
@@ -60,7 +61,7 @@ def disk_check(folder: Path, unwritten: Sequence[str] = ()) -> HealthCheck:
         text = f"{place} is not writable for this user"
         return HealthCheck("disk", Level.FAIL, text, "change its owner, or set data_dir")
     free = shutil.disk_usage(place).free
-    text = f"{free / GIGABYTE:.1f} GB free in {place}"
+    text = f"{size(free)} free in {place}"
     if free < DISK_FULL:
         return HealthCheck("disk", Level.FAIL, text, "free some space: checkpoints will fail")
     if free < DISK_LOW:
@@ -73,7 +74,8 @@ def clock_check(ahead: Sequence[float]) -> HealthCheck:
     if not ahead:
         return HealthCheck("clock", Level.WARN, "not checked: no member has answered", "run chrony or timesyncd")
     off = -median(ahead)
-    text = f"{abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} the median of {len(ahead)} members"
+    others = f"the median of {len(ahead)} members" if len(ahead) > 1 else "the member that was asked"
+    text = f"{abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} {others}"
     if abs(off) >= CLOCK_WRONG:
         level = Level.FAIL if abs(off) >= CLOCK_BROKEN else Level.WARN
         return HealthCheck(
@@ -89,14 +91,14 @@ def version_check(others: Mapping[str, str], mine: str = __version__) -> HealthC
     if different := sorted(f"{name} has {version}" for name, version in others.items() if version != mine):
         text = f"{mine}, but {', '.join(different[:5])}"
         return HealthCheck("version", Level.WARN, text, "finish the upgrade: the same version at all sites")
-    return ok("version", f"{mine}, as at {len(others)} others")
+    return ok("version", f"{mine}, as at {len(others)} {'other' if len(others) == 1 else 'others'}")
 
 
 def traffic_check(per_day: float | None, every: str) -> HealthCheck:
     """`per_day`: bytes, both directions; None: not known."""
     if per_day is None:
         return ok("pace", every)
-    text = f"{every}, {per_day / GIGABYTE:.2g} GB a day"
+    text = f"{every}, {size(per_day)} a day"
     if per_day > BYTES_PER_DAY:
         return HealthCheck("pace", Level.WARN, text, "set round.every, for example 10m, at all sites")
     return ok("pace", text)
@@ -142,7 +144,10 @@ def _pace(node: ObservedNode) -> HealthCheck:
     observer, uptime, every = node.node_observer, now() - node.started, node.settings.round.every
     if not observer.rounds:
         return HealthCheck("pace", Level.WAITING, "no round is done yet")
-    took = f"a round every {observer.round_seconds / observer.rounds:.2g} s"
     moved = TransferTotals.of(node)
-    known = uptime >= SETTLED and every is None
-    return traffic_check((moved.sent + moved.received) / uptime * DAY if known else None, took)
+    total = moved.sent + moved.received
+    if every is not None:
+        per_day = total / observer.rounds * DAY / every if total else None
+        return traffic_check(per_day, f"a round every {span(every)}")
+    took = f"a round every {span(observer.round_seconds / observer.rounds)}"
+    return traffic_check(total / uptime * DAY if uptime >= SETTLED else None, took)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_node.membership.member import Reachability
 from pfl_node.membership.reachability import WHAT_TO_DO
+from pfl_node.ops.amounts import span
 from pfl_node.ops.transfer_totals import TransferTotals
 from pfl_node.types import PeerId
 
@@ -72,7 +73,8 @@ def exchange_checks(node: ObservedNode) -> list[HealthCheck]:
 def _reachable(node: ObservedNode) -> HealthCheck:
     name, record, monitor = "reachable", node.membership.me, node.monitor
     if record.reachability is Reachability.RELAYED:
-        return ok(name, f"through {len(record.relays)} relays")
+        relays = "the relay" if len(record.relays) == 1 else "the relays"
+        return ok(name, f"through {relays} {', '.join(record.relays)}")
     if record.reachability is Reachability.UNREACHABLE and monitor.state is Reachability.UNKNOWN:
         return HealthCheck(name, Level.FAIL, "no relay has accepted it", NO_RELAY)
     reached = sorted(result.name for result in monitor.results.values() if result.reached)
@@ -92,7 +94,7 @@ def _receiving(node: ObservedNode) -> HealthCheck:
     if exchange.receives_nothing:
         return HealthCheck(name, Level.FAIL, f"no model in {flow.quiet} rounds", why_nothing_arrives(node))
     if flow.moved_at is None:
-        return HealthCheck(name, Level.WAITING, "no model has arrived yet")
+        return HealthCheck(name, Level.WAITING, f"no model has arrived yet{_next_round(node)}")
     return ok(name, f"{flow.total:,} models, the last {_ago(flow.moved_at)}")
 
 
@@ -128,20 +130,30 @@ def why_nothing_arrives(node: ObservedNode) -> str:
     return "check that the others do rounds of the same run and policy, and the line between the sites"
 
 
+def _next_round(node: ObservedNode) -> str:
+    """When, if the node waits for it."""
+    facts = node.driver.schedule.facts() if node.driver else None
+    return f"; the next round begins at {facts['at'][:16].replace('T', ' ')}" if facts and facts["at"] else ""
+
+
 def _ago(moment: float) -> str:
-    return f"{max(0.0, time.monotonic() - moment):.0f} s ago"
+    return f"{span(round(max(0.0, time.monotonic() - moment)))} ago"
 
 
 def peer_table(node: ObservedNode) -> list[dict[str, Any]]:
     """For every node of the run: does it reach this one, does this one reach it, what was exchanged."""
     moved, results, left_out = TransferTotals.of(node), node.monitor.results, node.run_members.left_out()
     called = node.host.received + node.host.served
+    relayed = node.membership.me.reachability is Reachability.RELAYED
     return [
         {
             "id": member.id,
             "name": member.name,
             "reachability": str(member.reachability),
-            "reaches_me": _reaches_me(results[member.id].reached if member.id in results else None, called[peer]),
+            "reaches_me": _reaches_me(
+                results[member.id].reached if member.id in results else None, called[peer], relayed=relayed
+            ),
+            "relayed": relayed,
             "why_not": results[member.id].reason if member.id in results else "",
             "dialled": peer not in left_out,
             "dial_error": _dial_error(node, peer, member.dial_address),
@@ -156,9 +168,12 @@ def peer_table(node: ObservedNode) -> list[dict[str, Any]]:
 PEERS = 128  # in the table
 
 
-def _reaches_me(dialled: bool | None, calls: int) -> bool | None:
-    """A peer that has exchanged models over its own calls has reached this node; None: not known."""
-    return True if calls and dialled is None else dialled
+def _reaches_me(dialled: bool | None, calls: int, *, relayed: bool) -> bool | None:
+    """A peer that has exchanged models over its own calls has reached this node; None: not known. Who cannot dial
+    a relayed node may still call it through the relay."""
+    if dialled is None or (relayed and not dialled):
+        return True if calls else None
+    return dialled
 
 
 def _dial_error(node: ObservedNode, peer: PeerId, address: str) -> str:

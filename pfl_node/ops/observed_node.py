@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pfl_node.node.lifecycle import Node
+from pfl_node.node.lifecycle import PolicyNode
 
 if TYPE_CHECKING:
     from pfl_node.membership.reachability import ReachabilityMonitor
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pfl_node.wire.tls import Tls
 
 
-class ObservedNode(Node):
+class ObservedNode(PolicyNode):
     """A node with a data directory, SWIM membership and gRPC. The daemon assembles it."""
 
     home: DataDir

@@ -37,7 +37,7 @@ class Figure:
     kind: Literal["counter", "gauge", "info", "summary"]
     labels: Labels
     help: str
-    read: Callable[[Any], Samples]  # argument: a Node
+    read: Callable[[Any], Samples]  # argument: a PolicyNode
 
     @property
     def exported(self) -> str:

@@ -43,7 +43,8 @@ class Authority:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not (path / CA_KEY).exists():
-            raise ConfigError(f"there is no CA in {path}: create one with `pfl-node ca init --ca-dir {path}`")
+            hint = f"change to its directory or give --ca-dir; `pfl-node ca init --ca-dir {path}` makes a new CA"
+            raise ConfigError(f"there is no CA in {path}: {hint}")
         self._key = load_key(path / CA_KEY)
         self.pem = read(path / CA, "CA certificate")
         self.certificate: Certificate = read_pem(self.pem)

@@ -91,7 +91,7 @@ class WatchedSwarm:
         """One line: nodes, rounds, accuracy together and alone, by cluster."""
         present = self.present
         if not self.begun and not any(map(self._is_done, self.nodes.values())):
-            more = "the others load torch, and the rounds begin when nobody new comes"
+            more = "others may still load torch; the rounds begin when nobody new comes"
             return f"{plural(len(present), 'node')} joined; {more}"
         words = [f"{plural(len(present), 'node')} present"]
         if done := sum(map(self._is_done, self.nodes.values())):

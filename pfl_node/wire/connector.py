@@ -93,7 +93,11 @@ class Connector:
         """A connected socket that does not block. Raises OSError."""
         if self.proxy is None or self.direct(address):
             return await open_socket(address)
-        connection = await open_socket(self.proxy.address)
+        try:
+            connection = await open_socket(self.proxy.address)
+        except OSError as error:
+            text = f"no connection to the proxy {self.proxy.address}; check network.proxy"
+            raise ConnectRefused(0, text) from error
         try:
             await ask(connection, ConnectRequest(address, self.proxy.authorization))
         except ConnectRefused as refused:

@@ -119,7 +119,8 @@ def exchanged(site: VirtualHost) -> dict[str, Any]:
         if process.wait(DEADLINE):
             return None
         status: dict[str, Any] = json.loads(out.read_text())
-        received = [peer for peer, models in status["models_received"].items() if models]
+        moved = status.get("models_received", {})  # `doctor` answers, too, while it has opened the port
+        received = [peer for peer, models in moved.items() if models]
         return status if len(received) == len(SITES) - 1 else None
 
     return until(look)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.processes import Process, command, processes, until
+from tests.e2e.processes import Process, preloaded_command, processes, until
 
 DOC = Path(__file__).parents[2] / "docs" / "operate.md"
 NODE = ("--listen", "127.0.0.1:0", "--policy", "local", "--log-format", "json", "--data-dir", "pfl-node")
@@ -23,7 +23,7 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    with processes(tmp_path) as starter:
+    with processes(tmp_path, preloaded=True) as starter:
         yield starter
 
 
@@ -47,7 +47,7 @@ def test_a_machine_that_is_not_ready_is_exit_code_1_and_one_line(tmp_path: Path)
             ("--listen", "127.0.0.1:0", "--tls", "--data-dir", tmp_path / "mounted-later"),
             ("--listen", "127.0.0.1:0", "--http", f"127.0.0.1:{port}"),
         ):
-            done = command(*words, "--log-format", "console", cwd=tmp_path)
+            done = preloaded_command(*words, "--log-format", "console", cwd=tmp_path)
             assert done.returncode == 1, (words, done.stderr)
             assert done.stderr.count("\n") == 1, done.stderr
 

@@ -16,6 +16,7 @@ pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="there is no chromium here (Debian: apt-get install chromium)"),
 ]
 NASTY = "<img src=x onerror=alert(1)>"
+NODES = ".wide-table:not(.peers) tbody"  # the other table is that of reachability
 TOKEN = "a-token-of-sixteen-and-more"
 
 
@@ -44,12 +45,12 @@ def visit(path: Path, walk: Callable[[str], None], **http: str) -> None:
 def test_every_view_shows_the_swarm_and_nothing_goes_wrong(tmp_path: Path, browser: Browser) -> None:
     def walk(url: str) -> None:
         browser.open(url)
-        browser.until("document.querySelectorAll('tbody tr').length === 3")
+        browser.until(f"document.querySelectorAll('{NODES} tr').length === 3")
         assert browser.run("document.querySelector('#name').textContent") == "ann"
         browser.until("document.querySelector('#live').textContent === 'live'")
         browser.until("document.querySelectorAll('.chart path.line').length >= 2")
-        assert browser.run("document.querySelectorAll('tbody td')[3].innerText").endswith("%")
-        names = browser.run("[...document.querySelectorAll('tbody tr a')].map(a => a.children[1].textContent)")
+        assert browser.run(f"document.querySelectorAll('{NODES} td')[3].innerText").endswith("%")
+        names = browser.run(f"[...document.querySelectorAll('{NODES} tr a')].map(a => a.children[1].textContent)")
         assert set(names) == {"ann", "bob", NASTY}, "a name is text, whatever it looks like"
         assert browser.run("document.querySelectorAll('img[src=\"x\"]').length") == 0
 
@@ -69,8 +70,8 @@ def test_every_view_shows_the_swarm_and_nothing_goes_wrong(tmp_path: Path, brows
         browser.until("![...document.querySelectorAll('.events .badge')].some(b => b.textContent === 'joined')")
 
         browser.click('.tabs a[href="#/"]')
-        browser.until("document.querySelectorAll('tbody tr').length === 3")
-        browser.click("tbody tr:nth-child(2) a")
+        browser.until(f"document.querySelectorAll('{NODES} tr').length === 3")
+        browser.click(f"{NODES} tr:nth-child(2) a")
         browser.until("document.querySelector('.page-title')?.textContent")
         assert browser.run("document.querySelector('.facts').innerText.includes('127.0.0.1:')")
         assert browser.troubles == []
@@ -87,7 +88,7 @@ def test_it_fits_a_phone_and_can_be_light_or_dark(tmp_path: Path, browser: Brows
         browser.resize(390, 844, phone=True)
         browser.prefer("light")
         browser.open(url)
-        browser.until("document.querySelectorAll('tbody tr').length === 3")
+        browser.until(f"document.querySelectorAll('{NODES} tr').length === 3")
         for view in ("", "swarm", "traffic", "events"):
             browser.run(f"location.hash = '#/{view}'")
             browser.until("document.querySelector('.view').children.length")
@@ -107,7 +108,7 @@ def test_it_fits_a_phone_and_can_be_light_or_dark(tmp_path: Path, browser: Brows
 def test_a_node_that_goes_is_missed_on_the_page(tmp_path: Path, browser: Browser) -> None:
     def walk(url: str) -> None:
         browser.open(url)
-        browser.until("document.querySelectorAll('tbody tr').length === 3")
+        browser.until(f"document.querySelectorAll('{NODES} tr').length === 3")
 
     visit(tmp_path, walk)
     browser.until("!document.querySelector('#alarm').hidden")
@@ -123,6 +124,6 @@ def test_with_a_token_the_page_asks_for_it(tmp_path: Path, browser: Browser) -> 
         browser.until("document.querySelector('.wrong')?.textContent === 'That is not the token.'")
         browser.run(f"document.querySelector('#token').value = '{TOKEN}'")
         browser.click("form button")
-        browser.until("document.querySelectorAll('tbody tr').length === 3")
+        browser.until(f"document.querySelectorAll('{NODES} tr').length === 3")
 
     visit(tmp_path, walk, token=TOKEN)

@@ -24,7 +24,7 @@ from pfl_node.ops.prometheus import FIGURES
 from pfl_node.types import PeerId
 from pfl_node.wire import peer_pb2 as pb
 from tests.e2e.in_process import DEADLINE, Life, Town, play
-from tests.e2e.processes import command, fast, processes
+from tests.e2e.processes import fast, own_process_command, preloaded_command, processes
 from tests.e2e.web import get, live
 from tests.unit.wire.small_host import layout_of, model_of
 
@@ -54,9 +54,9 @@ async def watch(node: Life, **request: Any) -> AsyncGenerator[pb.Event, None]:
             yield event
 
 
-async def shell(*words: object) -> subprocess.CompletedProcess[str]:
+async def shell(town: Town, *words: object) -> subprocess.CompletedProcess[str]:
     """The real command, beside the nodes of this process."""
-    return await asyncio.to_thread(command, *words, "--timeout", "60")
+    return await asyncio.to_thread(preloaded_command, *words, "--timeout", "60", cwd=town.path)
 
 
 # -- events ----------------------------------------------------------------------------------------------------
@@ -378,14 +378,14 @@ def test_a_page_on_a_port_that_is_taken_is_a_clear_mistake(tmp_path: Path) -> No
 def test_events_are_printed_for_people_and_for_programs(tmp_path: Path) -> None:
     async def scene(town: Town) -> None:
         ann, _ = await pair(town)
-        table = await shell("events", ann.address, "--kind", "joined")
+        table = await shell(town, "events", ann.address, "--kind", "joined")
         assert re.search(r"^\d\d:\d\d:\d\d joined +peer=bob .*name=bob", table.stdout)
-        rows = await shell("events", ann.address, "--format", "json")
+        rows = await shell(town, "events", ann.address, "--format", "json")
         events = [json.loads(line) for line in rows.stdout.splitlines()]
         assert {"number", "time", "kind", "data"} == set(events[0])
-        last = await shell("events", ann.address, "--last", "2")
+        last = await shell(town, "events", ann.address, "--last", "2")
         assert len(last.stdout.splitlines()) == 2
-        wrong = await shell("events", ann.address, "--kind", "rounds")
+        wrong = await shell(town, "events", ann.address, "--kind", "rounds")
         assert wrong.returncode == 2
         assert wrong.stderr == "pfl-node: there is no event kind 'rounds': did you mean 'round'?\n"
 
@@ -396,7 +396,7 @@ def test_a_bug_report_has_what_helps_and_no_model_no_data_and_no_secret(tmp_path
     async def scene(town: Town) -> None:
         ann, _ = await pair(town, http={"token": TOKEN})
         out = tmp_path / "report.tar.gz"
-        done = await shell("bugreport", ann.address, "--out", out)
+        done = await shell(town, "bugreport", ann.address, "--out", out)
         assert done.returncode == 0, done.stderr
         files = unpacked(out)
         assert set(files) == {
@@ -408,7 +408,7 @@ def test_a_bug_report_has_what_helps_and_no_model_no_data_and_no_secret(tmp_path
         assert TOKEN not in "".join(files.values())
         assert json.loads(files["versions.json"])["node"]["version"]
         assert max(map(len, files.values())) < 1 << 20
-        again = await shell("bugreport", ann.address, "--out", out)
+        again = await shell(town, "bugreport", ann.address, "--out", out)
         assert again.returncode == 2
         assert again.stderr == f"pfl-node: {out} exists; choose another name with --out\n"
 
@@ -423,13 +423,13 @@ def test_a_bug_report_of_a_directory_tells_what_it_ran_with(tmp_path: Path) -> N
 
     play(tmp_path, scene)
     out = tmp_path / "report.tar.gz"
-    assert command("bugreport", tmp_path / "ann", "--out", out).returncode == 0
+    assert own_process_command("bugreport", tmp_path / "ann", "--out", out).returncode == 0
     files = unpacked(out)
     assert json.loads(files["settings.json"])["policy"]["name"] == "local"
     assert TOKEN not in "".join(files.values())
     assert '"event":"round"' in files["journal.jsonl"]
     assert {"model.safetensors", "journal.jsonl"} <= {f["name"] for f in json.loads(files["files.json"])}
-    wrong = command("bugreport", tmp_path)
+    wrong = own_process_command("bugreport", tmp_path)
     assert wrong.returncode == 2
     assert "is not a data directory" in wrong.stderr
 
@@ -440,7 +440,7 @@ def unpacked(archive: Path) -> dict[str, str]:
 
 
 def test_a_daemon_with_a_page_says_where_it_is_and_a_signal_ends_it_in_order(tmp_path: Path) -> None:
-    with processes(tmp_path) as start:
+    with processes(tmp_path, preloaded=True) as start:
         node = start("pfl_node", "--http", "127.0.0.1:0", "--policy", "local", "--data-dir", "data", *fast())
         url = node.listening["page"]
         node.says('"event": "round"')
@@ -458,9 +458,9 @@ def test_for_programs_even_the_last_words_of_a_daemon_are_json(tmp_path: Path) -
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = f"127.0.0.1:{other.getsockname()[1]}"
-        done = command("--listen", taken, cwd=tmp_path)
+        done = preloaded_command("--listen", taken, cwd=tmp_path)
         told = json.loads(done.stderr)
         assert (done.returncode, done.stdout, told["level"]) == (1, "", "error")
         assert f"cannot listen on {taken}" in told["event"]
-        done = command("--listen", taken, "--log-format", "console", cwd=tmp_path)
+        done = preloaded_command("--listen", taken, "--log-format", "console", cwd=tmp_path)
         assert (done.returncode, done.stderr.startswith("pfl-node: cannot listen on")) == (1, True)

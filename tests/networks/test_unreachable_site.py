@@ -29,6 +29,7 @@ table ip closed {
 }
 """
 PACE = "round.every=0.4"  # so that the speed of the machine does not decide
+UNPACED = bool(os.environ.get("UNPACED"))  # the others do not pause: their times are printed, not judged
 
 
 @pytest.mark.parametrize("policy", ["el", "random"])
@@ -40,7 +41,8 @@ def test_a_site_behind_nat_is_told_and_does_not_delay_the_others(
         _discard_what_is_private(host)
     seeds = [word for host in hosts for word in ("--peer-seed", f"{host.address}:7946")]
     sets = [word for setting in (*SETTINGS, PACE) for word in ("--set", setting)]
-    others = [swarm.node(host, "--policy", policy, *seeds, *sets) for host in hosts]
+    theirs = sets[:-2] if UNPACED else sets  # without PACE
+    others = [swarm.node(host, "--policy", policy, *seeds, *theirs) for host in hosts]
     until(lambda: all(len(node.rounds()) > 5 for node in others), 120, "the others do rounds")
     time.sleep(WINDOW)
     west = swarm.node(internet.behind_nat("west"), "--policy", policy, *seeds, *sets)
@@ -52,7 +54,7 @@ def test_a_site_behind_nat_is_told_and_does_not_delay_the_others(
     for node in others:
         without, beside = _seconds(node, joined - WINDOW, joined), _seconds(node, joined, joined + WINDOW)
         print(f"{policy}: a round of {node.name} takes {without:.3f} s without west, {beside:.3f} s beside it")
-        assert beside <= SLOWER * without
+        assert UNPACED or beside <= SLOWER * without
         assert not [at for at, event in _said(node) if event == "suspected" and at > told + SETTLED]
     assert west.status()["health"]["level"] == "fail"
     lines = _doctor(west)

@@ -71,7 +71,11 @@ def test_who_is_revoked_is_on_the_list_and_gets_nothing_more(shell: Shell, place
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("ca issue --data-dir a", "there is no CA in pfl-ca: create one with `pfl-node ca init --ca-dir pfl-ca`"),
+        (
+            "ca issue --data-dir a",
+            "there is no CA in pfl-ca: change to its directory or give --ca-dir; "
+            "`pfl-node ca init --ca-dir pfl-ca` makes a new CA",
+        ),
         ("ca init --ca-dir there", "there already is a CA in there; use another --ca-dir"),
         (
             "ca issue --ca-dir there",

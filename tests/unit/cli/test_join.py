@@ -89,10 +89,19 @@ def test_a_site_that_has_joined_is_told_how_to_start(shell: Shell, wards: Office
     [token] = invite(shell, "east")
     shell("ca", "confirm", "east", asks(shell, token))
     joins(shell, token)
-    line = shell.mistake("join", token, *LISTEN)
+    line = shell.mistake("join", token, *LISTEN, "--set", "task.folder=/srv/my scans")
     assert line.startswith(f"{wards.path}/pfl-east has joined already: start it with `pfl-node --config ")
-    assert "or join with another --data-dir" in line
+    assert "pfl-node.toml --set 'task.folder=/srv/my scans'`, or join with another --data-dir" in line
     assert "was used by another node" in shell.mistake("join", token, *LISTEN, "--data-dir", "elsewhere")
+
+
+def test_a_second_site_of_the_same_name_is_pointed_out(shell: Shell, wards: Office) -> None:
+    invite(shell, "east")
+    assert "is a member" not in shell("ca", "invite", "east").out
+    [token] = invite(shell, "east")
+    shell("ca", "confirm", "east", asks(shell, token))
+    [id] = [one.id for one in wards.authority.issued() if one.name == "east"]
+    assert f"{id} of this name is a member" in shell("ca", "invite", "east").out
 
 
 def test_the_token_may_come_from_stdin(shell: Shell, wards: Office, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,9 @@ def test_a_site_that_may_only_use_a_proxy_joins_through_it(wards: Office) -> Non
         refused = Proxy(proxy.address, "", lambda host: False)
         with pytest.raises(Unreachable, match="407"):
             SiteRequest(token, wards.path / "east", refused)
+        closed = replace(refused, address="127.0.0.1:1")
+        with pytest.raises(Unreachable, match=r"no connection to the proxy 127\.0\.0\.1:1; check network\.proxy"):
+            SiteRequest(token, wards.path / "east", closed)
         site = SiteRequest(token, wards.path / "east", replace(refused, authorization="Basic YW5uOnNlY3JldA=="))
         site.plan()
         confirm(wards)
@@ -104,6 +107,10 @@ def proxy_thread(password: str) -> Iterator[ConnectProxy]:
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+        for task in (left := asyncio.all_tasks(loop)):
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
         loop.close()
 
 
@@ -194,10 +201,10 @@ def test_a_clock_that_is_wrong_is_told_before_tls_fails(tmp_path: Path) -> None:
         token = wards.invite()
         wards.server._clock = lambda: 4e9
         with pytest.raises(
-            ConfigError, match=r"the clock of this machine is \d+ min behind that of .*: set the wrong one"
+            ConfigError, match=r"the clock of this machine is \d+ days behind that of .*: set the wrong one"
         ):
             wards.site(token)
-        with pytest.raises(ConfigError, match=r"the clock of this machine is \d+ min behind"):
+        with pytest.raises(ConfigError, match=r"the clock of this machine is \d+ days behind"):
             wards.operator.pending()
 
 

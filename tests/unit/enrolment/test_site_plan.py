@@ -83,6 +83,8 @@ def test_a_site_may_use_its_own_copy_of_the_same_task_only(shared: Path, tmp_pat
     own = plan.with_own_task(f"{copy}/ward.py:ward")
     assert own.settings["task"]["name"] == f"{copy}/ward.py:ward"
     assert own.files == {}
+    with pytest.raises(ConfigError, match=r"--task .*/ward\.py: write FILE:NAME"):
+        plan.with_own_task(f"{copy}/ward.py")
     (copy / "readers.py").write_text("scans = 2\n")
     with pytest.raises(ConfigError, match=r"is another task than that of the token \(ward\.py:ward\)"):
         plan.with_own_task(f"{copy}/ward.py:ward")

@@ -93,6 +93,23 @@ def test_all_are_asked_in_turn() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_member_with_relays_in_any_case_compares_clocks_and_decides_nothing() -> None:
+    async def scenario() -> None:
+        others, found = Others(north=NO), list[Reachability]()
+        monitor = ReachabilityMonitor(
+            others, others.dial_back, rng=Random(1), decided=lambda state, _: found.append(state)
+        )
+        monitor.start(decides=False)
+        await until(lambda: len(others.asked) > 2)
+        await monitor.close()
+        assert found == []
+        assert monitor.state is UNKNOWN
+        assert [result.clock_ahead for result in monitor.results.values()] == [0.0]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("quick")
 def test_one_who_cannot_be_asked_says_nothing() -> None:
     others = Others(north=None)
     assert watched(others, lambda _, those: len(those.asked) >= 5) == []

@@ -55,7 +55,7 @@ def test_what_could_not_be_written_is_named(tmp_path: Path) -> None:
     [
         ([], "warn", "not checked"),
         ([0.1, -0.2, 900.0], "ok", "0.1 s behind"),
-        ([-120.0], "warn", "120.0 s ahead of"),
+        ([-120.0], "warn", "120.0 s ahead of the member that was asked"),
         ([7200.0, 7201.0], "fail", "7200.5 s behind"),
     ],
 )
@@ -75,6 +75,7 @@ def test_other_versions_are_named() -> None:
 def test_much_traffic_is_told_with_what_to_do() -> None:
     assert traffic_check(None, "a round every 3 s").text == "a round every 3 s"
     assert traffic_check(BYTES_PER_DAY, "x").level == "ok"
+    assert traffic_check(5.54e6, "a round every 20 min").text == "a round every 20 min, 5.5 MB a day"
     check = traffic_check(90e9, "a round every 0.08 s")
     assert (check.level, check.text) == ("warn", "a round every 0.08 s, 90 GB a day")
     assert "round.every" in check.todo

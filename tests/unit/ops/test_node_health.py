@@ -102,9 +102,26 @@ def test_a_relayed_node_is_reached_through_its_relays(tmp_path: Path) -> None:
     def change(node: DaemonNode) -> None:
         exchanges(node)
         dialled(reached=False)(node)
-        node.membership.set_reachability(Reachability.RELAYED, ["north"])
+        node.membership.set_reachability(Reachability.RELAYED, ["192.0.2.1:7946"])
 
-    assert health(tmp_path, change)["green"]
+    found = health(tmp_path, change)
+    assert found["green"]
+    assert found["checks"][0]["text"] == "through the relay 192.0.2.1:7946"
+    (row,) = found["peers"]
+    assert (row["reaches_me"], row["relayed"]) == (True, True)  # it has sent models
+
+
+def test_the_pace_of_a_node_is_that_of_its_settings(tmp_path: Path) -> None:
+    def change(node: DaemonNode) -> None:
+        exchanges(node)
+        node.node_observer.rounds, node.node_observer.round_seconds = 2, 0.3
+
+    def pace(path: Path, **settings: Any) -> str:
+        machine = status(path, change, **settings)[1]["machine"]
+        return str(next(check["text"] for check in machine if check["name"] == "pace"))
+
+    assert pace(tmp_path / "paced", round={"every": "20m"}) == "a round every 20 min, 5 kB a day"
+    assert pace(tmp_path / "unpaced") == "a round every 0.15 s"
 
 
 def test_a_node_that_receives_nothing_says_so_whatever_the_cause(tmp_path: Path) -> None:

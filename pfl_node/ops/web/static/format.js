@@ -51,7 +51,9 @@ export function clock(time) {
 // Why a node waits, and until when; empty: it does not wait for its next round.
 export function nextRound(next) {
   if (!next) return "";
-  return next.at ? `next round at ${next.at.slice(0, 16).replace("T", " ")} (${next.why})` : `waits for another node (${next.why})`;
+  if (!next.at) return `waits for another node (${next.why})`;
+  const today = new Date(next.at) - Date.now() < 86400e3;
+  return `next round at ${today ? next.at.slice(11, 16) : next.at.slice(0, 16).replace("T", " ")} (${next.why})`;
 }
 
 export function sum(table) {

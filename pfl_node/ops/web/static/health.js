@@ -11,7 +11,7 @@ export function health() {
   const body = h("tbody");
   const heads = COLUMNS.map((name, i) => h("th", { class: i > 2 ? "number" : null, scope: "col" }, name));
   const table = h("table", {}, h("thead", {}, h("tr", {}, ...heads)), body);
-  const peers = h("div", { class: "wide-table" }, table);
+  const peers = h("div", { class: "wide-table peers" }, table);
   const element = card("Reachable, receiving, sending", checks, peers);
 
   function draw(found) {
@@ -53,7 +53,7 @@ function row() {
 function updateRow(tr, peer) {
   const [name, reaches, reached, received, sent] = tr.children;
   text(name, peer.name);
-  text(reaches, peer.reaches_me === null ? "not known" : peer.reaches_me ? "yes" : `no: ${peer.why_not}`);
+  text(reaches, peer.reaches_me === null ? "not known" : peer.reaches_me ? (peer.relayed ? "through a relay" : "yes") : `no: ${peer.why_not}`);
   put(reaches, "class", peer.reaches_me === false ? "warn" : null);
   text(reached, peer.dialled ? (peer.dial_error ? `trying: ${peer.dial_error}` : "yes") : `no: ${peer.dial_error || peer.reachability}`);
   put(reached, "class", peer.dialled ? null : "warn");

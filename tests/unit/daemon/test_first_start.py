@@ -1,0 +1,64 @@
+"""What `pfl-node doctor` finds about the network before the first start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bootstrap.options import parse
+from bootstrap.seed import Seed
+from pfl_node.daemon.first_start import first_start_checks
+from pfl_node.ops.node_health import HealthCheck
+from pfl_node.settings import NetworkSettings, Settings
+
+
+@asynccontextmanager
+async def office(*words: str) -> AsyncIterator[Seed]:
+    seed = Seed(parse(["--listen", "127.0.0.1:0", *words]))
+    await seed.start()
+    try:
+        yield seed
+    finally:
+        await seed.stop()
+
+
+def reachable(network: NetworkSettings, *words: str, advertise: str | None = None) -> HealthCheck:
+    async def scenario() -> HealthCheck:
+        async with office(*words) as seed:
+            settings = Settings(
+                listen="127.0.0.1:0", advertise=advertise, peer_seed=(seed.address,), network=network
+            )
+            checks = await first_start_checks(settings)
+            (check,) = [check for check in checks if check.name == "reachable"]
+            return HealthCheck(check.name, check.level, check.text.replace(seed.address, "SEED"), check.todo)
+
+    return asyncio.run(scenario())
+
+
+NOWHERE = "127.0.0.1:1"  # nothing listens there
+
+
+def test_a_site_that_nobody_reaches_will_use_the_relay_that_a_member_offers() -> None:
+    check = reachable(NetworkSettings(), "--relay", advertise=NOWHERE)
+    assert check.level == "ok"
+    assert check.text.startswith(
+        "others will connect through the relay SEED: SEED cannot reach you at 127.0.0.1:1 ("
+    )
+
+
+@pytest.mark.parametrize(("reach", "words"), [("auto", ()), ("direct", ("--relay",))])
+def test_without_a_relay_it_fails_and_says_what_to_do(reach: str, words: tuple[str, ...]) -> None:
+    check = reachable(NetworkSettings.model_validate({"reach": reach}), *words, advertise=NOWHERE)
+    assert check.level == "fail"
+    assert check.text.startswith("SEED cannot reach you at 127.0.0.1:1 (")
+    assert check.todo == "open the port, set advertise, or use a relay"
+
+
+def test_a_site_that_wants_a_relay_needs_one() -> None:
+    network = NetworkSettings(reach="relay")
+    assert reachable(network, "--relay").text == "others will connect through the relay SEED"
+    check = reachable(network)
+    assert (check.level, check.text) == ("fail", "no member offers a relay, which this site needs")
