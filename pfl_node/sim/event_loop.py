@@ -94,6 +94,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._cancelled = 0
         self._spins = 0  # callbacks since the clock last advanced
         self._failure: BaseException | None = None
+        self._closing = False
         self._done: Callable[[], bool] = lambda: False
         self.waiting: Callable[[], str] = lambda: ""  # which node waits for what, for error messages
         self.set_exception_handler(self._failed)
@@ -105,6 +106,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         callback, and raises SimulationStuck if no timer is left or the clock does not advance."""
         self._done = done
         self.run_forever()
+
+    def cancel_tasks(self) -> None:
+        """Cancel every task and run until all have ended, even if some fail; then raise the first failure. A task
+        that is alive when its loop is collected would run its cleanup outside of the loop."""
+        self._done, self._failure, self._spins, self._closing = lambda: False, None, 0, True
+        while left := asyncio.all_tasks(self):
+            for task in left:
+                task.cancel()
+            self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        if self._failure:
+            raise self._failure
 
     def fail(self, error: BaseException) -> None:
         """Make `run` raise this error, unless an earlier one is pending."""
@@ -125,7 +137,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if not handle._cancelled:
                 handle._run()
                 self._spins += 1
-        if self._failure:
+        if self._failure and not self._closing:
             failure, self._failure = self._failure, None
             raise failure
         if self._spins > self._haste:

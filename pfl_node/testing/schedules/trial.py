@@ -142,7 +142,7 @@ def _swarm(
 
 def _run(swarm: BoundedSimulation, violations: Violations) -> None:
     try:
-        with cpu_limit(CPU_LIMIT):
+        with cpu_limit(CPU_LIMIT, swarm.world.clock.fail):
             swarm.run()
     except SimulationStuck as stuck:
         if not violations.full:
@@ -176,19 +176,27 @@ def _last_line(error: Exception) -> str:
 
 
 @contextmanager
-def cpu_limit(seconds: float) -> Iterator[None]:
-    """Raises SimulationStuck after so much CPU time. Works in the main thread, on systems with a virtual timer."""
+def cpu_limit(seconds: float, fail: Callable[[BaseException], None]) -> Iterator[None]:
+    """Makes the event loop `fail` with SimulationStuck after so much CPU time, and raises it in code that does not
+    return to the loop within a tenth more. Raised at once, it could hit the loop between two callbacks, and the
+    task that was about to run would never end. Works in the main thread, on systems with a virtual timer."""
     timer = getattr(signal, "ITIMER_VIRTUAL", None)
     if timer is None or threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    error: SimulationStuck | None = None
+
     def expired(_: int, frame: FrameType | None) -> None:
+        nonlocal error
+        if error:
+            raise error
         where = f" ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno})" if frame else ""
-        raise SimulationStuck(f"it has computed for {seconds:g} s without a step{where}")
+        error = SimulationStuck(f"it has computed for {seconds:g} s without a step{where}")
+        fail(error)
 
     before = signal.signal(signal.SIGVTALRM, expired)
-    signal.setitimer(timer, seconds)
+    signal.setitimer(timer, seconds, seconds / 10)
     try:
         yield
     finally:

@@ -21,6 +21,7 @@ def play(work: Coroutine[Any, Any, T], loop: VirtualLoop | None = None) -> T:
     try:
         return loop.run_until_complete(work)
     finally:
+        loop.cancel_tasks()
         loop.close()
 
 
