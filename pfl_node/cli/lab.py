@@ -231,7 +231,7 @@ def audit(
 
     given = {"policy.name": policy, "rounds": rounds, "seed": seed}
     settings = load_settings(overrides=given, sets=sets or ())
-    check(with_privacy(settings, oracle=True))
+    check(with_privacy(settings, oracle=True, dp=True))
     findings = []
     for found in run_audit(settings, nodes, trials):
         _note(f"{found.attack}, {found.control}: AUC {found.found.auc:.3f}")  # at once, because they take a while

@@ -38,13 +38,16 @@ class PaperFigure:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A ranking that the paper claims: higher - lower >= by, as means over the seeds."""
+    """A ranking that the paper claims: higher - lower >= by (> 0 without `by`), as means over the seeds."""
 
     metric: str
     higher: str  # a run's label
     lower: str
     by: float = 0.0
     point: str | None = None  # None: at every point of the sweep
+
+    def met_by(self, difference: float) -> bool:
+        return difference >= self.by if self.by else difference > 0
 
 
 @dataclass(frozen=True, slots=True)

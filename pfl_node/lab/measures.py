@@ -70,6 +70,12 @@ def _middle(found: CellResult) -> float | None:
     return _cluster(1)(found) if len(found.sizes) == 3 else None
 
 
+def _worst_decile(found: CellResult) -> float | None:
+    """The mean accuracy of the tenth of the honest nodes, at least one, that do worst."""
+    known = sorted(n["accuracy"] for n in found.nodes if n.get("honest", True) and n.get("accuracy") is not None)
+    return fmean(known[: max(1, round(len(known) / 10))]) if known else None
+
+
 def _communication(found: CellResult) -> float | None:
     """As defined in Karlsson & Onoszko 2021, section 3.5."""
     nodes = found.nodes
@@ -158,6 +164,7 @@ def _not_settled(found: CellResult) -> str:
 OWN = "metrics."  # a measure with this prefix is a metric of the task, as in `metrics.auc`
 ROUNDS_TO = re.compile(r"rounds_to\.(\d{1,2}(\.\d+)?)")  # several targets in one table, as in `rounds_to.82`
 SPEED_UP = "speed_up"  # of two runs, so `results.py` computes it
+OF_TARGET = ("rounds_to_target", "megabytes_to_target", SPEED_UP)  # depend on the target of the scale
 
 
 class Measures(dict[str, Measure]):
@@ -191,6 +198,7 @@ MEASURES = Measures(
         "majority": Measure("majority", "%", "higher", _cluster(0)),
         "middle": Measure("middle cluster", "%", "higher", _middle),
         "minority": Measure("minority", "%", "higher", _cluster(-1)),
+        "worst_decile": Measure("worst decile", "%", "higher", _worst_decile),
         "fair_accuracy": Measure("fair accuracy", "%", "higher", summary_value("fair_accuracy")),
         "demographic_parity": Measure("demographic parity", "", "lower", _fair(fairness.demographic_parity)),
         "equalized_odds": Measure("equalized odds (TPR)", "", "lower", _fair(fairness.equalized_odds)),

@@ -74,12 +74,12 @@ class ClaimVerdict:
 
     @property
     def holds(self) -> bool:
-        return self.difference is not None and self.difference >= self.claim.by
+        return self.difference is not None and self.claim.met_by(self.difference)
 
     @property
     def holding(self) -> int:
         """The number of seeds for which it holds."""
-        return sum(value >= self.claim.by for value in self.estimate.values) if self.estimate else 0
+        return sum(map(self.claim.met_by, self.estimate.values)) if self.estimate else 0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from pfl_node.daemon.preflight import check_names
 from pfl_node.errors import ConfigError, PflError, nearest
 from pfl_node.lab.experiment import Cell, Claim, Experiment, PaperFigure, Scale
-from pfl_node.lab.measures import from_paper
+from pfl_node.lab.measures import OF_TARGET, from_paper
 from pfl_node.lab.report.phrases import file_name
 from pfl_node.lab.sources import NAMES, resolved
 from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, as_list
@@ -120,12 +120,16 @@ class SettingsGrid:
                     yield Cell(row.label, label, seed, nodes, settings, place)
 
     def figures(self) -> Iterator[PaperFigure]:
-        """The paper's figures. Of a sweep they belong to the value that the spec has without it."""
+        """The paper's figures. Of a sweep they belong to the value that the spec has without it. Figures about
+        reaching a target are left out at a scale with another target."""
+        other_target = self.spec.size(self.scale).target not in (None, self.spec.target)
         run = {point.label for point in _points(self.spec, self.scale)}
         points = _points(self.spec, "paper")
         usual = self._usual()
         for row in _rows(self.spec, self.scale):
             for metric, values in row.figures.items():
+                if other_target and metric in OF_TARGET:
+                    continue
                 for point, value in zip(points, as_list(values), strict=True):
                     if value != UNKNOWN and point.label in run:
                         for label in usual[row.label, point.label]:

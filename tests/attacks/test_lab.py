@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.conftest import Figure
-from tests.e2e.processes import command
+from tests.e2e.processes import own_process_command
 from tests.unit.lab.made_results import result
 
 
@@ -20,7 +20,7 @@ def test_reading_results_does_not_import_what_they_name(tmp_path: Path, figure: 
         text = file.read_text().replace('"local"', f'"{evil}:Evil"').replace('"digits"', f'"{evil}:task"')
         file.write_text(text)
     words = {"show": [folder / "spec.toml"], "report": [folder], "compare": [folder, folder]}[verb]
-    done = command("lab", verb, *words, cwd=tmp_path)
+    done = own_process_command("lab", verb, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "FACADE" in done.stdout
     assert not ran.exists()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,6 +21,7 @@ from pfl_node.lab.report.result import Result, as_text, flat
 from pfl_node.lab.results import ClaimVerdict, Estimate
 from pfl_node.lab.results_dir import JOURNAL, SPEC
 from pfl_node.learning.tasks import TASKS
+from pfl_node.settings import Settings
 from pfl_node.store.atomic import make_directory, write_atomic
 
 COMPARED = ("nodes", "rounds", "task.", "train.", "policy.", "attack.", "privacy.", "aggregate.")
@@ -56,7 +58,7 @@ class RecordedClaim:
 
 
 @dataclass(frozen=True)
-class Record:
+class ResultRecord:
     name: str  # of the file
     experiment: str  # of the spec
     title: str
@@ -82,15 +84,15 @@ class Record:
         return sha256(lines.encode()).hexdigest() if lines else None
 
 
-RECORD = TypeAdapter(Record)
+RECORD = TypeAdapter(ResultRecord)
 
 
-def record_of(result: Result, name: str = "", notes: Sequence[str] = ()) -> Record:
+def record_of(result: Result, name: str = "", notes: Sequence[str] = ()) -> ResultRecord:
     """With claims, figures and columns of the shipped spec, which may have been extended since the run."""
     result = Result(result.folder, replace(result.results, experiment=_with_spec(result.experiment)))
     experiment, results = result.experiment, result.results
     made = result.environments
-    return Record(
+    return ResultRecord(
         name=name or file_name(experiment.name, experiment.scale),
         experiment=experiment.name,
         title=experiment.title,
@@ -138,7 +140,8 @@ def _by_seed(verdict: ClaimVerdict) -> dict[int, float]:
 
 def _rows(result: Result) -> Iterator[RecordedRow]:
     experiment, results = result.experiment, result.results
-    planned = _planned(result)
+    paper = spec.load(str(result.folder.path / SPEC), "paper", seeds=1, sweeps=experiment.sweeps)
+    planned = {(cell.run, cell.point): cell for cell in paper.cells}
     cells = {(cell.run, cell.point): cell for cell in reversed(experiment.cells)}
     for (run, point), cell in reversed(cells.items()):
         figures = {
@@ -147,15 +150,14 @@ def _rows(result: Result) -> Iterator[RecordedRow]:
             if (values := results.by_seed(run, point, metric)) or results.figure(run, point, metric) is not None
         }
         other = planned.get((run, point))
-        differs = list(_differences(result, cell, other)) if other else []
+        differs = list(_differences(result, cell, other)) if other else ["not in the spec at the paper's scale"]
+        if experiment.target != paper.target:
+            differs.append(f"target {_percent(experiment.target)} (spec: {_percent(paper.target)})")
         yield RecordedRow(run, point, cell.nodes, cell.settings.rounds, differs, figures)
 
 
-def _planned(result: Result) -> dict[tuple[str, str], Cell]:
-    """The cells at the paper's scale."""
-    sweeps = result.experiment.sweeps
-    paper = spec.load(str(result.folder.path / SPEC), "paper", seeds=1, sweeps=sweeps)
-    return {(cell.run, cell.point): cell for cell in paper.cells}
+def _percent(target: float | None) -> str:
+    return f"{100 * target:g} %" if target else "none"
 
 
 def _differences(result: Result, cell: Cell, planned: Cell) -> Iterator[str]:
@@ -163,16 +165,22 @@ def _differences(result: Result, cell: Cell, planned: Cell) -> Iterator[str]:
     for what, mine, paper in (("nodes", cell.nodes, planned.nodes), ("rounds", ours["rounds"], theirs["rounds"])):
         if mine != paper:
             yield f"{mine} of {paper} {what}"
+    usual = flat(Settings())  # what applied to a run that did not know a setting yet
     for key in sorted(ours.keys() | theirs.keys()):
         compared = key.startswith(COMPARED) and key not in (*LOCAL, "rounds", "task.name", "policy.name")
-        if compared and ours.get(key) != theirs.get(key):
-            yield f"{key} = {as_text(ours.get(key))} (spec: {as_text(theirs.get(key))})"
+        mine, paper = (found.get(key, usual.get(key)) for found in (ours, theirs))
+        if compared and mine != paper:
+            yield f"{key} = {_value(mine)} (spec: {_value(paper)})"
+
+
+def _value(value: Any) -> str:
+    return "not set" if value is None else as_text(value)
 
 
 # -- files -----------------------------------------------------------------------------------------------------
 
 
-def save(record: Record, folder: Path) -> Path:
+def save(record: ResultRecord, folder: Path) -> Path:
     make_directory(folder)
     path = folder / f"{record.name}.json"
     text = json.dumps(RECORD.dump_python(record, mode="json"), indent=1, ensure_ascii=False)
@@ -180,7 +188,7 @@ def save(record: Record, folder: Path) -> Path:
     return path
 
 
-def load(path: Path) -> Record:
+def load(path: Path) -> ResultRecord:
     try:
         return RECORD.validate_json(path.read_bytes())
     except OSError as error:
@@ -190,7 +198,7 @@ def load(path: Path) -> Record:
         raise ConfigError(f"{path} is not a record: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def load_all(folder: Path) -> list[Record]:
+def load_all(folder: Path) -> list[ResultRecord]:
     if not folder.is_dir():
         raise ConfigError(f"there is no directory {folder}: make records with `pfl-node lab record DIR`")
     return [load(path) for path in sorted(folder.glob("*.json"))]
@@ -205,7 +213,7 @@ class JournalCheck:
     outcome: str  # same, different or missing
 
 
-def verify(record: Record, result: Result) -> list[JournalCheck]:
+def verify(record: ResultRecord, result: Result) -> list[JournalCheck]:
     """Compare the journals of a rerun with those of the record."""
     if not record.journals:
         raise ConfigError(f"{record.name} has no digests: its journals were not kept")

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pfl_node.lab import spec
-from pfl_node.lab.publish.records import Record, RecordedClaim, RecordedFigure, RecordedRow
+from pfl_node.lab.experiment import Cell
+from pfl_node.lab.publish.records import RecordedClaim, RecordedFigure, RecordedRow, ResultRecord
+from pfl_node.lab.publish.standings import Standing, standings, times_tied
 from pfl_node.lab.report import phrases
 from pfl_node.lab.report.result_table import TableCell, markdown_table
 from pfl_node.lab.results import ClaimVerdict, Estimate
@@ -26,37 +28,43 @@ data. A figure is our mean ± half of its 95 % confidence interval (Student's t 
 parentheses the paper's figure and ours minus the paper's. One seed has no interval.
 
 A claim is an order that a paper's table shows. It **holds** if the 95 % interval of the difference,
-seed by seed, lies at or above what is claimed; it **holds on average** if only the mean does (or
-there is one seed); otherwise it **does not hold**. A difference between two of our runs says
-nothing about sizes that were not run.
+seed by seed, lies at or above the claimed margin (above zero, if there is none); it **holds on
+average** if only the mean does (or there is one seed); otherwise it **does not hold**. A difference
+between two of our runs says nothing about sizes that were not run.
 
 `pfl-node lab verify docs/records/NAME.json DIR` compares the journals of a rerun in DIR with the
 digests of a record.
 """
+
+TIED = """Runs that cannot be told from the best: the 95 % interval of the difference over the seeds contains zero.
+With three seeds that interval is wide, so a tie is not evidence that two runs are equal."""
+
+COST = """The CPU time is an estimate from that of a node and round at the quick scale, where it was run; larger
+models and data sets of the paper's scale cost more."""
 
 
 def judgement(found: ClaimVerdict) -> str:
     estimate = found.estimate
     if estimate is None:
         return OPEN
-    if estimate.mean < found.claim.by:
+    if not found.holds:
         return NOT
     half = estimate.half_width
-    return CERTAIN if half is not None and estimate.mean - half >= found.claim.by else LIKELY
+    return CERTAIN if half is not None and found.claim.met_by(estimate.mean - half) else LIKELY
 
 
-def page(records: Sequence[Record], appendices: Sequence[str] = ()) -> str:
+def page(records: Sequence[ResultRecord], appendices: Sequence[str] = ()) -> str:
     parts = [INTRO, "## At a glance", _glance(records), *map(_section, records)]
     if absent := list(_not_run(records)):
-        rows = [("experiment", "paper", "nodes × rounds × runs"), *absent]
-        parts += ["## Not run", markdown_table(rows, words_first=3)]
+        rows = [("experiment", "paper", "nodes × rounds × runs", "CPU time"), *absent]
+        parts += ["## Not run at the paper's scale", wrap(COST), markdown_table(rows, words_first=2)]
     return "\n\n".join(part.strip() for part in (*parts, *appendices)) + "\n"
 
 
 # -- at a glance -----------------------------------------------------------------------------------------------
 
 
-def _glance(records: Sequence[Record]) -> str:
+def _glance(records: Sequence[ResultRecord]) -> str:
     heads = ("experiment", "paper", "seeds", "size", CERTAIN, LIKELY, NOT, "not run")
     rows: list[Sequence[str]] = [heads]
     for record in records:
@@ -85,16 +93,29 @@ def _papers() -> Iterator[tuple[str, Spec]]:
             yield name, found
 
 
-def _not_run(records: Sequence[Record]) -> Iterator[tuple[str, str, str]]:
-    done = {record.experiment for record in records}
+def _not_run(records: Sequence[ResultRecord]) -> Iterator[tuple[str, str, str, str]]:
+    done = {record.experiment for record in records if record.scale == "paper"}
+    quick = {record.experiment: record for record in records if record.scale == "quick"}
     for name, found in _papers():
         if name not in done:
             cells = spec.load(name, "paper").cells
             most = max(cells, key=lambda cell: cell.nodes * (cell.settings.rounds or 1))
-            yield f"`{name}`", found.paper, f"{most.nodes} × {most.settings.rounds:,} × {len(cells)}"
+            size = f"{most.nodes} × {most.settings.rounds:,} × {len(cells)}"
+            yield f"`{name}`", found.paper, size, _cost(quick.get(name), cells)
 
 
-def _seeds(record: Record) -> list[int]:
+def _cost(quick: ResultRecord | None, cells: Sequence[Cell]) -> str:
+    """At the CPU time of a node and round at the quick scale."""
+    if quick is None or not quick.cpu_seconds:
+        return phrases.NOTHING
+    per_run = [max((len(f.values) for f in row.figures.values()), default=0) for row in quick.rows]
+    counted = sum(row.nodes * (row.rounds or 1) * n for row, n in zip(quick.rows, per_run, strict=True))
+    planned = sum(cell.nodes * (cell.settings.rounds or 1) for cell in cells)
+    hours = quick.cpu_seconds / counted * planned / 3600
+    return f"{hours:,.0f} h" if hours >= 1 else "below 1 h"
+
+
+def _seeds(record: ResultRecord) -> list[int]:
     """That at least one run has finished."""
     return sorted({seed for row in record.rows for figure in row.figures.values() for seed in figure.values})
 
@@ -115,7 +136,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _section(record: Record) -> str:
+def _section(record: ResultRecord) -> str:
     digest = record.digest
     how = [
         f"Commit {', '.join(map(_commit, record.commits))}",
@@ -129,6 +150,7 @@ def _section(record: Record) -> str:
         f"```\n{record.command}\n```",
         wrap("; ".join(filter(None, how)) + "."),
         _table(record),
+        _standings(record),
         "\n".join(wrap(f"- {note}") for note in record.notes),
     ]
     if record.missing:
@@ -142,12 +164,12 @@ def _commit(commit: str) -> str:
     return commit[:12] + (" with uncommitted changes" if commit.endswith("+") else "")
 
 
-def _seed_text(record: Record) -> str:
+def _seed_text(record: ResultRecord) -> str:
     seeds = _seeds(record)
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
 
 
-def _table(record: Record) -> str:
+def _table(record: ResultRecord) -> str:
     several = any(row.point for row in record.rows)
     heads = [
         "run",
@@ -164,6 +186,30 @@ def _table(record: Record) -> str:
             [row.run, *([row.point] if several else []), *figures, str(max(counts, default=0)), _differs(row)]
         )
     return markdown_table(rows, words_first=2 if several else 1)
+
+
+def _standings(record: ResultRecord) -> str:
+    """Of an experiment of our own, which compares runs instead of claims of a paper."""
+    metric = record.metrics[0]
+    if not record.paper.startswith(OWN) or not (found := standings(record, metric)):
+        return ""
+
+    def named(s: Standing) -> str:
+        return f"{s.run} ({phrases.number(metric, s.mean)})"
+
+    rows: list[Sequence[str]] = [("at", f"highest {phrases.heading(metric)}", "tied with it")]
+    rows += [
+        (point, named(best), ", ".join(named(s) for s in others if s.tied) or phrases.NOTHING)
+        for point, (best, *others) in found.items()
+    ]
+    counts = ", ".join(f"{run} {n}" for run, n in times_tied(found))
+    return "\n\n".join(
+        (
+            wrap(TIED),
+            markdown_table(rows, words_first=3),
+            wrap(f"Best or tied at how many of the {len(found)} points: {counts}."),
+        )
+    )
 
 
 def _figure(metric: str, figure: RecordedFigure | None, row: RecordedRow) -> str:
@@ -195,6 +241,6 @@ def appendices(folder: Path) -> list[str]:
     return [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))]
 
 
-def summary(records: Sequence[Record]) -> Mapping[str, int]:
+def summary(records: Sequence[ResultRecord]) -> Mapping[str, int]:
     """Of all claims."""
     return Counter(judgement(claim.verdict) for record in records for claim in record.claims)

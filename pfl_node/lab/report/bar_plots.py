@@ -10,7 +10,7 @@ from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES, CellResult, to_paper
 from pfl_node.lab.report import phrases
 from pfl_node.lab.report.line_plots import cluster_name, seed_note, title_of
-from pfl_node.lab.report.plot_data import Exchange, exchange
+from pfl_node.lab.report.plot_data import ExchangeMatrix, exchange_matrix
 from pfl_node.lab.report.result import Result
 from pfl_node.lab.report.style import BACK, COLUMN, INK, LETTER, Look, Panel, looks, whole_numbers
 from pfl_node.lab.results import Estimate
@@ -76,7 +76,7 @@ def _axis(metric: str) -> str:
 def who_from_whom(record: Result) -> Iterator[Panel]:
     """Of the first seed, because nodes differ between seeds."""
     for cell, found in firsts(record):
-        if got := exchange(found, record.folder, cell):
+        if got := exchange_matrix(found, record.folder, cell):
             title = title_of(record, f"Models received: {cell.run}, seed {cell.seed}", cell.point)
             name = phrases.file_name("who-from-whom", cell.run, cell.point)
             panel = Panel(name, title, height=COLUMN * 0.87)
@@ -84,7 +84,7 @@ def who_from_whom(record: Result) -> Iterator[Panel]:
             yield panel
 
 
-def _heatmap(panel: Panel, record: Result, got: Exchange) -> None:
+def _heatmap(panel: Panel, record: Result, got: ExchangeMatrix) -> None:
     figure, axes, n = panel.figure, panel.axes, len(got.counts)
     image = axes.imshow(got.counts, cmap="cividis", vmin=0, interpolation="nearest", extent=(0, n, n, 0))
     whole_numbers(figure.colorbar(image, ax=axes, label="models received", shrink=0.85, pad=0.02).ax.yaxis)

@@ -81,14 +81,14 @@ def clusters(found: Results) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeMatrix:
     """Models that a node (row) received from a node (column), sorted by cluster."""
 
     counts: tuple[tuple[int, ...], ...]
     blocks: tuple[tuple[int | None, int], ...]  # clusters in order with their sizes
 
 
-def exchange(found: CellResult, folder: ResultsDir, cell: Cell) -> Exchange | None:
+def exchange_matrix(found: CellResult, folder: ResultsDir, cell: Cell) -> ExchangeMatrix | None:
     """Merged models if the nodes recorded them, accepted ones otherwise; None: there are none."""
     nodes = sorted(found.nodes, key=lambda n: (n["cluster"] is None, n["cluster"] or 0, n["id"]))
     place = {n["id"]: i for i, n in enumerate(nodes)}
@@ -98,7 +98,7 @@ def exchange(found: CellResult, folder: ResultsDir, cell: Cell) -> Exchange | No
         if receiver in place and sender in place:
             counts[place[receiver]][place[sender]] += n
     sizes = Counter(n["cluster"] for n in nodes)
-    return Exchange(tuple(map(tuple, counts)), tuple(sizes.items())) if any(map(any, counts)) else None
+    return ExchangeMatrix(tuple(map(tuple, counts)), tuple(sizes.items())) if any(map(any, counts)) else None
 
 
 def _merged(found: CellResult) -> Iterator[tuple[str, str]]:

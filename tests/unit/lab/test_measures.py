@@ -52,6 +52,14 @@ def test_without_clusters_there_is_neither_majority_nor_fairness() -> None:
     assert [of(m, alone) for m in ("majority", "minority", "demographic_parity", "equalized_odds")] == [None] * 4
 
 
+def test_the_worst_decile_is_the_mean_of_the_tenth_of_the_honest_nodes_that_do_worst() -> None:
+    nodes = [node(str(i), 0, accuracy=i / 100) for i in range(20)]
+    liar = node("liar", 0, accuracy=0.0, honest=False)
+    assert of("worst_decile", found(liar, *reversed(nodes))) == pytest.approx(0.005)
+    assert of("worst_decile", found(*nodes[3:6])) == 0.03
+    assert of("worst_decile", found(node("a", 0, accuracy=None))) is None
+
+
 def test_fairness_is_between_clusters_whose_nodes_are_added_up() -> None:
     half = [[5, 5], [5, 5]]
     nodes = [node("a", 0, confusion=RIGHT), node("b", 0, confusion=RIGHT), node("c", 1, confusion=half)]

@@ -85,7 +85,7 @@ def test_heads_are_counted_per_cluster_from_the_first_choice_on() -> None:
 def test_who_got_from_whom_is_what_nodes_merged_or_else_what_they_took(whole: Path) -> None:
     record = reopen(whole)
     cells = {cell.run: cell for cell in record.experiment.cells if cell.seed == 0}
-    got = {run: plot_data.exchange(record.results.found[c], record.folder, c) for run, c in cells.items()}
+    got = {run: plot_data.exchange_matrix(record.results.found[c], record.folder, c) for run, c in cells.items()}
     assert got["Local"] is None
     assert got["EL"] is not None
     assert sum(map(sum, got["EL"].counts)) == 20 * 8 * 2  # every message that was taken
@@ -102,7 +102,7 @@ def test_a_fetched_model_came_from_the_node_that_was_asked(tmp_path: Path) -> No
     (folder / cell.folder / "journal.jsonl").write_text(rows)
     record = reopen(folder)
     cell = next(c for c in record.experiment.cells if c.folder == "el/seed-0")
-    got = plot_data.exchange(record.results.found[cell], record.folder, cell)
+    got = plot_data.exchange_matrix(record.results.found[cell], record.folder, cell)
     assert got is not None
     assert got.counts[0] == (0, 0, 0, 0, 0, 0, 0, 1)
     assert sum(map(sum, got.counts)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,21 @@ from pfl_node.cli import main
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Claim
 from pfl_node.lab.publish import results_page
-from pfl_node.lab.publish.records import Record, RecordedClaim, load, load_all, record_of, save, verify
+from pfl_node.lab.publish.records import (
+    RecordedClaim,
+    RecordedFigure,
+    RecordedRow,
+    ResultRecord,
+    load,
+    load_all,
+    record_of,
+    save,
+    verify,
+)
+from pfl_node.lab.publish.standings import standings, times_tied
 from pfl_node.lab.report.result import reopen
 from pfl_node.lab.results_dir import ResultsDir
-from tests.unit.lab.made_results import result
+from tests.unit.lab.made_results import made, result, written
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -25,8 +37,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def record(folder: Path) -> Record:
+def record(folder: Path) -> ResultRecord:
     return record_of(reopen(folder), "mine-4", ["Made by hand."])
+
+
+@pytest.fixture(scope="module")
+def text(record: ResultRecord) -> str:
+    """The page of two records, one of them without journals. It reads all shipped specs."""
+    bare = replace(record, name="bare-4", journals={}, notes=())
+    return results_page.page([record, bare], ["## By hand\n\nText.\n"])
 
 
 def claim(by: float, *differences: float) -> RecordedClaim:
@@ -40,14 +59,14 @@ def words(text: str) -> str:
 # -- records ---------------------------------------------------------------------------------------------------
 
 
-def test_a_record_survives_its_file(record: Record, tmp_path: Path) -> None:
+def test_a_record_survives_its_file(record: ResultRecord, tmp_path: Path) -> None:
     path = save(record, tmp_path)
     assert path.name == "mine-4.json"
     assert load(path) == record
     assert load_all(tmp_path) == [record]
 
 
-def test_a_record_has_the_figures_of_each_seed_and_the_papers(folder: Path, record: Record) -> None:
+def test_a_record_has_the_figures_of_each_seed_and_the_papers(folder: Path, record: ResultRecord) -> None:
     found = reopen(folder).results
     row = next(row for row in record.rows if row.run == "FACADE")
     assert row.figures["minority"].values == found.by_seed("FACADE", "", "minority")
@@ -57,11 +76,50 @@ def test_a_record_has_the_figures_of_each_seed_and_the_papers(folder: Path, reco
     assert list(first.differences) == [0, 1, 2, 3]
 
 
-def test_a_record_tells_how_its_size_differs_from_the_papers(record: Record) -> None:
+def test_a_record_tells_how_its_size_differs_from_the_papers(record: ResultRecord) -> None:
     assert record.rows[0].differences == ["8 of 32 nodes", "20 of 40 rounds"]
 
 
-def test_the_command_has_no_path_of_this_machine(record: Record) -> None:
+def test_another_target_is_told_and_is_not_compared_with_the_papers_figures(tmp_path: Path) -> None:
+    figures = "figures = { majority = 72.0, rounds_to_target = 30 }"
+    path = written(tmp_path, plots="[]", seeds="1\ntarget = 0.5")
+    text = path.read_text().replace("figures = { majority = 72.0, minority = 38.8 }", figures)
+    path.write_text(text.replace('"precision"', '"rounds_to_target"'))
+    made(tmp_path / "result", spec.load(str(path)))
+    row = record_of(reopen(tmp_path / "result")).rows[1]
+    assert (row.run, row.figures["majority"].paper) == ("EL", 0.72)
+    assert row.figures["rounds_to_target"].paper is None
+    assert row.differences[-1] == "target 50 % (spec: 70 %)"
+    paper = {(f.run, f.metric): f.value for f in spec.load(str(path), "paper").figures}
+    assert paper["EL", "rounds_to_target"] == 30
+
+
+def test_a_setting_that_the_run_did_not_know_is_no_difference(tmp_path: Path) -> None:
+    path = result(tmp_path, plots="[]", seeds=1)
+    settings = next(path.rglob("settings.json"))
+    facts = json.loads(settings.read_text())
+    del facts["settings"]["train"]["lookahead"]
+    settings.write_text(json.dumps(facts))
+    for row in record_of(reopen(path)).rows:
+        assert row.differences == ["8 of 32 nodes", "20 of 40 rounds"]
+
+
+def test_an_option_of_the_task_at_one_scale_only_is_a_difference(tmp_path: Path) -> None:
+    path = written(tmp_path, plots="[]", seeds="1\nsettings.task = { auxiliary = 0.5 }")
+    made(tmp_path / "result", spec.load(str(path)))
+    for row in record_of(reopen(tmp_path / "result")).rows:
+        assert row.differences[2:] == ["task.auxiliary = 0.5 (spec: not set)"]
+
+
+def test_a_point_of_the_quick_scale_alone_is_not_taken_for_the_papers(tmp_path: Path) -> None:
+    points = '[[point]]\nlabel = "both"\n\n[[point]]\nlabel = "few"\nonly = "quick"\n'
+    path = result(tmp_path, plots="[]", seeds=1, sweep=points)
+    differences = {row.point: row.differences for row in record_of(reopen(path)).rows}
+    assert differences["few"] == ["not in the spec at the paper's scale"]
+    assert differences["both"] == ["8 of 32 nodes", "20 of 40 rounds"]
+
+
+def test_the_command_has_no_path_of_this_machine(record: ResultRecord) -> None:
     assert record.command == "pfl-node lab run mine.toml --scale quick --seeds 4"
 
 
@@ -103,14 +161,16 @@ def test_a_file_that_is_no_record_is_one_line(tmp_path: Path, capsys: pytest.Cap
         (0.1, (0.2,), "holds on average"),  # one seed has no interval
         (0.1, (0.09, 0.08), "does not hold"),
         (0.0, (), "not measured"),
+        (0.0, (0.5, 0.0, -0.5), "does not hold"),  # equal is not above
+        (0.0, (0.0, 0.0), "does not hold"),
+        (-0.1, (-0.1, -0.1), "holds"),  # no more than 0.1 below
     ],
 )
 def test_a_claim_holds_only_if_its_interval_does(by: float, differences: tuple[float, ...], judged: str) -> None:
     assert results_page.judgement(claim(by, *differences).verdict) == judged
 
 
-def test_the_first_table_counts_claims_and_names_what_was_not_run(record: Record) -> None:
-    text = results_page.page([record])
+def test_the_first_table_counts_claims_and_names_what_was_not_run(text: str) -> None:
     glance = text[text.index("## At a glance") :].splitlines()
     mine = next(line for line in glance if line.startswith("| [mine-4]"))
     cells = [cell.strip() for cell in mine.strip("|").split("|")]
@@ -120,8 +180,18 @@ def test_the_first_table_counts_claims_and_names_what_was_not_run(record: Record
     assert "digits-clusters" not in text  # no paper
 
 
-def test_each_row_has_our_mean_the_papers_figure_and_what_differs(record: Record) -> None:
-    text = results_page.page([record], ["## By hand\n\nText.\n"])
+def test_the_cost_of_the_papers_scale_is_estimated_from_the_quick_scale(record: ResultRecord) -> None:
+    quick = replace(record, experiment="facade-settlement", cpu_seconds=3 * 4 * 8 * 20 * 0.5)  # 0.5 s each
+    text = results_page.page([quick])
+    row = next(line for line in text.splitlines() if line.startswith("| `facade-settlement`"))
+    cells = spec.load("facade-settlement", "paper").cells
+    hours = 0.5 * sum(cell.nodes * (cell.settings.rounds or 1) for cell in cells) / 3600
+    assert row.rstrip("| ").endswith(f" {hours:,.0f} h")
+    done = results_page.page([replace(quick, scale="paper")])
+    assert "`facade-settlement`" not in done
+
+
+def test_each_row_has_our_mean_the_papers_figure_and_what_differs(text: str) -> None:
     row = next(line for line in text.splitlines() if line.startswith("| FACADE "))
     assert "(60.0, " in row
     assert " ± " in row
@@ -132,8 +202,10 @@ def test_each_row_has_our_mean_the_papers_figure_and_what_differs(record: Record
     assert text.endswith("## By hand\n\nText.\n")
 
 
-def test_a_record_without_digests_says_so(record: Record) -> None:
-    assert "the journals were not kept" in words(results_page.page([replace(record, journals={})]))
+def test_a_record_without_digests_says_so(text: str) -> None:
+    with_journals, without = (words(text[text.index(f"## {name}") :]) for name in ("mine-4", "bare-4"))
+    assert "the journals were not kept" not in with_journals[: with_journals.index("## bare-4")]
+    assert "the journals were not kept" in without
 
 
 def test_the_page_of_results_is_made_from_the_records() -> None:
@@ -147,14 +219,14 @@ def test_the_page_of_results_is_made_from_the_records() -> None:
 
 
 def test_a_rerun_with_the_same_journals_is_the_same(
-    folder: Path, record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, record: ResultRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = save(record, tmp_path)
     assert main(["lab", "verify", str(path), str(folder)]) == 0
     assert capsys.readouterr().out.count("same") == 12
 
 
-def test_a_rerun_of_some_runs_is_compared_as_far_as_it_goes(record: Record, tmp_path: Path) -> None:
+def test_a_rerun_of_some_runs_is_compared_as_far_as_it_goes(record: ResultRecord, tmp_path: Path) -> None:
     again = result(tmp_path, seeds=1, plots="[]")
     outcomes = [check.outcome for check in verify(record, reopen(again))]
     assert outcomes.count("same") == 3
@@ -162,7 +234,7 @@ def test_a_rerun_of_some_runs_is_compared_as_far_as_it_goes(record: Record, tmp_
 
 
 def test_a_journal_that_differs_is_named_and_the_exit_code_is_1(
-    record: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    record: ResultRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = result(tmp_path, seeds=4, plots="[]", better=0.01)
     path = save(record, tmp_path / "records")
@@ -171,8 +243,39 @@ def test_a_journal_that_differs_is_named_and_the_exit_code_is_1(
 
 
 def test_a_record_without_digests_cannot_be_verified(
-    record: Record, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    record: ResultRecord, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = save(replace(record, journals={}), tmp_path)
     assert main(["lab", "verify", str(path), str(folder)]) == 2
     assert "has no digests" in capsys.readouterr().err
+
+
+# -- standings -------------------------------------------------------------------------------------------------
+
+
+def compared(**values: tuple[float, ...]) -> list[RecordedRow]:
+    """Rows of runs at two points; at the second, all have only one seed."""
+    whole = [
+        RecordedRow(run, "first", 4, 5, (), {"accuracy": RecordedFigure({s: x / 100 for s, x in enumerate(v)})})
+        for run, v in values.items()
+    ]
+    single = RecordedFigure({0: 0.5})
+    return [*whole, *(replace(row, point="second", figures={"accuracy": single}) for row in whole)]
+
+
+def test_standings_are_paired_by_seed(record: ResultRecord) -> None:
+    """B is 1 below A for every seed; C is 5 below it on average, but above it for one seed."""
+    rows = compared(C=(81, 80, 67), A=(80, 81, 82), B=(79.1, 79.9, 81))
+    found = standings(replace(record, rows=rows), "accuracy")
+    assert list(found) == ["first"]
+    assert [(s.run, s.tied) for s in found["first"]] == [("A", True), ("B", False), ("C", True)]
+    assert times_tied(found) == [("A", 1), ("C", 1)]
+
+
+def test_the_page_shows_standings_of_our_own_experiments_only(record: ResultRecord) -> None:
+    rows = compared(A=(80, 81, 82), B=(79.1, 79.9, 81), C=(81, 80, 67))
+    own = replace(record, paper="no paper: a comparison", rows=rows, metrics=["accuracy"], claims=())
+    text = words(results_page.page([own]))
+    assert "| first | A (81.0)" in text
+    assert "Best or tied at how many of the 1 points: A 1, C 1." in text
+    assert "tied with it" not in results_page.page([replace(own, paper="Somebody 2020")])

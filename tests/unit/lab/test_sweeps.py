@@ -100,7 +100,7 @@ def test_a_point_of_the_spec_cannot_be_swept(tmp_path: Path) -> None:
 
 
 def test_a_result_tells_its_sweep_and_is_not_mixed_with_another(tmp_path: Path) -> None:
-    path = str(written(tmp_path))
+    path = str(written(tmp_path, plots='["accuracy"]'))  # a sweep is always drawn
     swept = spec.load(path, sweeps=["train.lr=0.01,0.5"])
     folder = made(tmp_path / "result", swept)
     record = reopen(folder.path)

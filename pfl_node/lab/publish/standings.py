@@ -1,0 +1,51 @@
+"""Which runs are best at each point of an experiment, and which cannot be told from the best."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pfl_node.lab.publish.records import RecordedRow, ResultRecord
+from pfl_node.lab.results import Estimate
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One run at one point, beside the run with the highest mean."""
+
+    run: str
+    mean: float
+    behind: Estimate  # the best run minus this one, seed by seed
+
+    @property
+    def tied(self) -> bool:
+        """The 95 % interval of the difference contains zero, or this is the best run."""
+        half = self.behind.half_width
+        return half is not None and self.behind.mean <= half
+
+
+def standings(record: ResultRecord, metric: str) -> dict[str, list[Standing]]:
+    """By point, best first. Points with one seed are left out: nothing can be said about their differences."""
+    points = dict.fromkeys(row.point for row in record.rows)
+    found = {point: _ranked([row for row in record.rows if row.point == point], metric) for point in points}
+    return {point: ranked for point, ranked in found.items() if len(ranked) > 1}
+
+
+def _ranked(rows: Sequence[RecordedRow], metric: str) -> list[Standing]:
+    values = {row.run: row.figures[metric].values for row in rows if metric in row.figures}
+    seeds = set.intersection(*(set(v) for v in values.values())) if values else set()
+    if len(seeds) < 2:
+        return []
+    means = {run: Estimate(tuple(v[s] for s in sorted(seeds))).mean for run, v in values.items()}
+    best: Mapping[int, float] = values[max(means, key=means.__getitem__)]
+    ranked = [
+        Standing(run, means[run], Estimate(tuple(best[s] - v[s] for s in sorted(seeds))))
+        for run, v in values.items()
+    ]
+    return sorted(ranked, key=lambda s: -s.mean)
+
+
+def times_tied(found: Mapping[str, Sequence[Standing]]) -> list[tuple[str, int]]:
+    """At how many points each run is best or tied, most first."""
+    return Counter(s.run for ranked in found.values() for s in ranked if s.tied).most_common()
