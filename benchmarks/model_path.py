@@ -54,7 +54,7 @@ class Follower:
     def _begin(self, frame: FrameType, event: str, result: Any, name: str) -> None:
         """The first trained model is the return value of the step's answer."""
         steps = frame.f_locals.get("self")
-        if event == "return" and frame.f_code.co_name == "_long" and isinstance(result, Model):
+        if event == "return" and frame.f_code.co_name == "_train" and isinstance(result, Model):
             assert isinstance(steps, LearningSteps)
             self.model, self.trainer = result, steps.policy.me
             self.path[name] = None
@@ -66,6 +66,7 @@ class Follower:
         self.path[name] = None
         if averaging is not None:
             self.path[""] = None  # the end
+            sys.setprofile(None)
             return
         if "/" in name and isinstance(find(frame, "step"), Send | None) and not self._sent:
             self._hand_over(frame, name)
@@ -119,14 +120,22 @@ def parts(value: Any) -> Iterator[Any]:
             yield from found if isinstance(found, tuple | list) else (found,)
 
 
-def main() -> None:
-    settings = Settings.model_validate({"policy": {"name": "el"}, "rounds": 2, "task": {"nodes": 6}})
+def followed() -> Follower:
+    settings = Settings.model_validate({"policy": {"name": "el"}, "rounds": 1, "task": {"nodes": 6}})
+    simulate(settings, nodes=6)  # imports
     follower = Follower()
     sys.setprofile(follower)
     try:
         simulate(settings, nodes=6)
     finally:
         sys.setprofile(None)
+    if not follower.done:
+        raise SystemExit("model_path: no trained model was seen to be averaged; which function returns it?")
+    return follower
+
+
+def main() -> None:
+    follower = followed()
     path = [name for name in follower.path if name]
     rows = {"Train on A to Average on B": path, "one Send": list(follower.send)}
     table = [{"what": what, "files": len(files), "which": " ".join(files)} for what, files in rows.items()]

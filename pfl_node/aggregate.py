@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfl_node.errors import LayoutMismatch
-from pfl_node.model import Model
+from pfl_node.model import Model, PartialModel
 
 BLOCK = 1 << 15  # numbers of one model at a time, so that intermediate results stay in the cache
 STACKED = 1 << 18  # numbers of all models together, for rules that compare the models
@@ -56,9 +56,13 @@ def combine(
 
     If `own` is 0, my model is only the centre of clipping, and the result if no other model is usable. If my model
     is not finite, the others are combined without it, and clipping, which then has no centre, becomes the median.
+
+    A partial model is completed with my numbers. But if its sender says nothing about the absent ones, the mean
+    leaves them out: each number is then the mean of those that are known, or mine.
     """
     given = _counted(others, weights)
     _check([mine, *others], [own, *given])
+    others = [_completed(m, mine, settings.rule) for m in others]
     usable = [(m, w) for m, w in zip(others, given, strict=True) if w > 0 and m.is_finite()]
     if not usable:
         return mine
@@ -71,6 +75,8 @@ def combine(
     if centred and own > 0:
         models, shares = [mine, *models], [own, *shares]
     match settings.rule:
+        case "mean" if any(isinstance(m, PartialModel) for m in models):
+            return _blend_known(models, _shares(shares), mine)
         case "mean":
             return _blend(models, _shares(shares))
         case "median" | "clipping":
@@ -183,6 +189,26 @@ def _blend(models: Sequence[Model], shares: Numbers) -> Model:
             total += term
         out[part] = total
     return Model(models[0].layout, out)
+
+
+def _completed(model: Model, mine: Model, rule: RuleName) -> Model:
+    if not isinstance(model, PartialModel) or (rule == "mean" and not model.same and mine.is_finite()):
+        return model
+    return model.over(mine)
+
+
+def _blend_known(models: Sequence[Model], shares: Numbers, mine: Model) -> Model:
+    """The weighted mean of the known numbers of each coordinate; of mine where there are none."""
+    total = np.zeros(mine.layout.size, np.float64)
+    weight = np.zeros(mine.layout.size, np.float64)
+    for model, share in zip(models, shares, strict=True):
+        where = model.indices if isinstance(model, PartialModel) else slice(None)
+        total[where] += model.numbers.astype(np.float64) * share
+        weight[where] += share
+    known = weight > 0
+    out = mine.vector.copy()
+    out[known] = total[known] / weight[known]
+    return Model(mine.layout, out)
 
 
 def _trimmed(models: Sequence[Model], cut: int) -> Model:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pfl_node.types import Part
 
 Vector = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int32]
 Array = npt.NDArray[Any]
 HALF = 16  # characters of half a digest
 
@@ -154,24 +155,138 @@ class Model:
         mine, other = self.layout, head.layout
         if mine.part != "core" or other.part != "head" or mine.whole is None or mine.whole != other.whole:
             raise LayoutMismatch(f"cannot join a {mine.part} and a {other.part} into one model")
+        if isinstance(self, PartialModel) or isinstance(head, PartialModel):
+            return _joined(self, head, mine.whole)
         return Model(mine.whole, np.concatenate((self.vector, head.vector)))
+
+    @property
+    def numbers(self) -> Vector:
+        """Those that are known: of a model all, of a partial model only some."""
+        return self.vector
+
+    def over(self, base: Model) -> Model:
+        """A complete model: numbers that are not known are those of `base`."""
+        self._check_same_layout(base)
+        return self
+
+    def placed(self, layout: Layout) -> Model:
+        """The same numbers with an equal layout, such as the receiver's own."""
+        return Model(layout, self.vector)
+
+    def sparse(self, indices: npt.ArrayLike, *, same: bool = True) -> PartialModel:
+        """Only the numbers at these places. See `PartialModel.same`."""
+        places = np.unique(np.asarray(indices, np.int64))
+        if places.size and not 0 <= places[0] <= places[-1] < self.layout.size:
+            raise LayoutMismatch(f"the model has {self.layout.size} numbers, and a place is beyond them")
+        return PartialModel(self.layout, places.astype(np.int32), self.vector[places], same=same)
+
+    def fragment(self, *which: int, of: int) -> PartialModel:
+        """Only these slices, counted from 0, of so many equal ones."""
+        n = self.layout.size
+        slices = [np.arange(f * n // of, (f + 1) * n // of) for f in sorted(set(which)) if 0 <= f < of]
+        return self.sparse(np.concatenate(slices) if slices else (), same=False)
 
     @property
     def nbytes(self) -> int:
         return int(self.vector.nbytes)
 
     def is_finite(self) -> bool:
-        return bool(np.isfinite(self.vector).all())
+        return bool(np.isfinite(self.numbers).all())
+
+    def _check_same_layout(self, other: Model) -> None:
+        if other.layout is not self.layout and other.layout != self.layout:
+            raise LayoutMismatch(f"{self!r} cannot be completed with {other!r}")
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Model) and self.layout == other.layout and np.array_equal(self.vector, other.vector)
-        )
+        if not isinstance(other, Model) or isinstance(other, PartialModel):
+            return False
+        return self.layout == other.layout and np.array_equal(self.vector, other.vector)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"Model({self.layout.part}, {self.layout.size} numbers, {self.layout.digest[:8]})"
+
+
+class PartialModel(Model):
+    """A model of which only some numbers are known: a peer sent no others. It has no vector: `over` completes it.
+
+    `same`: the sender omitted numbers that have changed little, so in a mean they count as the receiver's own.
+    Otherwise it omitted them for the size of the message, and a mean ignores them."""
+
+    __slots__ = ("indices", "same", "values")
+
+    indices: Indices  # ascending
+    values: Vector
+    same: bool
+
+    def __init__(self, layout: Layout, indices: Indices, values: Vector, *, same: bool) -> None:
+        if values.dtype != np.float32 or indices.dtype != np.int32 or values.shape != indices.shape:
+            raise LayoutMismatch(f"{indices.dtype}{indices.shape} and {values.dtype}{values.shape} do not fit")
+        object.__setattr__(self, "layout", layout)
+        object.__setattr__(self, "indices", _read_only(indices))
+        object.__setattr__(self, "values", _read_only(values))
+        object.__setattr__(self, "same", same)
+
+    @property
+    def vector(self) -> Vector:  # type: ignore[override]
+        raise LayoutMismatch(f"{self!r} has no vector: complete it with `.over(self.model)`")
+
+    @property
+    def numbers(self) -> Vector:
+        return self.values
+
+    def over(self, base: Model) -> Model:
+        self._check_same_layout(base)
+        vector = base.vector.copy()
+        vector[self.indices] = self.values
+        return Model(self.layout, vector)
+
+    def placed(self, layout: Layout) -> Model:
+        return PartialModel(layout, self.indices, self.values, same=self.same)
+
+    def sparse(self, indices: npt.ArrayLike, *, same: bool = True) -> PartialModel:
+        kept = np.isin(self.indices, np.asarray(indices))
+        return PartialModel(self.layout, self.indices[kept], self.values[kept], same=same)
+
+    @property
+    def core(self) -> Model:
+        return self._slice(self.layout.core, 0)
+
+    @property
+    def head(self) -> Model:
+        return self._slice(self.layout.head, self.layout.core_size)
+
+    def _slice(self, layout: Layout, start: int) -> PartialModel:
+        first, end = np.searchsorted(self.indices, (start, start + layout.size))
+        indices = self.indices[first:end] - np.int32(start)
+        return PartialModel(layout, indices, self.values[first:end], same=self.same)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.indices.nbytes + self.values.nbytes)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, PartialModel)
+            and self.layout == other.layout
+            and self.same == other.same
+            and np.array_equal(self.indices, other.indices)
+            and np.array_equal(self.values, other.values)
+        )
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return f"PartialModel({self.layout.part}, {self.values.size} of {self.layout.size} numbers)"
+
+
+def _joined(core: Model, head: Model, whole: Layout) -> PartialModel:
+    """core + head, if one of them is partial."""
+    places = [m.indices if isinstance(m, PartialModel) else np.arange(m.layout.size) for m in (core, head)]
+    indices = np.concatenate((places[0], places[1] + core.layout.size)).astype(np.int32)
+    same = all(m.same for m in (core, head) if isinstance(m, PartialModel))
+    return PartialModel(whole, indices, np.concatenate((core.numbers, head.numbers)), same=same)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

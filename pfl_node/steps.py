@@ -15,7 +15,7 @@ from types import coroutine
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from pfl_node.model import Model
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import MAX_VECTOR_NAME, MAX_VECTORS, Eval, Offer, Part, PeerId
 
 A = TypeVar("A", covariant=True)
 
@@ -56,13 +56,20 @@ class Peers(Step[tuple[PeerId, ...]]):
 @dataclass(frozen=True, slots=True)
 class Send(Step[tuple[PeerId, ...]]):
     """Push a model; the answer lists the peers that accepted it. With a round, it goes to the receivers' Gather of
-    that round; without one, to their inbox (on_model or Receive)."""
+    that round; without one, to their inbox (on_model or Receive). `vectors` are those that the policy declares,
+    each with the layout of the whole model, its core or its head. `base`: a model that the receivers have too:
+    `wire.compress` omits what differs little from it; None: what has changed little since I last sent it."""
 
     to: Sequence[PeerId]
     model: Model
     round: int | None = None
     tag: int = 0
     notes: Mapping[str, float] = field(default_factory=dict)
+    vectors: Mapping[str, Model] = field(default_factory=dict)
+    base: Model | None = None
+
+    def __post_init__(self) -> None:
+        _check_vectors(self.model, self.vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +97,12 @@ class Receive(Step[tuple[Offer, ...]]):
 @dataclass(frozen=True, slots=True)
 class Fetch(Step[tuple[Offer, ...]]):
     """Pull the current model of these peers, or only its core or head, or their predictions: what they last
-    published with Report or Publish. Peers that have published nothing are missing."""
+    published with Report or Publish. Peers that have published nothing are missing. `whole`: complete, although
+    the run's `wire.compress` sends partial models."""
 
     peers: Sequence[PeerId]
     part: Part = "model"
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,8 @@ class Lesson(Step[A]):
     @property
     def options(self) -> dict[str, Any]:
         """The learner's arguments besides the models and the seed."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("model", "models")}
+        left_out = ("model", "models", "partners")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +139,11 @@ class Fresh(Step[Model]):
 @dataclass(frozen=True, slots=True)
 class Train(Lesson[Model]):
     """Train on my own data. None: as the run's settings say. `prox` is the weight of a proximal term towards
-    `anchor` (None: the initial model). If the training diverges, the answer is the initial model, and the journal
-    records `diverged`."""
+    `anchor` (None: the initial model). `correction` is added to the gradient of every step. `penalty` names a
+    function of the task, of `learning/penalties.py` or of a file ("mine.py:function") that returns a term of the
+    loss; it gets the `anchors` as modules and the `knobs` as arguments. If the training diverges, the answer is
+    the initial model, and the journal records `diverged`. `partners`: if the policy is `correlated`, the
+    neighbours that get the result and send theirs in this round; their noise and mine cancel."""
 
     model: Model
     only: Literal["core", "head"] | None = None
@@ -139,6 +152,22 @@ class Train(Lesson[Model]):
     lr: float | None = None
     prox: float = 0.0
     anchor: Model | None = None
+    correction: Model | None = None
+    penalty: str | None = None
+    anchors: Mapping[str, Model] = field(default_factory=dict)
+    knobs: Mapping[str, float] = field(default_factory=dict)
+    partners: Sequence[PeerId] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient(Lesson[Model]):
+    """The gradient of the loss on a batch of my own data, in the layout of the model; zero for buffers. The same
+    number in the same round is the same batch. `samples` is its size (None: as the run's settings say; at most
+    all). A gradient that is not finite is answered with zeros, and the journal records `diverged`."""
+
+    model: Model
+    batch: int = 0
+    samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +190,15 @@ class Average(Step[Model]):
     """Aggregate my model with others of its layout by the rule of the run's `aggregate` settings: by default the
     mean, weighted by `weights` (one for each of the others). `own` is the weight of my model; 0: it is only the
     answer if no other model is usable. Models that are not finite are excluded. `claimed`: the weights come from
-    the peers themselves, and the settings bound them."""
+    the peers themselves, and the settings bound them. `gated` is False for vectors that are no models: the guard
+    does not score them."""
 
     mine: Model
     others: Sequence[Model]
     weights: Sequence[float] | None = None
     own: float = 1.0
     claimed: bool = False
+    gated: bool = True
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -222,8 +253,10 @@ class Publish(Step[None]):
     round: int
     tag: int = 0
     notes: Mapping[str, float] = field(default_factory=dict)
+    vectors: Mapping[str, Model] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _check_vectors(self.model, self.vectors)
         if self.model.layout.part in ("core", "head"):
             raise ValueError(f"a {self.model.layout.part} alone cannot be published: publish the whole model")
 
@@ -238,6 +271,10 @@ class Report(Step[None]):
     data: Mapping[str, Any] = field(default_factory=dict)
     tag: int = 0
     notes: Mapping[str, float] = field(default_factory=dict)
+    vectors: Mapping[str, Model] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_vectors(self.model, self.vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +283,18 @@ class Linger(Step[bool]):
     long as the settings allow (True), or until `seconds` have passed (False; None: no limit)."""
 
     seconds: float | None = None
+
+
+def _check_vectors(model: Model, vectors: Mapping[str, Model]) -> None:
+    if len(vectors) > MAX_VECTORS:
+        raise ValueError(f"{len(vectors)} vectors beside the model; at most {MAX_VECTORS} can be sent")
+    for name, vector in vectors.items():
+        if not name.isidentifier() or not name.isascii() or len(name) > MAX_VECTOR_NAME:
+            raise ValueError(
+                f"a vector cannot be called {name!r}: use an identifier of up to {MAX_VECTOR_NAME} letters"
+            )
+        if (vector.layout.whole or vector.layout) != (model.layout.whole or model.layout):
+            raise ValueError(f"the vector {name!r} has neither the model's layout nor that of a part: {vector!r}")
 
 
 def diverged(round: int) -> Record:

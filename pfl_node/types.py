@@ -14,6 +14,8 @@ PeerId = NewType("PeerId", str)
 Part = Literal["model", "core", "head", "predictions"]  # what nodes exchange
 Split = Literal["train", "val", "test"]
 NOTE = 192  # bytes of a note without its name
+MAX_VECTORS = 8  # beside the model of a message
+MAX_VECTOR_NAME = 32  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,12 @@ class Offer:
     tag: int = 0  # metadata of the policy; FACADE: the index of the head
     samples: int = 0  # how many samples the sender trains on
     notes: Mapping[str, float] = field(default_factory=dict)  # small numbers sent with the model
+    vectors: Mapping[str, Model] = field(default_factory=dict)  # those that the policy declares in `vectors`
 
     @property
     def nbytes(self) -> int:
         """In memory."""
-        return self.model.nbytes + weight(self.notes)
+        return self.model.nbytes + sum(v.nbytes for v in self.vectors.values()) + weight(self.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,17 @@ class Envelope:
     samples: int = 0
     notes: Mapping[str, float] = field(default_factory=dict)
     part: Part = "model"
+    vectors: Mapping[str, Part] = field(default_factory=dict)  # those beside the model, in the payload's order
+    present: int | None = None  # numbers of a partial model; None: it is complete
+
+
+def parts_of(vectors: Mapping[str, Model]) -> dict[str, Part]:
+    return {name: vector.layout.part for name, vector in vectors.items()}
+
+
+def expected_vectors(declared: Mapping[str, Part], part: Part) -> Mapping[str, Part]:
+    """The vectors that come with this part: all that the policy declares, or none with predictions."""
+    return {} if part == "predictions" else declared
 
 
 def weight(notes: Mapping[str, float]) -> int:

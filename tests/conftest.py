@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +21,18 @@ for _variable in [name for name in os.environ if name.startswith("PFL_")]:
     if _variable not in ("PFL_DATA", "PFL_TAG"):  # where tests find data sets and images
         del os.environ[_variable]
 
-settings.register_profile("pfl", deadline=None, database=None, derandomize=True)  # the same everywhere, no files
-settings.load_profile("pfl")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell; processes inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+settings.register_profile("quick", deadline=None, database=None, derandomize=True, max_examples=50)  # no files
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=100)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Property tests try more examples where the slow tests are run too."""
+    settings.load_profile("quick" if "not slow" in config.option.markexpr else "thorough")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -22,6 +22,7 @@ from pfl_node.steps import (
     Flow,
     Fresh,
     Gather,
+    Gradient,
     Linger,
     Peers,
     Predict,
@@ -113,6 +114,7 @@ class Hand:
             Ask: lambda s: {p: self.scores[p] for p in s.peers if p in self.scores},
             Fresh: lambda s: model(100.0 + s.seed).of(s.part),
             Train: lambda s: Model(s.model.layout, s.model.vector + np.float32(1)),
+            Gradient: lambda s: s.model,  # of half the squared length
             Score: lambda s: losses(*(head_of(m) for m in s.models)),
             Average: lambda s: aggregate.combine(AggregateSettings(), s.mine, s.others, s.weights, s.own),
             Predict: lambda s: said(*[core_of(s.model)] * 3),

@@ -90,13 +90,13 @@ def sim(
 
 
 def _show(summary: "Summary", attack: Sequence[str], *, json: bool, faulty: bool) -> None:
-    from pfl_node.sim.outcome import refusals
+    from pfl_node.sim.outcome import misfits, refusals
 
     if json:
         as_json(summary.as_dict())
     else:
         as_facts(facts(summary, attack))
-    if not (faulty or attack) and (text := refusals(summary.refused)):
+    if text := misfits(summary.refused) if faulty or attack else refusals(summary.refused):
         print(f"warning: {text}", file=sys.stderr)
 
 
@@ -214,7 +214,9 @@ def plan_comparison(
 
     if not names:
         raise ConfigError("--policy is empty: name a policy, several separated by commas, or all")
-    check(settings.model_copy(update={"policy": PolicySettings(name="local")}))
+    privacy = settings.privacy.model_copy(update={"dp_correlated": False})  # not for every policy
+    anyone = {"policy": PolicySettings(name="local"), "privacy": privacy}
+    check(settings.model_copy(update=anyone))
     knobs, rounds = settings.policy.options, settings.rounds or ROUNDS
     entrants = enter(names, knobs, own, nodes=nodes, rounds=rounds, fitted=fitted)
     return PolicyComparison.plan(settings, entrants, nodes=nodes, seeds=seeds)

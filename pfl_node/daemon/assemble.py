@@ -1,4 +1,4 @@
-"""Assembles a daemon: `Node` with gRPC, SWIM, a data directory and observability.
+"""Assembles a daemon: `PolicyNode` with gRPC, SWIM, a data directory and observability.
 
 The port opens first, then torch is loaded, then the node joins: every member is ready to take part.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from time import monotonic, time
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -49,6 +50,9 @@ from pfl_node.wire.listener import MOST_BUSY
 from pfl_node.wire.membership_service import attach_membership
 from pfl_node.wire.resources import memory
 from pfl_node.wire.server import PeerService
+
+if TYPE_CHECKING:
+    from pfl_node.security.key_agreement import KeyAgreement
 
 log = structlog.get_logger(__name__)
 
@@ -114,6 +118,7 @@ class DaemonNode(ObservedNode):
     wall = WallClock(time, zone=None)
 
     _address_watch: AddressWatch | None = None
+    pair_keys: KeyAgreement | None = None
 
     def __init__(
         self,
@@ -193,12 +198,16 @@ class DaemonNode(ObservedNode):
 
     def _membership(self, settings: Settings, dialer: Dialer) -> Membership:
         who = self.home.identity
+        if settings.privacy.dp_correlated:
+            self.pair_keys = self._make_pair_keys()
+            self.shared_secret = self.pair_keys.secret
         me = Member(
             id=who.id,
             name=settings.name or f"node-{who.id[:6]}",
             run=settings.run,
             incarnation=who.incarnation,
             offers_relay=settings.relay.serve,
+            pair_key=self.pair_keys.public if self.pair_keys else b"",
         )
         return attach_membership(
             self.endpoint,
@@ -208,6 +217,11 @@ class DaemonNode(ObservedNode):
             on_event=self._on_member_event,
             dialer=dialer,
         )
+
+    def _make_pair_keys(self) -> KeyAgreement:
+        from pfl_node.security.key_agreement import KeyAgreement
+
+        return KeyAgreement(lambda peer: self.run_members.pair_key(peer))
 
     async def _find_address(self, patience: float = PATIENCE) -> str:
         bound, mine = self.endpoint, self.settings

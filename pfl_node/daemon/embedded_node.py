@@ -16,6 +16,7 @@ import structlog
 from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.daemon.preflight import check
+from pfl_node.daemon.tls_setup import check_pair_keys
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.startup import check_lab
 from pfl_node.ops.logs import configure_logs
@@ -59,6 +60,7 @@ class Node:
         )
         check(self.settings)
         check_lab(load_policy(self.settings.policy.name), self.settings, lab=False)
+        check_pair_keys(self.settings)
         self._on_round = on_round
         self._node: DaemonNode | None = None
         self._trainer: TrainerThread | None = None

@@ -10,6 +10,7 @@ from pfl_node.daemon.tls_setup import check_tls
 from pfl_node.errors import ConfigError
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import arguments, check_name, find
+from pfl_node.node.startup import check_correlated
 from pfl_node.policies import configure, load_policy
 from pfl_node.printable import check_word
 from pfl_node.settings import Settings
@@ -32,7 +33,8 @@ def check(settings: Settings) -> None:
 
 def check_names(settings: Settings) -> None:
     """A user's own task is loaded only after the start, because its file may import torch."""
-    configure(load_policy(settings.policy.name), settings.policy.options)
+    policy = load_policy(settings.policy.name)
+    check_correlated(policy, configure(policy, settings.policy.options), settings)
     task = settings.task
     check_name(task.name)
     if ":" not in task.name:

@@ -17,7 +17,8 @@ import structlog
 from pfl_node.daemon.assemble import DaemonNode
 from pfl_node.daemon.disk_store import DiskStore
 from pfl_node.daemon.state_lines import StateLines
-from pfl_node.errors import TaskError
+from pfl_node.daemon.tls_setup import check_pair_keys
+from pfl_node.errors import Reason, TaskError
 from pfl_node.failpoints import arm
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.node.startup import check_lab
@@ -43,6 +44,7 @@ def run_daemon(settings: Settings) -> int:
     if points := arm():
         log.warning("fail points are active", **points)
     check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it creates a directory
+    check_pair_keys(settings)
     return run_loop(_run(settings))
 
 
@@ -107,7 +109,11 @@ def _ended(how: str, node: DaemonNode) -> int:
         hint = "free some space or fix the permissions, then restart: the node continues from its last checkpoint"
         log.error(f"finished, but {what} could not be written in {node.home.path}: {hint}", how=how)
         return 1
-    log.info("finished", how=how, model=str(node.home.model) if node.recorder else None)
+    model = str(node.home.model) if node.recorder else None
+    if text := _misfits(node):
+        log.warning(f"finished, but {text}", how=how, model=model)
+    else:
+        log.info("finished", how=how, model=model)
     return 0
 
 
@@ -183,3 +189,14 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+def _misfits(node: DaemonNode) -> str:
+    """Messages that were refused for their layout, here or by peers; empty: none."""
+    here = node.host.refused.get(Reason.LAYOUT, 0)
+    failures = node.recorder.failures if node.recorder else {}
+    there = sum(n for (_, why), n in failures.items() if why == Reason.LAYOUT)
+    if not here + there:
+        return ""
+    hint = "do all nodes have the same task, model and policy?"
+    return f"{here} messages did not fit this node's layout, and {there} of its own did not fit its peers': {hint}"

@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from math import sqrt
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import structlog
@@ -21,11 +22,13 @@ from pfl_node.errors import ConfigError, StoreError, TaskError
 from pfl_node.learning.layout import is_frozen
 from pfl_node.learning.samples import Samples, call, each_leaf
 from pfl_node.learning.seeding import noise_of
+from pfl_node.learning.task import Task
 from pfl_node.learning.train_options import Options
 from pfl_node.learning.training_loop import Between, TrainingRun
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Model, Vector
 from pfl_node.protocol.privacy.dp_account import DpAccount, DpStep
+from pfl_node.protocol.privacy.pair_noise import PairSeeds, own_variance
 from pfl_node.seeds import seed_from
 from pfl_node.settings.sections import PrivacySettings
 
@@ -40,7 +43,7 @@ LossAt = Callable[[Tensor], Iterator[Tensor]]  # the mean losses of pieces of an
 
 
 def private_training(
-    task: str, module: nn.Module, settings: PrivacySettings | None, account: DpAccount
+    task: Task, module: nn.Module, settings: PrivacySettings | None, account: DpAccount
 ) -> DpSgd | None:
     """None: privacy.dp is off. Raises if Opacus is missing or the model mixes samples."""
     if settings is None or not settings.dp:
@@ -54,10 +57,54 @@ def private_training(
     pairs = [(m, check) for m in layers for kind, check in checks.items() if isinstance(m, kind)]
     if kinds := sorted({type(m).__name__ for m, check in pairs if check(m)}):
         raise TaskError(
-            f"task {task}: privacy.dp cannot train {', '.join(kinds)}, which mixes samples or hides gradients: "
-            "use GroupNorm or LayerNorm instead of batch normalisation, opacus.layers instead of recurrent ones"
+            f"task {task.name}: privacy.dp cannot train {', '.join(kinds)}, which mixes samples or hides "
+            "gradients: use GroupNorm or LayerNorm instead of batch normalisation, opacus.layers instead of "
+            "recurrent ones"
+        )
+    if settings.dp_correlated and task.private:
+        raise TaskError(
+            f"task {task.name}: private tensors are not exchanged, so privacy.dp_correlated adds noise to them "
+            "that never cancels: leave out `private` or privacy.dp_correlated"
         )
     return DpSgd(settings, account)
+
+
+class Partners(NamedTuple):
+    """The neighbours of the exchange that follows, if their noise cancels mine (`privacy.dp_correlated`)."""
+
+    seeds: PairSeeds
+    degree: int  # the usual number of neighbours in the run
+
+
+ALONE = Partners((), 0)
+
+
+class StepNoise:
+    """The noise that is added to the sum of a step's clipped gradients. `fill` is the expected size of a batch as
+    a part of `train.batch`: the noise of a pair cancels in the mean gradients, which a node with fewer samples
+    divides by less."""
+
+    def __init__(
+        self, settings: PrivacySettings, partners: Partners, fill: float, chance: np.random.Generator
+    ) -> None:
+        self._own, self._scale = chance, settings.dp_clip * settings.dp_noise
+        self._pairs = [(sign, noise_of("pair", seed)) for sign, seed in partners.seeds]
+        if not self._pairs:
+            return
+        pair = settings.dp_pair_noise
+        own = own_variance(pair, len(self._pairs), settings.dp_colluders, partners.degree, 1 / fill)
+        self._pair_scale = self._scale * pair * fill
+        self._scale *= sqrt(own) * fill
+
+    def like(self, param: Tensor) -> Tensor:
+        found = _normal(self._own, param) * self._scale
+        for sign, shared in self._pairs:
+            found += _normal(shared, param) * (sign * self._pair_scale)
+        return found
+
+
+def _normal(chance: np.random.Generator, like: Tensor) -> Tensor:
+    return torch.as_tensor(chance.standard_normal(like.shape)).to(like)
 
 
 class DpSgd:
@@ -101,10 +148,12 @@ class DpSgd:
         seed: int,
         loss: Loss,
         between: Between,
+        partners: tuple[PairSeeds, int] = ALONE,
     ) -> None:
         """The steps that `may` permitted."""
         chance = noise_of("dp", self._account.secret, seed)
         step, times = self._plan(options, data.n)
+        noise = StepNoise(self._settings, Partners(*partners), step.rate * data.n / options.batch, chance)
         batches = (torch.from_numpy(np.flatnonzero(chance.random(data.n) < step.rate)) for _ in range(times))
         expected = step.rate * data.n
         with _gradients_of_samples(space.module) as params:
@@ -116,7 +165,7 @@ class DpSgd:
                     yield loss(call(space.module, x), batch.target)
 
             steps = count()
-            descent.follow(batches, lambda index: self._noisy(params, index, expected, losses, chance), between)
+            descent.follow(batches, lambda index: self._noisy(params, index, expected, losses, noise), between)
 
     def _plan(self, options: Options, samples: int) -> tuple[DpStep, int]:
         batch = min(options.batch, samples)
@@ -129,10 +178,10 @@ class DpSgd:
         index: Tensor,
         expected: float,
         losses: LossAt,
-        chance: np.random.Generator,
+        noise: StepNoise,
     ) -> None:
         """The gradient of a batch: clipped, summed, with noise, divided by the expected batch size."""
-        clip, noise = self._settings.dp_clip, self._settings.dp_noise
+        clip = self._settings.dp_clip
         sums = [torch.zeros_like(p) for p in params]
         for loss in losses(index) if len(index) else ():
             loss.backward()  # type: ignore[no-untyped-call]
@@ -145,9 +194,8 @@ class DpSgd:
                 total += (factors @ torch.nan_to_num(single)).view_as(param)
                 param.grad_sample = None  # type: ignore[attr-defined]
         for total, param in zip(sums, params, strict=True):
-            noise_sample = torch.as_tensor(chance.standard_normal(param.shape)).to(param)
             assert param.grad is not None
-            param.grad.copy_((total + noise_sample * (clip * noise)) / expected)
+            param.grad.copy_((total + noise.like(param)) / expected)
 
     def _compare(self, params: list[nn.Parameter]) -> None:
         """Opacus has its own gradient rules for many layers; a wrong one would void the guarantee."""

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from pfl_node.errors import ConfigError, TaskError, nearest
 from pfl_node.learning import kept_values
-from pfl_node.learning.dp_sgd import DpSgd
+from pfl_node.learning.dp_sgd import ALONE, DpSgd
 from pfl_node.learning.fit_context import Fit, Work, lent
-from pfl_node.learning.samples import Samples, StackedSamples, call
+from pfl_node.learning.penalties import Term
+from pfl_node.learning.samples import Batch, Samples, StackedSamples, call
 from pfl_node.learning.seeding import seed_layers
 from pfl_node.learning.task import Task
 from pfl_node.learning.torch_compile import compile_errors, compiled
@@ -24,6 +25,7 @@ from pfl_node.learning.warn_once import warn_once
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.model import Model, StateCell
 from pfl_node.plugin import load
+from pfl_node.protocol.privacy.pair_noise import PairSeeds
 from pfl_node.settings.sections import PrivacySettings
 
 ADAPTERS = {
@@ -44,6 +46,9 @@ class Training:
     round: int
     state: StateCell | None
     between: Between
+    correction: Model | None = None  # added to every gradient
+    penalty: Term | None = None  # added to the loss
+    partners: tuple[PairSeeds, int] = ALONE  # seeds of the pairs, usual number of neighbours
 
 
 class Fitting:
@@ -52,7 +57,7 @@ class Fitting:
     def __init__(
         self, task: Task, train: Samples, loss: Callable[[Any, Any], Tensor], private: DpSgd | None
     ) -> None:
-        self._train, self._loss, self._private = train, loss, private
+        self._name, self._train, self._loss, self._private = task.name, train, loss, private
         self._own = loop_of(task)
 
     def run(self, space: Workspace, job: Training) -> None:
@@ -63,33 +68,44 @@ class Fitting:
         options, only, state = job.options, job.only, job.state
         lone = min(options.batch, self._train.n) == 1
         rate = lr_factors(options, job.round, self._train.n)
-        descent = TrainingRun(space, options, only=only, lone_samples=lone, anchor=job.anchor, lr_factor=rate)
+        given: dict[str, Any] = {"anchor": job.anchor, "correction": job.correction, "lr_factor": rate}
+        descent = TrainingRun(space, options, only=only, lone_samples=lone, **given)
         kept = f"optimizer/{only or 'all'}/"
         if options.keep and state:
             descent.load(kept_values.read(state.state, kept))
         if self._private:
             space.prepare(only)
-            self._private.run(descent, space, options, self._train, job.seed, self._loss, job.between)
+            data, loss, partners = self._train, self._loss, job.partners
+            self._private.run(descent, space, options, data, job.seed, loss, job.between, partners)
         else:
             self._descend(descent, space, job)
         if options.keep and state:
             state.state = kept_values.write(state.state, kept, descent.state())
 
     def _descend(self, descent: TrainingRun, space: Workspace, job: Training) -> None:
-        module = compiled(space) if job.options.compile else space.module
+        compiles = job.options.compile and job.penalty is None  # a penalty reads what the module computes
+        module = compiled(space) if compiles else space.module
         where = self._train.device if isinstance(self._train, StackedSamples) else None
         chosen = batches(self._train.n, job.options, job.seed, single=not space.batch_norms, device=where)
         read = self._train.batches(chosen, job.seed)
-        with compile_errors(job.options.compile):
-            descent.run(read, lambda batch: self._loss(call(module, batch.x), batch.target), job.between)
+
+        def loss(batch: Batch) -> Tensor:
+            output = call(module, batch.x)
+            found = self._loss(output, batch.target)
+            return found if job.penalty is None else found + job.penalty(batch, output)
+
+        with compile_errors(compiles):
+            descent.run(read, loss, job.between)
 
     def _run_own(self, fit: Fit, space: Workspace, job: Training) -> None:
         kept = kept_values.read(job.state.state, OWN) if job.state else {}
         given: dict[str, Any] = {"only": job.only, "seed": job.seed, "round": job.round, "anchor": job.anchor}
+        given |= {"correction": job.correction, "penalty": job.penalty}
         work = Work(space, self._train, job.options, **given, state=kept, loss=self._loss, between=job.between)
         space.prepare(job.only)
-        with lent(space.module), torch.enable_grad():
+        with lent(space.module), torch.enable_grad(), work.corrected_steps():
             fit(space.module, work)
+        work.check(self._name)
         if job.state:
             job.state.state = kept_values.write(job.state.state, OWN, work.state)
 

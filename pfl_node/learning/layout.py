@@ -50,10 +50,11 @@ def placement_of(module: nn.Module, head: Head = None, *, private: Globs = (), s
     are all frozen are frozen, too. Non-persistent buffers have no place: every job begins with their first values.
     """
     where = places(module, private, shared)
-    travels = [name for name, _, trained in tensors_of(module) if trained and where[name] == "shared"]
-    if not travels and any(trained for _, _, trained in tensors_of(module)):
+    parameters = [name for name, _, trained in tensors_of(module) if trained]
+    travels = [name for name in parameters if where[name] == "shared"]
+    if parameters and not travels and not shared:
         raise TaskError("`private` covers every trained parameter of the model: nothing is left that could travel")
-    prefixes = head_prefixes(module, head, travels)
+    prefixes = head_prefixes(module, head, travels or parameters)
     frozen = tuple(name for name, place in where.items() if place == "frozen")
     return Placement(
         Layout(*_entries(module, where, "shared", prefixes), frozen=digest_of(module, frozen)),

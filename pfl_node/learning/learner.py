@@ -17,12 +17,14 @@ from pfl_node.learning.columns import with_inputs_of
 from pfl_node.learning.data import close, complete, settle
 from pfl_node.learning.devices import memory_errors, own_stream, pick, stream_for
 from pfl_node.learning.distill import Recipe, distill
-from pfl_node.learning.dp_sgd import check_buffers, private_training
+from pfl_node.learning.dp_sgd import ALONE, check_buffers, private_training
 from pfl_node.learning.eval_batch import batch_for
 from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.fit_check import probe
 from pfl_node.learning.fitting import Fitting, Training, check_loop
+from pfl_node.learning.gradients import ahead_of, gradient
 from pfl_node.learning.networks import LearnedNetwork, Networks
+from pfl_node.learning.penalties import Penalties
 from pfl_node.learning.precision import autocast
 from pfl_node.learning.samples import Samples, Tree
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
@@ -35,6 +37,8 @@ from pfl_node.learning.training_loop import Between, nothing
 from pfl_node.learning.workspace import Only, Workspace, in_float32
 from pfl_node.model import Layout, LocalState, Model, StateCell, Vector
 from pfl_node.protocol.privacy.dp_account import DpAccount
+from pfl_node.protocol.privacy.pair_noise import PairSeeds
+from pfl_node.seeds import seed_from
 from pfl_node.settings import DataSettings, TrainSettings
 from pfl_node.settings.sections import PrivacySettings
 from pfl_node.types import Eval, Part, Split
@@ -83,12 +87,13 @@ class Learner:
         self.stateful = options.keep or task.fit is not None or self._networks.private_size > 0
         module = self._pool.module
         check_loop(task, module, privacy, student)
-        self._private = private_training(task.name, module, privacy, self.account)
+        self._private = private_training(task, module, privacy, self.account)
         images = any(isinstance(m, nn.Conv2d) for m in module.modules())
         task = with_inputs_of(module, task)
         self._splits = settle(task, self._device, data or DataSettings(), images=images)
-        self.layout = self._pool.layout
+        self.layout, self.private_layout = self._pool.layout, self._networks.main.placement.private
         self.samples = self._splits["train"].n
+        self._penalties = Penalties(task)
         self._fitting = Fitting(task, self._splits["train"], self._loss, self._private)
         with self._pool.borrow() as space:
             private = self._networks.main.first_private
@@ -137,24 +142,61 @@ class Learner:
         lr: float | None = None,
         prox: float = 0.0,
         anchor: Model | None = None,
+        correction: Model | None = None,
+        penalty: str | None = None,
+        anchors: Mapping[str, Model] | None = None,
+        knobs: Mapping[str, float] | None = None,
+        past: Model | None = None,
+        lookahead: float = 0.0,
         round: int = 0,
+        partners: tuple[PairSeeds, int] = ALONE,
         state: StateCell | None = None,
         between: Between | None = None,
     ) -> Model:
         """Train on my data. `prox` is the weight of a proximal term towards `anchor` (None: the initial model).
-        `round` sets the learning rate of a schedule. The result may not be finite. `between` is called after every
-        batch."""
-        self._networks.of(anchor or model)
+        `correction` is added to every gradient. `penalty`, with `anchors` and `knobs`, names a term of the loss.
+        With `past`, training starts `lookahead` times the distance to it beyond the model. `round` sets the
+        learning rate of a schedule. The result may not be finite. `between` is called after every batch."""
+        for other in (anchor, correction, *(anchors or {}).values()):
+            self._networks.check_alike(model, other)
+        if self._private and penalty:
+            raise ConfigError(f"privacy.dp cannot protect the penalty {penalty!r}: leave out one of them")
         options = resolve(({"epochs": epochs, "steps": steps, "lr": lr}, *self._levels), prox, self._rounds)
         if self._private and not self._private.may(options, self.samples):
             return model
         given: dict[str, Any] = {"only": only, "seed": seed, "anchor": anchor or model, "round": round}
-        with memory_errors(self._device), own_stream(self._stream), self._networks.loaded(model, state) as space:
-            self._fitting.run(space, Training(options=options, **given, state=state, between=between or nothing))
+        given |= {"partners": partners, "correction": correction, "state": state, "between": between or nothing}
+        with (
+            memory_errors(self._device),
+            own_stream(self._stream),
+            self._networks.loaded(ahead_of(model, past, lookahead, only), state) as space,
+            self._penalties.term(penalty, anchors, knobs, space, self._networks, state) as term,
+        ):
+            self._fitting.run(space, Training(options=options, **given, penalty=term))
             vector, private = space.export(), space.export_private()
-        if self._private:
-            self._check_buffers(model, vector, private, state)
+        self._check_buffers(model, vector, private, state)
         return self._networks.result(model, vector, private, state, only)
+
+    def gradient(
+        self,
+        model: Model,
+        *,
+        seed: int,
+        batch: int = 0,
+        samples: int | None = None,
+        state: StateCell | None = None,
+        between: Between | None = None,
+    ) -> Model:
+        """The gradient of the loss on the samples that `seed` and the number `batch` choose, in training mode; it
+        may not be finite. `samples`: None: one batch."""
+        if self._private:
+            raise ConfigError("privacy.dp adds no noise to the gradients that this policy asks for: leave out one")
+        options, chosen = resolve(self._levels, rounds=self._rounds), seed_from(seed, batch)
+        with memory_errors(self._device), own_stream(self._stream), self._networks.loaded(model, state) as space:
+            vector = gradient(
+                space, self._splits["train"], self._loss, options, samples, chosen, between or nothing
+            )
+        return Model(model.layout, vector)
 
     def score(
         self,
@@ -293,6 +335,8 @@ class Learner:
     def _check_buffers(self, model: Model, vector: Vector, private: Vector, state: StateCell | None) -> None:
         """With privacy.dp, only parameters may change, even among the private tensors: later gradients depend on
         them."""
+        if self._private is None:
+            return
         network = self._networks.of(model)
         check_buffers(self._name, model, vector)
         if (before := self._networks.private_of(network, state)) is not None:

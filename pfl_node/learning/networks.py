@@ -94,6 +94,11 @@ class Networks:
                 return network
         raise LayoutMismatch(f"{model!r} does not fit: {self.main.layout.difference(model.layout.digest)}")
 
+    def check_alike(self, model: Model, other: Model | None) -> None:
+        """Raises LayoutMismatch if they are models of different networks."""
+        if other is not None and self.of(other) is not self.of(model):
+            raise LayoutMismatch(f"{other!r} belongs to another network than {model!r}")
+
     def start(self, seed: int) -> LocalState:
         if not self.private_size:
             return LocalState()

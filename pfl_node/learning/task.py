@@ -62,6 +62,7 @@ class Task:
     target: str | Sequence[str] | None = None  # columns that are labels; None: label, labels, target, targets or y
     collate: Callable[[list[Any]], Any] | None = None  # makes a batch of rows of a Dataset; None: stack them
     private: str | Sequence[str] = ()  # globs over tensors and modules that never leave the node ("*.bn*")
+    penalties: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # terms of the loss, by name
     shared: str | Sequence[str] = ()  # globs over buffers that travel although they are no batch statistics
 
 

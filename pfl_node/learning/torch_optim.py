@@ -42,6 +42,8 @@ def checked(options: Options, privacy: PrivacySettings | None = None) -> Options
     """Raises ConfigError for an unknown optimizer or argument and for an impossible combination."""
     if privacy is not None and privacy.dp:
         check_private(options)
+        if privacy.dp_correlated:
+            check_linear(options)
     if options.arguments is None:
         return options
     kind = class_of(options.optimizer)
@@ -73,6 +75,20 @@ def check_private(options: Options) -> None:
     }
     for name in (name for name, is_set in wrong.items() if is_set):
         raise ConfigError(f"privacy.dp cannot be combined with train.{name} = {getattr(options, name)}")
+
+
+def check_linear(options: Options) -> None:
+    """The noise of neighbours cancels if every node makes the same linear steps."""
+    if options.steps is None:
+        raise ConfigError(
+            "privacy.dp_correlated needs train.steps: the noise of two nodes cancels if they make as many steps"
+        )
+    if options.optimizer.lower() != "sgd":
+        raise ConfigError(
+            f"privacy.dp_correlated needs train.optimizer = sgd: {options.optimizer} rescales the noise"
+        )
+    if options.clip is not None:
+        raise ConfigError("privacy.dp_correlated cannot be combined with train.clip, which rescales the noise")
 
 
 class TorchRule:

@@ -23,7 +23,7 @@ BUILT_IN: dict[str, Any] = {
 }
 FLAT = {"sgd": "SGD", "adam": "Adam"}  # implemented in `optim.py`, and their names in torch.optim
 KNOBS = ("lr", "momentum", "weight_decay")  # of an optimizer
-OF_THE_NODE = {"init", "patience"}  # settings that no training needs
+OF_THE_NODE = {"init", "patience", "lookahead"}  # settings that no training needs
 Levels = Sequence[Mapping[str, Any]]
 
 

@@ -37,6 +37,7 @@ class TrainingRun:
         only: Only = None,
         lone_samples: bool = False,
         anchor: Model | None = None,
+        correction: Model | None = None,
         lr_factor: Callable[[int], float] | None = None,  # of a batch, counted from 0
     ) -> None:
         self._space, self._options = space, options
@@ -48,11 +49,17 @@ class TrainingRun:
         self._rules = rules_for(space, options, pieces)
         self._grads = [space.grad[p] for p in pieces]
         self._scaler = LossScaler(space.flat.device, trained(space)) if options.precision == "fp16" else None
-        self._pulls: list[tuple[Tensor, Tensor, Tensor]] = []
-        if anchor is not None and options.prox:
-            target = torch.tensor(anchor.vector, device=space.flat.device)
-            travels = [p for p in pieces if p.stop <= space.layout.size]
-            self._pulls = [(space.grad[p], space.flat[p], target[p]) for p in travels]
+        self._pulls = self._beside(anchor if options.prox else None, pieces)
+        self._corrections = self._beside(correction, pieces)
+
+    def _beside(self, model: Model | None, pieces: Sequence[slice]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Gradient, parameters and the numbers of another model, for each trained piece that travels."""
+        if model is None:
+            return []
+        space = self._space
+        numbers = torch.tensor(model.vector, device=space.flat.device)
+        travels = [p for p in pieces if p.stop <= space.layout.size]
+        return [(space.grad[p], space.flat[p], numbers[p]) for p in travels]
 
     def run(self, batches: Iterable[T], loss: Callable[[T], Tensor], between: Between) -> None:
         """One step for the loss of each batch, in training mode."""
@@ -93,6 +100,8 @@ class TrainingRun:
             self._space.grad.div_(batches)
         for grad, flat, target in self._pulls:
             grad.add_(flat - target, alpha=self._options.prox)
+        for grad, _, vector in self._corrections:
+            grad.add_(vector)
         if self._options.clip is not None:
             shorten(self._grads, self._options.clip)
         if self._lr_factor:
@@ -115,6 +124,9 @@ class TrainingRun:
         for grad, flat, target in self._pulls:
             grad.add_(flat - target, alpha=self._options.prox)
             loss = loss + self._options.prox / 2 * (flat - target).square().sum()
+        for grad, flat, vector in self._corrections:
+            grad.add_(vector)
+            loss = loss + (flat * vector).sum()
         return loss
 
     def state(self) -> dict[str, Any]:

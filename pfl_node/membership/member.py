@@ -64,6 +64,7 @@ class Member:
     reachability: Reachability = Reachability.UNKNOWN
     relays: tuple[str, ...] = ()  # HOST:PORT of the members that forward connections to it
     offers_relay: bool = False  # forwards connections to others
+    pair_key: bytes = b""  # public X25519 key for secrets with single peers; empty: it shares none
     seal: Seal | None = field(default=None, compare=False)  # None: not signed
 
     @property

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$pfl_node/membership/membership.proto\x12\x06pfl.v2\"\xb7\x03\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x0b\n\x03run\x18\x05 \x01(\t\x12\r\n\x05round\x18\x06 \x01(\x12\x12\x13\n\x0bincarnation\x18\x07 \x01(\x04\x12#\n\x05state\x18\x08 \x01(\x0e\x32\x14.pfl.v2.Member.State\x12\x0f\n\x07\x61\x63\x63user\x18\t \x01(\t\x12\x11\n\tsignature\x18\n \x01(\x0c\x12\x11\n\tsigned_at\x18\x0b \x01(\x04\x12\x12\n\ncredential\x18\x0c \x01(\x0c\x12\x31\n\x0creachability\x18\r \x01(\x0e\x32\x1b.pfl.v2.Member.Reachability\x12\x0e\n\x06relays\x18\x0e \x03(\t\x12\x14\n\x0coffers_relay\x18\x0f \x01(\x08\"3\n\x05State\x12\t\n\x05\x41LIVE\x10\x00\x12\x0b\n\x07SUSPECT\x10\x01\x12\x08\n\x04\x44\x45\x41\x44\x10\x02\x12\x08\n\x04LEFT\x10\x03\"E\n\x0cReachability\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06\x44IRECT\x10\x01\x12\x0b\n\x07RELAYED\x10\x02\x12\x0f\n\x0bUNREACHABLE\x10\x03\"\x8c\x02\n\x06Packet\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.pfl.v2.Packet.Kind\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x1e\n\x06sender\x18\x03 \x01(\x0b\x32\x0e.pfl.v2.Member\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x16\n\x0etarget_address\x18\x05 \x01(\t\x12\x1f\n\x07updates\x18\x06 \x03(\x0b\x32\x0e.pfl.v2.Member\x12\x0f\n\x07version\x18\x07 \x01(\r\"S\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x08\n\x04PING\x10\x01\x12\x0c\n\x08PING_REQ\x10\x02\x12\x07\n\x03\x41\x43K\x10\x03\x12\x08\n\x04NACK\x10\x04\x12\n\n\x06GOSSIP\x10\x05\"H\n\x05State\x12\x1e\n\x06sender\x18\x01 \x01(\x0b\x32\x0e.pfl.v2.Member\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v2.Member\"A\n\x0bJoinRequest\x12\x1e\n\x06member\x18\x01 \x01(\x0b\x32\x0e.pfl.v2.Member\x12\x12\n\ncredential\x18\x02 \x01(\x0c\"L\n\tJoinReply\x12\x1e\n\x06sender\x18\x01 \x01(\x0b\x32\x0e.pfl.v2.Member\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v2.Member\"!\n\x12\x43redentialsRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\"\'\n\x10\x43redentialsReply\x12\x13\n\x0b\x63redentials\x18\x01 \x03(\x0c\"1\n\x0f\x44ialBackRequest\x12\x1e\n\x06member\x18\x01 \x01(\x0b\x32\x0e.pfl.v2.Member\">\n\rDialBackReply\x12\x0f\n\x07reached\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0c\n\x04time\x18\x03 \x01(\x01\".\n\x0cLeaveRequest\x12\x1e\n\x06member\x18\x01 \x01(\x0b\x32\x0e.pfl.v2.Member\"\x0c\n\nLeaveReply\"\r\n\x0bListRequest\":\n\tListReply\x12\x0c\n\x04self\x18\x01 \x01(\t\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v2.Member2\x9c\x03\n\nMembership\x12.\n\x04Join\x12\x13.pfl.v2.JoinRequest\x1a\x11.pfl.v2.JoinReply\x12&\n\x04Ping\x12\x0e.pfl.v2.Packet\x1a\x0e.pfl.v2.Packet\x12)\n\x07PingReq\x12\x0e.pfl.v2.Packet\x1a\x0e.pfl.v2.Packet\x12$\n\x04Sync\x12\r.pfl.v2.State\x1a\r.pfl.v2.State\x12\x46\n\x0eGetCredentials\x12\x1a.pfl.v2.CredentialsRequest\x1a\x18.pfl.v2.CredentialsReply\x12:\n\x08\x44ialBack\x12\x17.pfl.v2.DialBackRequest\x1a\x15.pfl.v2.DialBackReply\x12\x31\n\x05Leave\x12\x14.pfl.v2.LeaveRequest\x1a\x12.pfl.v2.LeaveReply\x12.\n\x04List\x12\x13.pfl.v2.ListRequest\x1a\x11.pfl.v2.ListReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$pfl_node/membership/membership.proto\x12\x06pfl.v2\"\xc9\x03\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12\x0b\n\x03run\x18\x05 \x01(\t\x12\r\n\x05round\x18\x06 \x01(\x12\x12\x13\n\x0bincarnation\x18\x07 \x01(\x04\x12#\n\x05state\x18\x08 \x01(\x0e\x32\x14.pfl.v2.Member.State\x12\x0f\n\x07\x61\x63\x63user\x18\t \x01(\t\x12\x11\n\tsignature\x18\n \x01(\x0c\x12\x11\n\tsigned_at\x18\x0b \x01(\x04\x12\x12\n\ncredential\x18\x0c \x01(\x0c\x12\x31\n\x0creachability\x18\r \x01(\x0e\x32\x1b.pfl.v2.Member.Reachability\x12\x0e\n\x06relays\x18\x0e \x03(\t\x12\x14\n\x0coffers_relay\x18\x0f \x01(\x08\x12\x10\n\x08pair_key\x18\x10 \x01(\x0c\"3\n\x05State\x12\t\n\x05\x41LIVE\x10\x00\x12\x0b\n\x07SUSPECT\x10\x01\x12\x08\n\x04\x44\x45\x41\x44\x10\x02\x12\x08\n\x04LEFT\x10\x03\"E\n\x0cReachability\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06\x44IRECT\x10\x01\x12\x0b\n\x07RELAYED\x10\x02\x12\x0f\n\x0bUNREACHABLE\x10\x03\"\x8c\x02\n\x06Packet\x12!\n\x04kind\x18\x01 \x01(\x0e\x32\x13.pfl.v2.Packet.Kind\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x1e\n\x06sender\x18\x03 \x01(\x0b\x32\x0e.pfl.v2.Member\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x16\n\x0etarget_address\x18\x05 \x01(\t\x12\x1f\n\x07updates\x18\x06 \x03(\x0b\x32\x0e.pfl.v2.Member\x12\x0f\n\x07version\x18\x07 \x01(\r\"S\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x08\n\x04PING\x10\x01\x12\x0c\n\x08PING_REQ\x10\x02\x12\x07\n\x03\x41\x43K\x10\x03\x12\x08\n\x04NACK\x10\x04\x12\n\n\x06GOSSIP\x10\x05\"H\n\x05State\x12\x1e\n\x06sender\x18\x01 \x01(\x0b\x32\x0e.pfl.v2.Member\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v2.Member\"A\n\x0bJoinRequest\x12\x1e\n\x06member\x18\x01 \x01(\x0b\x32\x0e.pfl.v2.Member\x12\x12\n\ncredential\x18\x02 \x01(\x0c\"L\n\tJoinReply\x12\x1e\n\x06sender\x18\x01 \x01(\x0b\x32\x0e.pfl.v2.Member\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v2.Member\"!\n\x12\x43redentialsRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\"\'\n\x10\x43redentialsReply\x12\x13\n\x0b\x63redentials\x18\x01 \x03(\x0c\"1\n\x0f\x44ialBackRequest\x12\x1e\n\x06member\x18\x01 \x01(\x0b\x32\x0e.pfl.v2.Member\">\n\rDialBackReply\x12\x0f\n\x07reached\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0c\n\x04time\x18\x03 \x01(\x01\".\n\x0cLeaveRequest\x12\x1e\n\x06member\x18\x01 \x01(\x0b\x32\x0e.pfl.v2.Member\"\x0c\n\nLeaveReply\"\r\n\x0bListRequest\":\n\tListReply\x12\x0c\n\x04self\x18\x01 \x01(\t\x12\x1f\n\x07members\x18\x02 \x03(\x0b\x32\x0e.pfl.v2.Member2\x9c\x03\n\nMembership\x12.\n\x04Join\x12\x13.pfl.v2.JoinRequest\x1a\x11.pfl.v2.JoinReply\x12&\n\x04Ping\x12\x0e.pfl.v2.Packet\x1a\x0e.pfl.v2.Packet\x12)\n\x07PingReq\x12\x0e.pfl.v2.Packet\x1a\x0e.pfl.v2.Packet\x12$\n\x04Sync\x12\r.pfl.v2.State\x1a\r.pfl.v2.State\x12\x46\n\x0eGetCredentials\x12\x1a.pfl.v2.CredentialsRequest\x1a\x18.pfl.v2.CredentialsReply\x12:\n\x08\x44ialBack\x12\x17.pfl.v2.DialBackRequest\x1a\x15.pfl.v2.DialBackReply\x12\x31\n\x05Leave\x12\x14.pfl.v2.LeaveRequest\x1a\x12.pfl.v2.LeaveReply\x12.\n\x04List\x12\x13.pfl.v2.ListRequest\x1a\x11.pfl.v2.ListReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,37 +32,37 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pfl_node.membership.members
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MEMBER']._serialized_start=49
-  _globals['_MEMBER']._serialized_end=488
-  _globals['_MEMBER_STATE']._serialized_start=366
-  _globals['_MEMBER_STATE']._serialized_end=417
-  _globals['_MEMBER_REACHABILITY']._serialized_start=419
-  _globals['_MEMBER_REACHABILITY']._serialized_end=488
-  _globals['_PACKET']._serialized_start=491
-  _globals['_PACKET']._serialized_end=759
-  _globals['_PACKET_KIND']._serialized_start=676
-  _globals['_PACKET_KIND']._serialized_end=759
-  _globals['_STATE']._serialized_start=761
-  _globals['_STATE']._serialized_end=833
-  _globals['_JOINREQUEST']._serialized_start=835
-  _globals['_JOINREQUEST']._serialized_end=900
-  _globals['_JOINREPLY']._serialized_start=902
-  _globals['_JOINREPLY']._serialized_end=978
-  _globals['_CREDENTIALSREQUEST']._serialized_start=980
-  _globals['_CREDENTIALSREQUEST']._serialized_end=1013
-  _globals['_CREDENTIALSREPLY']._serialized_start=1015
-  _globals['_CREDENTIALSREPLY']._serialized_end=1054
-  _globals['_DIALBACKREQUEST']._serialized_start=1056
-  _globals['_DIALBACKREQUEST']._serialized_end=1105
-  _globals['_DIALBACKREPLY']._serialized_start=1107
-  _globals['_DIALBACKREPLY']._serialized_end=1169
-  _globals['_LEAVEREQUEST']._serialized_start=1171
-  _globals['_LEAVEREQUEST']._serialized_end=1217
-  _globals['_LEAVEREPLY']._serialized_start=1219
-  _globals['_LEAVEREPLY']._serialized_end=1231
-  _globals['_LISTREQUEST']._serialized_start=1233
-  _globals['_LISTREQUEST']._serialized_end=1246
-  _globals['_LISTREPLY']._serialized_start=1248
-  _globals['_LISTREPLY']._serialized_end=1306
-  _globals['_MEMBERSHIP']._serialized_start=1309
-  _globals['_MEMBERSHIP']._serialized_end=1721
+  _globals['_MEMBER']._serialized_end=506
+  _globals['_MEMBER_STATE']._serialized_start=384
+  _globals['_MEMBER_STATE']._serialized_end=435
+  _globals['_MEMBER_REACHABILITY']._serialized_start=437
+  _globals['_MEMBER_REACHABILITY']._serialized_end=506
+  _globals['_PACKET']._serialized_start=509
+  _globals['_PACKET']._serialized_end=777
+  _globals['_PACKET_KIND']._serialized_start=694
+  _globals['_PACKET_KIND']._serialized_end=777
+  _globals['_STATE']._serialized_start=779
+  _globals['_STATE']._serialized_end=851
+  _globals['_JOINREQUEST']._serialized_start=853
+  _globals['_JOINREQUEST']._serialized_end=918
+  _globals['_JOINREPLY']._serialized_start=920
+  _globals['_JOINREPLY']._serialized_end=996
+  _globals['_CREDENTIALSREQUEST']._serialized_start=998
+  _globals['_CREDENTIALSREQUEST']._serialized_end=1031
+  _globals['_CREDENTIALSREPLY']._serialized_start=1033
+  _globals['_CREDENTIALSREPLY']._serialized_end=1072
+  _globals['_DIALBACKREQUEST']._serialized_start=1074
+  _globals['_DIALBACKREQUEST']._serialized_end=1123
+  _globals['_DIALBACKREPLY']._serialized_start=1125
+  _globals['_DIALBACKREPLY']._serialized_end=1187
+  _globals['_LEAVEREQUEST']._serialized_start=1189
+  _globals['_LEAVEREQUEST']._serialized_end=1235
+  _globals['_LEAVEREPLY']._serialized_start=1237
+  _globals['_LEAVEREPLY']._serialized_end=1249
+  _globals['_LISTREQUEST']._serialized_start=1251
+  _globals['_LISTREQUEST']._serialized_end=1264
+  _globals['_LISTREPLY']._serialized_start=1266
+  _globals['_LISTREPLY']._serialized_end=1324
+  _globals['_MEMBERSHIP']._serialized_start=1327
+  _globals['_MEMBERSHIP']._serialized_end=1739
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Member(_message.Message):
-    __slots__ = ("id", "name", "address", "role", "run", "round", "incarnation", "state", "accuser", "signature", "signed_at", "credential", "reachability", "relays", "offers_relay")
+    __slots__ = ("id", "name", "address", "role", "run", "round", "incarnation", "state", "accuser", "signature", "signed_at", "credential", "reachability", "relays", "offers_relay", "pair_key")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ALIVE: _ClassVar[Member.State]
@@ -44,6 +44,7 @@ class Member(_message.Message):
     REACHABILITY_FIELD_NUMBER: _ClassVar[int]
     RELAYS_FIELD_NUMBER: _ClassVar[int]
     OFFERS_RELAY_FIELD_NUMBER: _ClassVar[int]
+    PAIR_KEY_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     address: str
@@ -59,7 +60,8 @@ class Member(_message.Message):
     reachability: Member.Reachability
     relays: _containers.RepeatedScalarFieldContainer[str]
     offers_relay: bool
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[Member.State, str]] = ..., accuser: _Optional[str] = ..., signature: _Optional[bytes] = ..., signed_at: _Optional[int] = ..., credential: _Optional[bytes] = ..., reachability: _Optional[_Union[Member.Reachability, str]] = ..., relays: _Optional[_Iterable[str]] = ..., offers_relay: _Optional[bool] = ...) -> None: ...
+    pair_key: bytes
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., role: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., incarnation: _Optional[int] = ..., state: _Optional[_Union[Member.State, str]] = ..., accuser: _Optional[str] = ..., signature: _Optional[bytes] = ..., signed_at: _Optional[int] = ..., credential: _Optional[bytes] = ..., reachability: _Optional[_Union[Member.Reachability, str]] = ..., relays: _Optional[_Iterable[str]] = ..., offers_relay: _Optional[bool] = ..., pair_key: _Optional[bytes] = ...) -> None: ...
 
 class Packet(_message.Message):
     __slots__ = ("kind", "sequence", "sender", "target", "target_address", "updates", "version")

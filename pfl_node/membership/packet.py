@@ -39,6 +39,7 @@ SEAL_BYTES = 90  # the same for a signature, its time and the hash of the creden
 REACHABILITY_BYTES = 2
 RELAY_BYTES = 3  # tag and length of a relay's address
 OFFER_BYTES = 2
+PAIR_KEY_FRAME = 3  # tag and length of a pair key
 HEAD_BYTES = 32  # the same for a packet
 
 
@@ -52,6 +53,7 @@ def member_bytes(member: Member) -> int:
     if member.reachability is not Reachability.UNKNOWN or member.relays:
         strings += REACHABILITY_BYTES + sum(width(relay) + RELAY_BYTES for relay in member.relays)
     strings += OFFER_BYTES * member.offers_relay
+    strings += PAIR_KEY_FRAME + len(member.pair_key) if member.pair_key else 0
     return FRAME_BYTES + strings + (SEAL_BYTES if member.seal else 0)
 
 

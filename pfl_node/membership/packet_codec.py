@@ -21,7 +21,7 @@ from pfl_node.membership.member import (
     State,
 )
 from pfl_node.membership.packet import Kind, Packet, Rumor
-from pfl_node.membership.signatures import CREDENTIAL_BYTES, SIGNATURE_BYTES
+from pfl_node.membership.signatures import CREDENTIAL_BYTES, PAIR_KEY_BYTES, SIGNATURE_BYTES
 from pfl_node.printable import LONGEST
 
 VERSION = 2  # of the membership protocol
@@ -61,6 +61,7 @@ def to_wire(member: Member, accuser: str = "") -> pb.Member:
         reachability=TO_REACHABILITY[member.reachability],
         relays=member.relays,
         offers_relay=member.offers_relay,
+        pair_key=member.pair_key,
     )
     if (seal := member.seal) is not None:
         wire.signature, wire.signed_at, wire.credential = seal.signature, seal.at, seal.credential
@@ -93,6 +94,7 @@ def from_wire(wire: pb.Member) -> Member:
         _reachability(wire),
         _relays(wire),
         wire.offers_relay,
+        _pair_key(wire),
         _seal(wire),
     )
 
@@ -109,6 +111,12 @@ def _relays(wire: pb.Member) -> tuple[str, ...]:
     if len(relays) > RELAYS_LIMIT or not all(relay.isprintable() and is_address(relay) for relay in relays):
         raise _garbage(f"member {wire.id} has invalid relays, or more than {RELAYS_LIMIT}")
     return relays
+
+
+def _pair_key(wire: pb.Member) -> bytes:
+    if len(wire.pair_key) not in (0, PAIR_KEY_BYTES):
+        raise _garbage(f"member {wire.id} has an invalid pair key")
+    return wire.pair_key
 
 
 def _seal(wire: pb.Member) -> Seal | None:

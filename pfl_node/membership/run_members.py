@@ -105,6 +105,11 @@ class RunMembers:
         if self.listener is not None:
             self.listener.changed()
 
+    def pair_key(self, peer: PeerId) -> bytes | None:
+        """The public key with which the peer shares secrets."""
+        member = self._membership.get(peer)
+        return member.pair_key if member else None
+
     def rounds(self) -> Mapping[PeerId, int]:
         return Rounds(self.alive(), self._membership)
 

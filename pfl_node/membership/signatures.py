@@ -19,10 +19,12 @@ from pfl_node.membership.member import Member, Reachability, Seal
 CONTEXT = b"pfl-node member record 2\0"  # a signature for another purpose is not valid here
 SIGNATURE_BYTES = 64
 CREDENTIAL_BYTES = 8  # of the hash in a record
+PAIR_KEY_BYTES = 32
 FRESH = 600  # seconds for which a record shows that its member is probably running
 RENEWAL = 120.0  # seconds after which a member signs its record again
 CACHE = 8192  # records
 OFFERS_RELAY = b"\1"  # shorter than the length of a text
+PAIR_KEY = b"\x80"  # neither a reachability nor the first byte of a text's length
 REACHABILITY_BYTE = {reachability: bytes([n]) for n, reachability in enumerate(Reachability)}
 
 
@@ -132,10 +134,11 @@ class Signed:
 
 def signed_bytes(member: Member, seal: Seal) -> bytes:
     """What a member signs. Lengths precede the texts, so that two records never have the same bytes. A record that
-    does not state its reachability has the same bytes as before that field existed."""
+    does not state its reachability or a pair key has the same bytes as before these fields existed."""
     texts = [text.encode() for text in (member.id, member.name, member.address, member.role, member.run)]
     numbers = struct.pack(">qQQ?", member.round, member.incarnation, seal.at, member.left)
-    return CONTEXT + _framed((*texts, seal.credential)) + numbers + _reach_bytes(member)
+    pair_key = PAIR_KEY + member.pair_key if member.pair_key else b""
+    return CONTEXT + _framed((*texts, seal.credential)) + numbers + _reach_bytes(member) + pair_key
 
 
 def _reach_bytes(member: Member) -> bytes:

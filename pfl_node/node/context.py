@@ -10,12 +10,16 @@ from typing import Any, Protocol
 
 from pfl_node.errors import PeerError
 from pfl_node.node.clock import WallClock, now
+from pfl_node.node.lookahead import Lookahead
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.ports import LearnerFacts, Network, Trainer
+from pfl_node.protocol.compression import Compressor
 from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
+from pfl_node.protocol.privacy.pair_noise import SharedSecret, no_secret
 from pfl_node.settings import Settings
+from pfl_node.settings.compress_type import NONE
 from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Publish, Record, Report
 from pfl_node.types import PeerId
@@ -51,7 +55,7 @@ class WorkCount:
     """The models trained and scored so far, and the seconds spent on them."""
 
     def __init__(self) -> None:
-        self.models: Counter[str] = Counter()  # "trained", "scored", "measured"
+        self.models: Counter[str] = Counter()  # "trained", "differentiated", "scored", "measured"
         self.seconds = 0.0  # including the wait for the trainer
         self.training = 0.0  # seconds of the last training
 
@@ -79,4 +83,7 @@ class NodeContext:
     work: WorkCount
     wall: WallClock = field(default_factory=WallClock)
     hold: Hold | None = None  # awaited before every step and after every Report: the policy can pause there
+    compressor: Compressor = field(default_factory=lambda: Compressor(NONE, PeerId("")))
+    shared_secret: SharedSecret = no_secret
     guard: Guard = field(default_factory=lambda: Guard(GuardSettings(), certain=False))
+    lookahead: Lookahead = field(default_factory=lambda: Lookahead(0.0))

@@ -17,12 +17,14 @@ from pfl_node.model import Layout, Model
 from pfl_node.node.clock import now
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.ports import HONEST, Job, LearnerFacts, Role, Tell, Trainer, nobody
+from pfl_node.protocol.compression import Compressor
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.protocol.privacy.noisy_scores import NoisyScores
 from pfl_node.protocol.published import PublishedModels
 from pfl_node.protocol.rate_limit import BoundedCounter, EffortLimit, RateLimit
 from pfl_node.settings import ServeSettings
+from pfl_node.settings.compress_type import NONE
 from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId, weight
@@ -31,6 +33,7 @@ BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that bring a model
 SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
 OPEN = frozenset({"SendModel", "GetOffset"})  # also for senders that this node has not met yet
 MAX_ID = 64  # characters; a longer sender id is refused
+PLACED = 8  # bytes of a number of a partial model, with its place
 OTHERS = PeerId("others")  # total of the callers that a BoundedCounter dropped
 
 
@@ -50,6 +53,7 @@ class Host:
         oracle: NoisyScores | None = None,
         role: Role = HONEST,
         scores: bool = True,
+        compressor: Compressor | None = None,
     ) -> None:
         self.me = me
         self.run = run
@@ -60,8 +64,7 @@ class Host:
         self.received: Counter[PeerId] = BoundedCounter(OTHERS)  # models
         self.served: Counter[PeerId] = BoundedCounter(OTHERS)  # models and parts that peers fetched
         self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = BoundedCounter()  # bytes of successful calls
-        self.bytes_in = 0
-        self.bytes_out = 0
+        self.bytes_in = self.bytes_out = 0
         self.tell: Tell = nobody
         self.guard = guard or Guard(GuardSettings(), certain=False)
         self.member: Callable[[PeerId], bool] = lambda _: True  # whether the caller is a member of the run
@@ -77,7 +80,7 @@ class Host:
         self._judging = 0  # bytes of all models being evaluated
         self._whole = 0  # bytes of one model
         self._learning: tuple[LearnerFacts, Trainer] | None = None
-        self.window = window
+        self.window, self.compressor = window, compressor or Compressor(NONE, me)
 
     def open(self, learner: LearnerFacts, trainer: Trainer) -> None:
         """Accept calls from now on."""
@@ -116,8 +119,7 @@ class Host:
             self._taking.take(sender, now())
             if envelope.round is not None:
                 self.notifier.notify("rounds")  # even a refused header shows its sender's round
-            size = self.layout(envelope.part).nbytes + weight(envelope.notes)
-            self.mailbox.admit(sender, envelope.round, envelope.part, size)
+            self.mailbox.admit(sender, envelope.round, envelope.part, self._size(envelope), envelope.vectors)
             return
         if call == "EvaluateModel":
             self._effort.check(sender, now(), sum(self._busy.values()))
@@ -127,6 +129,13 @@ class Host:
         rate.take(sender, now())
         if call == "EvaluateModel":
             self._begin(sender, self._whole + weight(envelope.notes))
+
+    def _size(self, envelope: Envelope) -> int:
+        """Bytes in memory of the message with this header."""
+        model = self.layout(envelope.part).nbytes
+        if envelope.present is not None:
+            model = min(PLACED * envelope.present, 2 * model)
+        return model + sum(self.layout(p).nbytes for p in envelope.vectors.values()) + weight(envelope.notes)
 
     def cancel(self, call: str, envelope: Envelope, *, resumes: bool = False) -> None:
         """An admitted call failed before its model was here. `resumes`: the sender may continue it."""
@@ -176,10 +185,12 @@ class Host:
         """Charge the job's running time, without its time in the queue, to the peer."""
         return await trainer.soon(job, lambda seconds: self._effort.done(offer.sender, seconds, now()))
 
-    def serve(self, part: Part) -> Offer:
+    def serve(self, part: Part, to: PeerId, *, whole: bool = False) -> Offer:
+        """What this peer fetches; `whole`: not a partial model."""
         if self._learning is None:
             raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
-        return self.window.give(part)
+        offer = self.window.give(part)
+        return offer if whole else replace(offer, model=self.compressor.compressed(offer.model, to, offer.round))
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         self.calls[call, outcome] += 1
@@ -220,6 +231,8 @@ class Host:
             raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender} is not a member; join first", envelope.sender)
         if call == "EvaluateModel" and envelope.part != "model":
             raise Refused(Reason.LAYOUT, f"of a {envelope.part} alone there is no score", envelope.sender)
+        if call == "EvaluateModel" and (envelope.vectors or envelope.present is not None):
+            raise Refused(Reason.LAYOUT, "a model to score is complete and comes alone", envelope.sender)
         if call in SERVED:
             self.window.check(envelope.part)
         if call == "EvaluateModel" and not (self._scores and self.settings.evaluate):

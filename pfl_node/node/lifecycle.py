@@ -16,6 +16,7 @@ from pfl_node.node.driver import Driver
 from pfl_node.node.gather import ArrivalTimes
 from pfl_node.node.host import Host
 from pfl_node.node.local_state import StatefulTrainer
+from pfl_node.node.lookahead import LOOKAHEAD, Lookahead
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.peers import RunPeers
 from pfl_node.node.ports import (
@@ -31,20 +32,22 @@ from pfl_node.node.ports import (
     Store,
     Trainer,
 )
-from pfl_node.node.recorder import LOCAL, Recorder, restore_checkpoint
+from pfl_node.node.recorder import LOCAL, SENT, Recorder, restore_checkpoint
 from pfl_node.node.startup import entry_round, fresh_seed, make_policy
 from pfl_node.node.task_reload import TaskReload
 from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy
+from pfl_node.protocol.compression import Compressor
 from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox, limits_of
+from pfl_node.protocol.privacy.pair_noise import SharedSecret, no_secret
 from pfl_node.protocol.published import PublishedModels
 from pfl_node.settings import Settings
 from pfl_node.types import PeerId
 
 
-class Node:
+class PolicyNode:
     """`await run()`, `await close()`; `stop()` shuts `run` down cleanly. Incoming calls go to `host`."""
 
     address = ""  # the address that peers dial
@@ -54,6 +57,7 @@ class Node:
     recorder: Recorder | None = None
     reloads: TaskReload | None = None
     wall = WallClock()
+    shared_secret: SharedSecret = staticmethod(no_secret)  # set where nodes have keys
     had_rounds = False  # whether any round was left when the policy started
     _resumes: Mapping[str, Any] | None = None  # state of the driver at the end of the previous segment
     _refusal: ConfigError | None = None
@@ -81,6 +85,7 @@ class Node:
         self.network = network
         self.members = members
         self.trainer = StatefulTrainer(trainer)
+        self.lookahead = Lookahead(settings.train.lookahead)
         self.observer = observer
         self.log = log
         self.role = role
@@ -89,12 +94,11 @@ class Node:
         self.started = now()
         self.work = WorkCount()
         self._observe = observe
-        self._hold = hold
-        self._stops = stops
+        self._hold, self._stops = hold, stops
         self._notifier = Notifier()
         self._stop = asyncio.Event()
         late = settings.round.staleness if plan.policy.late else 0
-        self.mailbox = Mailbox(limits_of(settings.serve, late), plan.policy.takes)
+        self.mailbox = Mailbox(limits_of(settings.serve, late), plan.policy.takes, plan.policy.vectors)
         self.patience = Deadlines(settings.round)
         self.mailbox.observer = ArrivalTimes(self.patience)
         self.guard = Guard(role.guard(settings.guard), certain=certain, tell=observer.guarded)
@@ -118,6 +122,7 @@ class Node:
             oracle=self.privacy.oracle,
             role=self.role,
             scores=self._scores_for_peers(),
+            compressor=Compressor(settings.wire.compress, self.id),
         )
 
     def _scores_for_peers(self) -> bool:
@@ -191,8 +196,11 @@ class Node:
             recorder=self.recorder,
             work=self.work,
             guard=self.guard,
+            compressor=self.host.compressor,
             wall=self.wall,
             hold=self._hold,
+            lookahead=self.lookahead,
+            shared_secret=self.shared_secret,
         )
         self.reloads = TaskReload(
             self.settings.task.name,
@@ -224,6 +232,8 @@ class Node:
             tell=self.observer.tell,
             stops=self._stops,
             local=lambda: self.trainer.state,
+            lookahead=self.lookahead,
+            sent=self.host.compressor.snapshot,
         )
 
     async def _with_refresh(self, work: Coroutine[Any, Any, None]) -> None:
@@ -248,6 +258,7 @@ class Node:
         seed = fresh_seed(self.settings, self.id, 0)
         model = await self.trainer.soon(Job("fresh", options={"seed": seed}))
         await self.trainer.start(learner, seed)
+        self.host.compressor.begin(model)
         return make_policy(self.plan, self.settings, self.id, learner, model)
 
     def _restore(self, policy: Policy, learner: LearnerFacts) -> Mapping[str, Any]:
@@ -256,6 +267,8 @@ class Node:
             policy, self.settings, self.store, learner.layout, warn=self.observer.warn, log=self.log
         )
         self.trainer.restore(kept.get(LOCAL))
+        self.lookahead.load(kept.get(LOOKAHEAD))
+        self.host.compressor.restore(kept.get(SENT))
         if policy.takes == ("core",) and not learner.layout.core.size:
             self.observer.warn(
                 f"policy {self.settings.policy.name} exchanges cores, but the head is all that is trained and may "
@@ -328,6 +341,7 @@ class Node:
             "window": self.host.window.dump(),
             "patience": self.patience.dump(),
             "guard": self.guard.dump(),
+            "compressor": self.host.compressor.dump(),
             "driver": self.driver.dump(),
         }
 
@@ -337,6 +351,7 @@ class Node:
         self.host.window.load(row["window"])
         self.patience.load(row["patience"])
         self.guard.load(row["guard"])
+        self.host.compressor.load(row["compressor"])
         self._resumes = row["driver"]
 
     # -- MembersListener -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pfl_node.node.clock import now
 from pfl_node.node.context import NodeContext
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.steps import Ask, Fetch, Send
-from pfl_node.types import Eval, Offer, PeerId
+from pfl_node.types import Eval, Offer, PeerId, expected_vectors
 
 T = TypeVar("T")
 Call = Callable[[PeerId, str], Awaitable[T]]  # called with a peer and its address
@@ -33,7 +33,12 @@ class Calls:
         layout = learner.predictions if step.part == "predictions" else learner.layout.of(step.part)
         if layout is None:
             return ()
-        found = await self._each("Fetch", step.peers, lambda p, a: network.fetch(p, a, step.part, layout))
+        vectors = expected_vectors(self._context.mailbox.vectors, step.part)
+        found = await self._each(
+            "Fetch",
+            step.peers,
+            lambda p, a: network.fetch(p, a, step.part, layout, vectors=vectors, whole=step.whole),
+        )
         return self._context.guard.fetched(found.values(), mine, now())
 
     async def ask(self, step: Ask) -> dict[PeerId, Eval]:
@@ -42,16 +47,18 @@ class Calls:
 
     async def push(self, peer: PeerId, step: Send) -> int | PeerError | None:
         """The bytes transferred, the error, or None if the peer is unknown."""
+        model = self._context.compressor.compressed(step.model, peer, step.round, step.base)
         said = {
             "round": step.round,
             "tag": step.tag,
             "notes": step.notes,
+            "vectors": step.vectors,
             "samples": self._context.learner.samples,
         }
         return await self._reach(
             "SendModel",
             peer,
-            lambda p, a: self._context.network.send(p, a, step.model, **said),  # type: ignore[arg-type]
+            lambda p, a: self._context.network.send(p, a, model, **said),  # type: ignore[arg-type]
         )
 
     async def _each(self, call: str, peers: Iterable[PeerId], go: Call[T]) -> dict[PeerId, T]:

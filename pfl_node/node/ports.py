@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pfl_node.settings import AggregateSettings, Settings
 
 Tell = Callable[[str, Mapping[str, Any]], None]
-Kind = Literal["fresh", "start", "train", "distill", "predict", "score", "each", "confusion", "reload"]
+Kind = Literal["fresh", "start", "train", "gradient", "distill", "predict", "score", "each", "confusion", "reload"]
 TRAINING = ("train", "distill")  # jobs that replace the local state
 
 
@@ -62,6 +62,11 @@ class LearnerFacts(Protocol):
 
     @property
     def layout(self) -> Layout: ...
+    @property
+    def private_layout(self) -> Layout:
+        """The tensors that never leave the node."""
+        ...
+
     @property
     def predictions(self) -> Layout | None: ...
     @property
@@ -144,6 +149,7 @@ class Network(Protocol):
         tag: int = 0,
         samples: int = 0,
         notes: Mapping[str, float] | None = None,
+        vectors: Mapping[str, Model] | None = None,
     ) -> int:
         """Push a model; returns the number of bytes transferred."""
         ...
@@ -153,7 +159,19 @@ class Network(Protocol):
         ...
 
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval: ...
-    async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer: ...
+    async def fetch(
+        self,
+        peer: PeerId,
+        address: str,
+        part: Part,
+        layout: Layout,
+        *,
+        vectors: Mapping[str, Part] | None = None,
+        whole: bool = False,
+    ) -> Offer:
+        """`vectors`: those that the answer must have beside the model. `whole`: it must not be partial."""
+        ...
+
     def forget(self, peer: PeerId) -> None:
         """The peer is dead or has left: abort the calls to it."""
         ...

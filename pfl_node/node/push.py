@@ -15,7 +15,7 @@ from pfl_node.node.peer_calls import Calls
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.protocol.deadlines import Deadlines, SendDeadlines
 from pfl_node.steps import Send
-from pfl_node.types import PeerId
+from pfl_node.types import PeerId, expected_vectors, parts_of
 
 FINISH_TIMEOUT = 5.0  # seconds for the pending pushes of a node that stops
 
@@ -43,6 +43,7 @@ class Pusher:
     async def send(self, step: Send) -> tuple[PeerId, ...]:
         """Push to all, `wire.concurrency` at a time, and return the peers that accepted. Without a round, wait for
         every push; with one, only as long as these peers usually need; in no case longer than `round.transfer`."""
+        self._check_vectors(step)
         self._number += 1
         number, began = self._number, now()
         pending = {p: None for p in step.to if self._may_start(p, step)}
@@ -62,6 +63,14 @@ class Pusher:
             self._patience.spent(ended - max(began, self._accepted))
         done = {p: task for p, task in sends.items() if p not in pending and not task.cancelled()}
         return tuple(p for p, task in done.items() if task.result())
+
+    def _check_vectors(self, step: Send) -> None:
+        """Peers would refuse the message."""
+        expected = expected_vectors(self._context.mailbox.vectors, step.model.layout.part)
+        if (given := parts_of(step.vectors)) != expected:
+            raise ValueError(
+                f"a Send with the vectors {given}, but the policy declares vectors = {dict(expected)}"
+            )
 
     @property
     def seconds(self) -> float:

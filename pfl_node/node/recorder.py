@@ -17,6 +17,7 @@ from pfl_node.model import Layout, LocalState, Model
 from pfl_node.node.best_model import BEST, is_exhausted, tracker_of
 from pfl_node.node.clock import now
 from pfl_node.node.context import WorkCount
+from pfl_node.node.lookahead import LOOKAHEAD, Lookahead
 from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, nobody
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
@@ -26,7 +27,8 @@ from pfl_node.types import ACCURACY, Eval, PeerId
 # The peer has another model, run or policy, or its answer budget is spent: retrying does not help.
 MISFIT = frozenset(r.value for r in (Reason.LAYOUT, Reason.UNKNOWN_RUN, Reason.NOT_SERVED, Reason.BUDGET))
 
-LOCAL = "local"  # the local state in a checkpoint, beside the policy's snapshot
+# Beside the policy's snapshot in a checkpoint: the local state, and the memory of `wire.compress`.
+LOCAL, SENT = "local", "sent"
 
 Observer = Callable[[str, Mapping[str, Any]], None]
 
@@ -59,10 +61,16 @@ def restore_checkpoint(
     return {}
 
 
-def snapshot_of(policy: Policy, state: LocalState | None, best: Mapping[str, Any] | None) -> dict[str, Any]:
+def snapshot_of(
+    policy: Policy,
+    state: LocalState | None,
+    best: Mapping[str, Any] | None,
+    lookahead: Mapping[str, Any] | None = None,
+    sent: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The content of a checkpoint."""
-    more = {name: value for name, value in ((LOCAL, state), (BEST, best)) if value is not None}
-    return {**policy.snapshot(), **more}
+    more = ((LOCAL, state), (BEST, best), (LOOKAHEAD, lookahead), (SENT, sent))
+    return {**policy.snapshot(), **{name: value for name, value in more if value is not None}}
 
 
 class Recorder:
@@ -70,6 +78,10 @@ class Recorder:
 
     reports = 0
     given_up = 0  # models that rounds stopped waiting for
+    _unsaved = 0  # rounds since the last checkpoint
+    _lines_lost = 0  # since the last line that was written
+    _failed_saves = 0  # since the last checkpoint
+    _logged = 0.0  # time of the last round in the log
     unwritten: tuple[str, ...] = ()  # files that the last save could not write
     _unwritten_best: dict[str, str] | None = None  # the metadata of a best model that is not on disk
     _written: tuple[Model, LocalState | None, dict[str, str]] | None = None  # the personal model on disk
@@ -90,6 +102,8 @@ class Recorder:
         tell: Tell = nobody,
         stops: bool = True,
         local: Callable[[], LocalState | None] = lambda: None,
+        lookahead: Lookahead | None = None,
+        sent: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -103,20 +117,18 @@ class Recorder:
         self.ended = ended  # called after every round; returns the round to catch up with, if any
         self.observe = observe
         self.local = local  # the node's local state
+        self.lookahead = lookahead or Lookahead(0.0)
+        self.sent = sent  # the memory of `wire.compress`
         self.tell = tell  # events for an operator
         self.best = tracker_of(settings, written=store.saves_models)
         self.measured: dict[str, Eval] = {}  # scores of the personal model, by split
         self.told: dict[str, Any] = {}  # data of the last Report, and of the last Record of each event
         self.failures: Counter[tuple[str, str]] = Counter()  # failed outgoing calls: (call, reason)
         store.open_journal()
-        self._lines_lost = 0  # since the last line that was written
         self._checkpoint: int | None = None  # round of the last checkpoint of this process
-        self._failed_saves = 0  # since the last checkpoint
         self._last_measured: tuple[Model, int] | None = None
         self._snapshot: dict[str, Any] | None = None
         self._kept: dict[str, Any] | None = None  # the snapshot on disk
-        self._unsaved = 0
-        self._logged = 0.0  # time of the last round in the log
         self._misfits: set[tuple[str, str]] = set()  # (peer, reason) of failed calls; misfits warn only once
         self._saving = threading.Lock()  # after a stop, the thread of a cancelled save may still be writing
 
@@ -159,7 +171,7 @@ class Recorder:
     async def report(self, step: Report) -> None:
         """A round is complete: publish, measure if due, write the journal, save a checkpoint if due."""
         self.reports += 1
-        self.publish(Publish(step.model, step.round, step.tag, step.notes))
+        self.publish(Publish(step.model, step.round, step.tag, step.notes, step.vectors))
         ahead = self.ended(step.round)
         self.told["round"] = dict(step.data)
         due = (step.round + 1) % self.settings.eval.every == 0
@@ -180,7 +192,8 @@ class Recorder:
         self._unsaved += 1
         due = self._unsaved >= self.settings.store.checkpoint_every
         if due or self.stops:
-            self._snapshot = snapshot_of(self.policy, self.local(), self.best.dump())
+            state, best, steps = self.local(), self.best.dump(), self.lookahead.dump()
+            self._snapshot = snapshot_of(self.policy, state, best, steps, self.sent())
         if due and self._snapshot is not None:
             await self._save(self._snapshot["model"], self._snapshot.get(LOCAL))
 
@@ -208,7 +221,7 @@ class Recorder:
             return
         self.policy.stops_after, self.policy.model = self.policy.round, best.model
         if not self.policy.lockstep:  # there, all peers expect the model of this round
-            self.publish(Publish(best.model, step.round, step.tag, step.notes))
+            self.publish(Publish(best.model, step.round, step.tag, step.notes, step.vectors))
         row = {"round": step.round, "back_to": best.round, "why": "train.patience"}
         self.log.info("no better validation result: stopping early", **row)
         self.write("stopped", row)

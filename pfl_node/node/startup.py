@@ -9,9 +9,10 @@ from pfl_node.errors import ConfigError, TaskError
 from pfl_node.learning.task import Place
 from pfl_node.model import Model
 from pfl_node.node.ports import LearnerFacts, Plan, Store
-from pfl_node.policies.base import Policy
+from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
+from pfl_node.settings.compress_type import NONE
 from pfl_node.types import PeerId
 
 HEAD_START = 3  # rounds; a swarm further ahead has started without this node, a nearer one may wait for it
@@ -43,8 +44,43 @@ def check_lab(cls: type[Policy], settings: Settings, *, lab: bool) -> None:
         )
 
 
+def check_correlated(cls: type[Policy], cfg: PolicyConfig, settings: Settings) -> None:
+    """The noise of neighbours cancels only if they exchange whole models both ways and take the mean."""
+    if not settings.privacy.dp_correlated:
+        return
+    if not settings.privacy.dp:
+        raise ConfigError(
+            "privacy.dp_correlated changes the noise of privacy.dp, which is off: set privacy.dp = true"
+        )
+    if not cls.pair_degree(cfg):
+        raise ConfigError(
+            f"privacy.dp_correlated does not work with policy {settings.policy.name} as configured: neighbours "
+            "do not exchange whole models both ways; use dpsgd, or el with policy.graph = shared"
+        )
+    if settings.aggregate.rule != "mean":
+        raise ConfigError(
+            f"privacy.dp_correlated needs aggregate.rule = mean: {settings.aggregate.rule} does not cancel noise"
+        )
+    if settings.wire.compress != NONE:
+        raise ConfigError(
+            "privacy.dp_correlated cannot be combined with wire.compress: the noise of numbers that are not sent "
+            "does not cancel"
+        )
+
+
+def check_private(cls: type[Policy], settings: Settings, learner: LearnerFacts) -> None:
+    """A gradient covers what travels: private parameters would keep their first values."""
+    stays = [entry.name for entry in learner.private_layout.entries if entry.trained]
+    if cls.only_gradients and stays:
+        raise ConfigError(
+            f"policy {settings.policy.name} trains only what travels, and {stays[0]} of task {settings.task.name} "
+            "is private: leave out `private`, or use another policy"
+        )
+
+
 def make_policy(plan: Plan, settings: Settings, me: PeerId, learner: LearnerFacts, model: Model) -> Policy:
     cls = plan.policy
+    check_correlated(cls, plan.cfg, settings)
     if cls.oracular and learner.cluster is None:
         raise TaskError(
             f"policy {settings.policy.name} needs the true cluster, but task {settings.task.name} defines none"
@@ -54,6 +90,7 @@ def make_policy(plan: Plan, settings: Settings, me: PeerId, learner: LearnerFact
             f"policy {settings.policy.name} needs auxiliary samples, but task {settings.task.name} has none: "
             "return `auxiliary` from the task or, for digits, --set task.auxiliary=0.5"
         )
+    check_private(cls, settings, learner)
     policy = cls(
         me=me,
         cfg=plan.cfg,
@@ -66,6 +103,7 @@ def make_policy(plan: Plan, settings: Settings, me: PeerId, learner: LearnerFact
     )
     policy.claim = limit(settings.aggregate.claim, exact=cls.exact)
     policy.discreet = settings.privacy.oracle or settings.privacy.dp
+    policy.correlated = settings.privacy.dp_correlated
     return policy
 
 

@@ -37,14 +37,18 @@ class Policy(ABC):
     claim: float | None = None  # limit of claimed sample counts, as a multiple of the median; None: no limit
     stops_after: int | None = None  # the last round, if the node stops early (`train.patience`)
     discreet: bool = False  # `privacy` is on: do not send scores of other models on my data
+    correlated: bool = False  # `privacy.dp_correlated` is on: name the round's neighbours in Train
     keeps: ClassVar[tuple[str, ...]] = ()  # attributes that are checkpointed, besides model, round and rng
+    vectors: ClassVar[Mapping[str, Part]] = {}  # the vectors that every message has beside its model, by name
     solitary: ClassVar[bool] = False  # needs no peers
     takes: ClassVar[tuple[Part, ...]] = ("model",)  # parts that peers may push
     serves: ClassVar[tuple[Part, ...]] = ("model", "core", "head", "predictions")  # parts that peers may fetch
     asks: ClassVar[bool] = True  # awaits Ask, so peers may let this node score their models
     oracular: ClassVar[bool] = False  # gets its true cluster, so only a lab can run it
+    only_gradients: ClassVar[bool] = False  # awaits Gradient and never Train: private parameters are not trained
     exact: ClassVar[bool] = False  # weights as claimed, as in its paper, unless `aggregate.claim` is a number
     lockstep: ClassVar[bool] = False  # all nodes share the rounds: a late node starts at the current one
+    pulls: ClassVar[bool] = False  # fetches in every round although it is lockstep
     late: ClassVar[bool] = False  # its Gather also returns models that arrived too late for an earlier round
 
     def __init__(
@@ -120,6 +124,12 @@ class Policy(ABC):
     def scores_for_peers(cls, cfg: PolicyConfig) -> bool:
         """Whether a node with this policy serves EvaluateModel."""
         return cls.asks and getattr(cfg, "scored", "theirs") == "theirs"
+
+    @classmethod
+    def pair_degree(cls, cfg: PolicyConfig) -> int:  # noqa: ARG003
+        """The usual number of neighbours with which a node exchanges whole models both ways after a Train that
+        names them as partners; 0: none, so their noise cannot cancel."""
+        return 0
 
     @classmethod
     def pushes(cls) -> bool:

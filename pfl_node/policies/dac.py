@@ -40,7 +40,7 @@ class Dac(Policy):
             await Publish(trained, t, notes=self.told)
             peers = await Peers()
             offers = await Fetch(self.sample(peers, tau(t, self.cfg.a, self.cfg.b)))
-            w, n = [o.model for o in offers], [float(o.samples) for o in offers]
+            w, n = [o.model.over(trained) for o in offers], [float(o.samples) for o in offers]
             scores = await Score(w, samples=self.cfg.score_samples) if offers else ()
             self.s |= {o.sender: similarity(e) for o, e in zip(offers, scores, strict=True)}
             self.hear(offers, peers)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -13,7 +13,7 @@ from pfl_node.policies.edge_list import Edges, read_edges
 from pfl_node.policies.lockstep import Lockstep, Near
 from pfl_node.policies.topology import Graph, rings
 from pfl_node.steps import Average, Peers, Record
-from pfl_node.types import PeerId
+from pfl_node.types import Offer, PeerId
 
 DRAWN = ("ring", "regular")
 
@@ -34,12 +34,18 @@ class Dpsgd(Lockstep):
                 self._edges = read_edges(self.graph)
             return self
 
+        @property
+        def usual_degree(self) -> int:
+            if self._edges:
+                return min(map(len, self._edges.near.values()))
+            return 2 if self.graph == "ring" else self.degree
+
         def graph_of(self, alive: Set[PeerId], met: Set[PeerId], seed: int) -> Graph:
             if self._edges:
                 return self._edges.graph(sorted(met))
-            return rings(tuple(sorted(alive)), 2 if self.graph == "ring" else self.degree, seed)
+            return rings(tuple(sorted(alive)), self.usual_degree, seed)
 
-    keeps = ("met",)
+    keeps: ClassVar[tuple[str, ...]] = ("met",)
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -60,9 +66,12 @@ class Dpsgd(Lockstep):
         # paper: average (4), then a gradient step (5); here: training, then the average, as in Trinca 2024, 2.2,
         # because one exchange then serves any number of steps
         offers = await self.exchange(t, near, self.model)
-        mine = max(len(self.graph.get(self.me, ())), len(near.of), len(offers))  # some are late, of old neighbours
-        w = [metropolis_hastings(mine, len(self.graph.get(o.sender, ()))) for o in offers]
+        w = self.weights(near, offers)
         self.model = await Average(self.model, [o.model for o in offers], weights=w, own=1 - sum(w))  # 4
+
+    def weights(self, near: Near, offers: Sequence[Offer]) -> list[float]:
+        mine = max(len(self.graph.get(self.me, ())), len(near.of), len(offers))  # some are late, of old neighbours
+        return [metropolis_hastings(mine, len(self.graph.get(o.sender, ()))) for o in offers]
 
 
 def metropolis_hastings(d_i: int, d_j: int) -> float:

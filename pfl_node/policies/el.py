@@ -20,6 +20,10 @@ class El(Lockstep):
             "shared", description="shared: the neighbours of a regular graph; own: each node picks its recipients"
         )
 
+        @property
+        def usual_degree(self) -> int:
+            return self.degree if self.graph == "shared" else 0
+
     async def near(self, t: int) -> Near:
         # paper: an oracle distributes the graph; here: each node derives it, because no node is special
         # paper: nodes do not know who chose them; here: they do, because they must not wait for models in vain

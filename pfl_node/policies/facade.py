@@ -54,7 +54,7 @@ class Facade(El):
         if len(self.heads) == self.cfg.k:
             return
         self.heads, self.j = [], 0
-        came = await Fetch((await self.near(t)).to, self.part) if t > self.cfg.warmup else ()
+        came = await Fetch((await self.near(t)).to, self.part, whole=True) if t > self.cfg.warmup else ()
         for i in range(self.cfg.k):
             start = self.model.of(self.part) if self.cfg.warmup else await Fresh(self.part, seed=i)
             theirs = [o.model for o in came if o.tag == i] or [o.model for o in came]

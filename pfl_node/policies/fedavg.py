@@ -54,7 +54,7 @@ class FedAvg(Policy):
         if self.me in clients:
             w = await self.client_update(self.model)
             mine = [Offer(self.me, w, t, samples=self.samples)]
-            await Send(peers, w, round=t)
+            await Send(peers, w, round=t, base=self.model)
         offers = await Gather([k for k in clients if k != self.me], t, self.cfg.wait)
         return sorted([*mine, *offers], key=lambda o: o.sender)
 
@@ -66,7 +66,7 @@ class FedAvg(Policy):
         """I was not in round t - 1: take the model that most others have. True: it is that of round t or later."""
         peers = await Peers()
         order = self.rng.sample(peers, len(peers))
-        offers = await Fetch(order[:ASKED]) or await Fetch(order[ASKED:])
+        offers = await Fetch(order[:ASKED], whole=True) or await Fetch(order[ASKED:], whole=True)
         votes = Counter(o.round for o in offers if o.round is not None)
         if not votes:
             return False

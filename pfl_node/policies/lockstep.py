@@ -27,8 +27,14 @@ class Lockstep(Policy):
     class Config(PolicyConfig):
         all_reduce: bool = Field(False, description="after the last round, one exchange with all nodes")
 
+        @property
+        def usual_degree(self) -> int:
+            """Neighbours that both send to a node and receive from it; 0: not the same ones."""
+            return 0
+
     lockstep = True
     asks = False
+    averages: ClassVar[bool] = True  # `mix` takes the mean of whole models
     serves: ClassVar[tuple[Part, ...]] = ()
     late = True
 
@@ -41,8 +47,13 @@ class Lockstep(Policy):
             self.round += 1
 
     async def step(self, t: int) -> None:
-        await self.learn()
-        await self.mix(t, await self.near(t))
+        if self.correlated:  # the noise of the training depends on the neighbours
+            near = await self.near(t)
+            self.model = await Train(self.model, partners=near.to)
+        else:
+            await self.learn()
+            near = await self.near(t)
+        await self.mix(t, near)
         await Report(t, self.model)
 
     async def all_reduce(self, t: int, everybody: Near) -> None:
@@ -63,6 +74,14 @@ class Lockstep(Policy):
     async def mix(self, t: int, near: Near) -> None:
         offers = await self.exchange(t, near, self.model)
         self.model = await Average(self.model, [o.model for o in offers])
+
+    @classmethod
+    def pair_degree(cls, cfg: PolicyConfig) -> int:
+        """Not for subclasses whose round is more than one training and one exchange of whole models."""
+        plain = (
+            cls.averages and cls.takes == ("model",) and (cls.step, cls.learn) == (Lockstep.step, Lockstep.learn)
+        )
+        return cfg.usual_degree if plain and isinstance(cfg, Lockstep.Config) else 0
 
     @property
     def others(self) -> bool:

@@ -48,6 +48,19 @@ def _members(me: PeerId, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
     return peers if peers[place : place + 1] == (me,) else (*peers[:place], me, *peers[place:])
 
 
+def exponential(
+    me: PeerId, peers: Iterable[PeerId], *, degree: int, round: int
+) -> tuple[tuple[PeerId, ...], tuple[PeerId, ...]]:
+    """My recipients and my senders in the directed exponential graph: the nodes 1, 2, 4, ... places ahead of me in
+    the sorted list and as far behind, `degree` of these distances in each round, in turn."""
+    _check(degree)
+    members = _members(me, peers)
+    n, i = len(members), members.index(me)
+    hops = [1 << k for k in range((n - 1).bit_length())]
+    now = {hops[(round * degree + d) % len(hops)] for d in range(degree)} if hops else set[int]()
+    return tuple(members[(i + h) % n] for h in sorted(now)), tuple(members[(i - h) % n] for h in sorted(now))
+
+
 @lru_cache(maxsize=64)
 def regular(members: tuple[PeerId, ...], degree: int, seed: int, round: int) -> Graph:
     """A connected random graph in which every node has `degree` neighbours.

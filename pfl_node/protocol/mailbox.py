@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.settings import ServeSettings
-from pfl_node.types import Offer, Part, PeerId
+from pfl_node.types import Offer, Part, PeerId, expected_vectors, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,15 @@ class LateArrivals:
 class Mailbox:
     """Models that were received and not used yet."""
 
-    def __init__(self, limits: Limits | None = None, takes: tuple[Part, ...] = ("model",)) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        takes: tuple[Part, ...] = ("model",),
+        vectors: Mapping[str, Part] | None = None,
+    ) -> None:
         self.limits = limits or Limits()
         self.takes = takes  # parts that the policy accepts
+        self.vectors = vectors or {}  # that come with each model
         self.round = 0  # earlier rounds are closed
         self.observer: MailboxObserver = NoObserver()
         self._inbox: deque[Offer] = deque()
@@ -117,9 +123,17 @@ class Mailbox:
         self._spoiled: set[tuple[PeerId, int]] = set()  # peers whose model for the round was unusable
         self._late = LateArrivals(self.limits.late)
 
-    def admit(self, sender: PeerId, round: int | None, part: Part = "model", size: int = 0) -> None:
+    def admit(
+        self,
+        sender: PeerId,
+        round: int | None,
+        part: Part = "model",
+        size: int = 0,
+        vectors: Mapping[str, Part] | None = None,
+    ) -> None:
         """Called with the header, before the payload is read; raises Refused. A `put` or `cancel` must follow."""
         self._check_part(sender, part)
+        self._check_vectors(sender, part, vectors or {})
         self._check_size(sender, size, round)
         if round is not None:
             self._check_round(sender, round)
@@ -136,6 +150,7 @@ class Mailbox:
         """Store an admitted model. If its round ended during the transfer, it is refused after all."""
         self._landed(offer.sender, offer.round)
         self._check_part(offer.sender, offer.model.layout.part)
+        self._check_vectors(offer.sender, offer.model.layout.part, parts_of(offer.vectors))
         if offer.round is None:
             self._inbox.append(offer)
         else:
@@ -317,6 +332,10 @@ class Mailbox:
         if part not in self.takes:
             raise Refused(Reason.LAYOUT, f"this policy accepts {' or '.join(self.takes)}, not {part}", sender)
 
+    def _check_vectors(self, sender: PeerId, part: Part, given: Mapping[str, Part]) -> None:
+        if given or self.vectors:
+            check_vectors(sender, given, expected_vectors(self.vectors, part))
+
     def _check_size(self, sender: PeerId, size: int, round: int | None) -> None:
         """Half of the space is reserved for the current round; otherwise a few peers could fill it with models for
         future rounds."""
@@ -363,3 +382,11 @@ class Mailbox:
                 f"round {round} is more than {self.limits.ahead} rounds ahead of {self.round}",
                 sender,
             )
+
+
+def check_vectors(sender: PeerId, given: Mapping[str, Part], expected: Mapping[str, Part]) -> None:
+    """Raises Refused unless exactly the expected vectors are beside the model."""
+    if given == expected:
+        return
+    here, there = (", ".join(f"{name} ({part})" for name, part in v.items()) or "none" for v in (expected, given))
+    raise Refused(Reason.LAYOUT, f"vectors beside the model: {there}; this policy expects {here}", sender)

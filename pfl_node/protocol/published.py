@@ -22,7 +22,7 @@ class PublishedModels:
         self._published: dict[Part, Offer] = {}
 
     def show(self, step: Publish, samples: int) -> None:
-        offer = Offer(self.me, step.model, step.round, step.tag, samples, step.notes)
+        offer = Offer(self.me, step.model, step.round, step.tag, samples, step.notes, step.vectors)
         self._published[step.model.layout.part] = offer
 
     def dump(self) -> dict[Part, Offer]:

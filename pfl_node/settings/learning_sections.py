@@ -74,6 +74,9 @@ class TrainSettings(Section):
     patience: PositiveInt | None = None
     """Early stopping: a node stops after this many rounds without a better result on its validation data, and its
     final model is the best one; None: never."""
+    lookahead: NonNegativeFloat = 0.0
+    """Opposite lookahead (OledFL): the training of an average starts beyond it, by this multiple of its distance
+    to the node's own last model; 0: at the average."""
     init: Literal["common", "independent"] = "independent"
     """Whether all nodes of a run start from the same random model."""
 

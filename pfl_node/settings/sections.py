@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from pfl_node.settings.compress_type import NONE, Compress
 from pfl_node.settings.learning_sections import DataSettings, EvalSettings, TaskSettings, TrainSettings
 from pfl_node.settings.network_section import NetworkSettings, RelaySettings
 from pfl_node.settings.section import Section
@@ -105,6 +106,18 @@ class PrivacySettings(Section):
     """Delta for which the epsilon is reported; well below 1 / samples."""
     dp_epsilon: PositiveFloat | None = None
     """Stop training before the total epsilon would exceed this; None: no limit."""
+    dp_correlated: bool = False
+    """Each pair of neighbours adds opposite noise, which cancels when they average, so that a node needs less
+    noise of its own for the same epsilon (DECOR). Policies `dpsgd`, and `el` with its shared graph; needs
+    `train.steps`, SGD, and TLS between daemons. Epsilon then holds against anyone who sees all messages and
+    colludes with up to `dp_colluders` of a node's neighbours in a round; the other neighbours must have the same
+    settings and keep their noise secret."""
+    dp_colluders: NonNegativeInt = 1
+    """dp_correlated: neighbours of a node in a round that may collude against it. If more do, epsilon is larger
+    than reported: the node's own noise is all that is left."""
+    dp_pair_noise: PositiveFloat = 0.7
+    """dp_correlated: standard deviation of the noise of a pair, in units of dp_noise. More of it saves independent
+    noise, but takes more exchanges to cancel in a sparse graph. The same on all nodes."""
 
 
 class RoundSettings(Section):
@@ -133,7 +146,7 @@ class RoundSettings(Section):
     """Share of the awaited peers that suffices; the round then does not wait for the others."""
     staleness: NonNegativeInt = 1
     """Number of rounds by which a model may be late and still be used, for policies that average with neighbours
-    (`el`, `dpsgd`, `deprl`, `facade`, `idca`); 0: late models are refused."""
+    (`el`, `dpsgd`, `deprl`, `facade`, `idca` and their variants); 0: late models are refused."""
     transfer: PositiveFloat = 300.0
     """Longest time in seconds that a node waits for a model that is arriving, or that it sends, as long as the
     transfer makes progress. After that, a model that it sends continues in the background."""
@@ -160,6 +173,10 @@ class WireSettings(Section):
     node's training and 2 s. With int8, predictions are sent as fp16."""
     zstd: NonNegativeInt = Field(default=0, le=19)
     """zstd compression level; 0: off."""
+    compress: Compress = NONE
+    """Which numbers of a model a message has. none: all. top:0.2: the fifth that has changed most since it was
+    last sent; the others count as unchanged. fragments:16/4: 4 of 16 slices, in turn; fragments:16: one slice.
+    Combine it with encoding and zstd. Models that peers score, and predictions, are sent in full."""
     chunk: int = Field(default=1 << 20, ge=1 << 12, le=1 << 20)
     """Payload bytes per message of a stream."""
     connect_timeout: float = Field(default=5.0, gt=0, le=A_DAY)

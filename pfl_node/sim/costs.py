@@ -53,6 +53,9 @@ def seconds_of(job: Job, costs: Costs, learner: LearnerPort) -> float:
     match job.kind:
         case "train":
             return costs.batch * learner.batches(options.get("epochs"), options.get("steps"))
+        case "gradient":
+            samples = options["samples"]
+            return costs.batch * (1 if samples is None else learner.batches(min(1.0, samples / learner.samples)))
         case "distill":  # in every epoch, train on batches and, with `best`, score the held-out samples
             held = round(options["held"] * auxiliary)
             evaluation = costs.sample * held * options["best"]

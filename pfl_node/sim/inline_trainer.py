@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_node import aggregate
 from pfl_node.aggregate import Rule
-from pfl_node.model import Model
+from pfl_node.model import Model, PartialModel
 from pfl_node.node.ports import Job, LearnerFacts
 from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import AggregateSettings
@@ -32,7 +32,8 @@ class AverageCache:
 
     def combine(self, rule: Rule, step: Average) -> Model:
         """Like `aggregate.combine`."""
-        if step.own or rule.rule == "clipping":  # the result depends on the node's own model
+        partial = any(isinstance(model, PartialModel) for model in step.others)
+        if step.own or rule.rule == "clipping" or partial:  # the result depends on the node's own model
             return _combine(rule, step)
         weights = None if step.weights is None else tuple(step.weights)
         key = (tuple(_identity(model) for model in step.others), weights, step.claimed)

@@ -12,18 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from pfl_node.errors import PeerGone, Reason, Refused
-from pfl_node.model import Layout, Model
+from pfl_node.errors import PeerGone, Refused
+from pfl_node.model import Layout, Model, PartialModel
+from pfl_node.protocol.mailbox import check_vectors
 from pfl_node.sim.event_loop import CLOCK
-from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
+from pfl_node.sim.packed import Packed
+from pfl_node.types import Envelope, Eval, Offer, Part, PeerId, parts_of
 from pfl_node.wire.auto_encoding import AutoEncoding
 from pfl_node.wire.bandwidth import Bandwidth
-from pfl_node.wire.codec import decode, encode, misfit, payload_size
-from pfl_node.wire.framing import parse
+from pfl_node.wire.codec import misfit
+from pfl_node.wire.payload import Payload
 
 if TYPE_CHECKING:
     from pfl_node.node.host import Host
-    from pfl_node.settings import WireSettings
     from pfl_node.sim.node_process import Process
     from pfl_node.sim.simulation import World
 
@@ -50,37 +51,6 @@ class Traffic:
     def received(self, nbytes: int) -> None:
         self.models_received += 1
         self.bytes_received += nbytes
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A model after encoding and decoding, and its payload size in bytes on the wire."""
-
-    model: Model
-    nbytes: int
-    failure: Refused | None = None  # why the receiver's decoder rejects it
-
-    @classmethod
-    def of(cls, model: Model, wire: WireSettings) -> Packed:
-        if wire.encoding in ("auto", "fp32") and not wire.zstd:
-            wrong = (
-                None if model.is_finite() else Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity")
-            )
-            return cls(model, payload_size(model.layout, wire), wrong)
-        messages = list(encode(model, Envelope(PeerId("-"), "-", part=model.layout.part), wire))
-        try:
-            nbytes = sum(parse(message).data.nbytes for message in messages)
-            return cls(decode(messages, model.layout).model, nbytes)
-        except Refused as refused:
-            return cls(model, payload_size(model.layout, wire), refused)
-
-    def fitting(self, layout: Layout) -> Model:
-        """The model as the receiver's decoder returns it; raises Refused."""
-        if self.model.layout is not layout and self.model.layout != layout:
-            raise misfit(self.model.layout.digest, layout)
-        if self.failure:
-            raise self.failure
-        return Model(layout, self.model.vector)
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +81,7 @@ class SimNetwork:
         self._calls: dict[Flight, None] = {}  # in progress
         self._encoding = AutoEncoding(self._wire)
         self._encoding.training = lambda: process.work.training
-        self._packed: tuple[Model, dict[str, Packed]] | None = None  # the last model sent, by encoding
+        self._packed: tuple[Payload, dict[str, Packed]] | None = None  # the last payload sent, by encoding
         self._cut = False
 
     async def serving(self, ready: bool) -> None: ...
@@ -126,10 +96,13 @@ class SimNetwork:
         tag: int = 0,
         samples: int = 0,
         notes: Mapping[str, float] | None = None,
+        vectors: Mapping[str, Model] | None = None,
     ) -> int:
-        packed = self._pack(model, self._bandwidth(peer))
-        envelope = self._envelope(model.layout.part, round=round, tag=tag, samples=samples, notes=notes or {})
-        offer = Offer(self._me.id, packed.model, round, tag, samples, notes or {})
+        packed = self._pack(Payload(model, vectors or {}), self._bandwidth(peer))
+        said: Any = {"round": round, "tag": tag, "samples": samples, "notes": notes or {}}
+        present = packed.model.numbers.size if isinstance(model, PartialModel) else None
+        envelope = self._envelope(model.layout.part, vectors=parts_of(packed.vectors), present=present, **said)
+        offer = Offer(self._me.id, packed.model, vectors=packed.vectors, **said)
         fabric = self._world.fabric
 
         def visit(flight: Flight, receiver: Process) -> None:
@@ -146,7 +119,7 @@ class SimNetwork:
         return False  # a simulated message travels as a whole
 
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:  # noqa: ARG002
-        packed = self._pack(model, self._bandwidth(peer))
+        packed = self._pack(Payload(model), self._bandwidth(peer))
         envelope = self._envelope(model.layout.part)
 
         def visit(flight: Flight, receiver: Process) -> None:
@@ -167,28 +140,40 @@ class SimNetwork:
             fabric.accept(receiver, "EvaluateModel", self._me.id, "ask", None, flight.nbytes)
             fabric.reply(flight, receiver, score)
 
-    async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:  # noqa: ARG002
+    async def fetch(
+        self,
+        peer: PeerId,
+        address: str,  # noqa: ARG002
+        part: Part,
+        layout: Layout,
+        *,
+        vectors: Mapping[str, Part] | None = None,
+        whole: bool = False,
+    ) -> Offer:
         wanted = layout.of(part) if layout.part == "model" else layout
         name = NAMES.get(part, "GetModel")
 
         def visit(flight: Flight, receiver: Process) -> None:
             host = receiver.host
             host.admit(name, self._envelope(part))
-            offer = host.serve(part)
+            offer = host.serve(part, self._me.id, whole=whole)
             if offer.model.layout.digest != wanted.digest:
                 raise misfit(wanted.digest, offer.model.layout)
-            packed = Packed.of(offer.model, self._encoding.of(self._bandwidth(peer), offer.model.nbytes))
+            payload = Payload(offer.model, offer.vectors)
+            packed = Packed.of(payload, self._encoding.of(self._bandwidth(peer), payload.nbytes))
             receiver.traffic.sent(packed.nbytes)
             self._world.fabric.accept(receiver, name, self._me.id, "fetch", None, packed.nbytes)
             self._world.fabric.reply(flight, receiver, (offer, packed), nbytes=packed.nbytes)
 
-        offer, packed = await self._call("fetch", name, peer, 0, visit, expected=wanted.nbytes)
+        answer: tuple[Offer, Packed] = await self._call("fetch", name, peer, 0, visit, expected=wanted.nbytes)
+        offer, packed = answer
         self._me.traffic.received(packed.nbytes)
+        about = Envelope(offer.sender, "", offer.round, offer.tag, offer.samples, offer.notes)
         try:
-            model = packed.fitting(wanted)
+            check_vectors(peer, parts_of(packed.vectors), vectors or {})
+            return packed.offer(about, wanted)
         except Refused as refused:
             raise Refused(refused.reason, refused.text, peer) from refused
-        return Offer(offer.sender, model, offer.round, offer.tag, offer.samples, offer.notes)
 
     def forget(self, peer: PeerId) -> None:
         """Abort the calls in progress to the peer."""
@@ -244,14 +229,14 @@ class SimNetwork:
     def _bandwidth(self, peer: PeerId) -> Bandwidth:
         return self._bandwidths.setdefault(peer, Bandwidth(self._wire.min_bandwidth))
 
-    def _pack(self, model: Model, bandwidth: Bandwidth) -> Packed:
-        """Encode a model once for all its receivers with the same encoding."""
-        wire = self._encoding.of(bandwidth, model.nbytes)
-        if self._packed is None or self._packed[0] is not model:
-            self._packed = model, {}
+    def _pack(self, payload: Payload, bandwidth: Bandwidth) -> Packed:
+        """Encode a payload once for all its receivers with the same encoding."""
+        wire = self._encoding.of(bandwidth, payload.nbytes)
+        if self._packed is None or not self._packed[0].same(payload):
+            self._packed = payload, {}
         found = self._packed[1]
         if wire.encoding not in found:
-            found[wire.encoding] = Packed.of(model, wire)
+            found[wire.encoding] = Packed.of(payload, wire)
         return found[wire.encoding]
 
     def _envelope(self, part: Part, **said: Any) -> Envelope:
@@ -261,11 +246,10 @@ class SimNetwork:
         """The message as the peer's host admits and decodes it; raises Refused."""
         host.admit(call, envelope)
         try:
-            model = packed.fitting(host.layout(envelope.part))
+            return packed.offer(envelope, host.layout(envelope.part))
         except Refused:
             host.cancel(call, envelope)
             raise
-        return Offer(envelope.sender, model, envelope.round, envelope.tag, envelope.samples, envelope.notes)
 
 
 def _late(flight: Flight, bandwidth: Bandwidth) -> None:
@@ -355,7 +339,10 @@ class Fabric:
             clock.at(clock.now + ROOM, self.redeliver, receiver, offer, nbytes, context=receiver.context)
             return
         try:
-            host.admit("SendModel", Envelope(sender, host.run, round, part=offer.model.layout.part))
+            model, vectors = offer.model, parts_of(offer.vectors)
+            present = model.numbers.size if isinstance(model, PartialModel) else None
+            part = model.layout.part
+            host.admit("SendModel", Envelope(sender, host.run, round, part=part, vectors=vectors, present=present))
             host.deliver(offer)
         except Refused as refused:
             self._reject(receiver, "SendModel", sender, "send", round, refused.reason.value)

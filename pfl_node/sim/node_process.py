@@ -1,4 +1,4 @@
-"""A simulated process: the daemon's `Node` on the simulator's ports. It can crash and restart."""
+"""A simulated process: the daemon's `PolicyNode` on the simulator's ports. It can crash and restart."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import copy_context
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -13,7 +14,7 @@ import structlog
 from pfl_node.model import Model
 from pfl_node.node.context import WorkCount
 from pfl_node.node.host import Host
-from pfl_node.node.lifecycle import Node
+from pfl_node.node.lifecycle import PolicyNode
 from pfl_node.node.ports import Job, JournalWriter, LearnerFacts, Members, Plan, Role
 from pfl_node.node.recorder import snapshot_of
 from pfl_node.policies.base import Policy
@@ -43,7 +44,7 @@ SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_boun
 
 
 class Process:
-    """away -> up -> left; up -> crashed -> up. Every start creates a new Node and new ports."""
+    """away -> up -> left; up -> crashed -> up. Every start creates a new PolicyNode and new ports."""
 
     def __init__(self, id: PeerId, learner: LearnerPort, plan: Plan, role: Role, world: World) -> None:
         self.id = id
@@ -57,7 +58,7 @@ class Process:
         self.disk = Disk(simulated(world.settings, id, learner.account))
         self.clock: VirtualLoop | SkewedClock = world.clock_of(id)
         self.context = copy_context()
-        self.node: Node | None = None
+        self.node: PolicyNode | None = None
         self.swim: SimMembership | None = None  # None: the failure detector provides membership
         self.founder = False  # a member from the start of the run
         self.begins_at: float | None = None  # None: it joins a running swarm
@@ -109,7 +110,7 @@ class Process:
         return self._node.policy
 
     @property
-    def _node(self) -> Node:
+    def _node(self) -> PolicyNode:
         assert self.node is not None, f"{self.id} has not come yet"
         return self.node
 
@@ -142,7 +143,7 @@ class Process:
         self.swim = SimMembership(self, world) if world.settings.sim.membership == "swim" else None
         self._members = DetectorMembers(self, world)
         members: Members = self.swim.members_of_run if self.swim else self._members
-        self.node = Node(
+        self.node = PolicyNode(
             world.settings,
             self._plan,
             store=self._store,
@@ -157,6 +158,7 @@ class Process:
             stops=False,
             observe=self._observe,
         )
+        self.node.shared_secret = self._shared_secret
         if self._resumes:
             self.node.load(self._resumes)
         for at, offer, nbytes in self._mail:
@@ -164,7 +166,12 @@ class Process:
         self._mail = []
         self._task = asyncio.create_task(self._run(self.node))
 
-    async def _run(self, node: Node) -> None:
+    def _shared_secret(self, peer: PeerId) -> bytes:
+        """Daemons agree on one with keys that are new at each start; here the seed determines it."""
+        lives = sorted(((self.id, self.disk.lives), (peer, self.world.nodes[peer].disk.lives)))
+        return sha256(f"{self.world.settings.seed}/pair/{lives}".encode()).digest()
+
+    async def _run(self, node: PolicyNode) -> None:
         try:
             await node.run()
         except Exception as error:
@@ -271,7 +278,8 @@ class Process:
     def _take_snapshot(self) -> None:
         if self._snapshot is None:
             self.world.held += 1
-            taken = snapshot_of(self.policy, self._node.trainer.state, self._best())
+            ahead = self._node.lookahead.dump()
+            taken = snapshot_of(self.policy, self._node.trainer.state, self._best(), ahead)
             self._snapshot = {**taken, "rest": attributes(self.policy)}
             self._since = self.world.clock.now
 

@@ -22,6 +22,7 @@ REASONS = {
     "not_ready": "the peer had nothing to serve yet",
     "stale_round": "the round was over",
     "future_round": "the round was too far ahead",
+    "layout": "another layout or other vectors: do all nodes have the same task, model and policy?",
     "outlier": "the guard judged the model an outlier",
     "quarantined": "the guard had the sender in quarantine",
 }  # of refusals in a run without injected faults
@@ -93,6 +94,12 @@ def refusals(*counts: Mapping[str, int]) -> str:
     total = sum((Counter(one) for one in counts), Counter[str]())
     why = [f"{n:,} {name}" + (f" ({REASONS[name]})" if name in REASONS else "") for name, n in total.most_common()]
     return f"{total.total():,} messages were refused without any injected fault: {', '.join(why)}" if why else ""
+
+
+def misfits(counts: Mapping[str, int]) -> str:
+    """Refusals that no fault of the network explains; empty: none."""
+    n = counts.get("layout", 0)
+    return f"{n:,} messages were refused as layout ({REASONS['layout']})" if n else ""
 
 
 @dataclass(frozen=True, slots=True)

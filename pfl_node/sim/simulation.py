@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -191,11 +191,14 @@ class Simulation:
             self.virtual_seconds = loop.now
             loop.run(lambda: not (world.fabric.flying or any(node.busy for node in world.nodes.values())))
             self.held = {id: node.pause() for id, node in world.nodes.items()} if world.held else {}
-        except Exception as error:
+        except BaseException as error:
             error.add_note(f"at {loop.now:.6f} s of the simulation")
+            with suppress(Exception):  # the cleanup of a node must not hide the error
+                self._close()
             raise
-        finally:
+        else:
             self._close()
+        finally:
             gc.set_threshold(*often)
             gc.unfreeze()
 
@@ -215,12 +218,10 @@ class Simulation:
         loop = self.world.clock
         for node in self.world.nodes.values():
             node.stop()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.close()
+        try:
+            loop.cancel_tasks()
+        finally:
+            loop.close()
 
     def _who_waits(self) -> str:
         up = [n for n in self.world.nodes.values() if n.up]

@@ -16,7 +16,8 @@ from pfl_node.store.policy_state import freeze
 from pfl_node.types import Offer, PeerId
 
 State = Literal["away", "up", "crashed", "left"]
-BASE = ("me", "cfg", "model", "rounds", "seed", "rng", "samples", "truth", "round", "claim", "discreet")
+GIVEN = ("claim", "discreet", "correlated")  # by the settings
+BASE = ("me", "cfg", "model", "rounds", "seed", "rng", "samples", "truth", "round", *GIVEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class NodeSnapshot:
 
 def goes_on_alone(policy: type[Policy]) -> bool:
     """May each node resume at the time at which it was held? In lockstep, a peer that is ahead sends it only
-    models for future rounds."""
-    return policy.lockstep or policy.solitary
+    models for future rounds, but serves the model that it has."""
+    return policy.solitary or (policy.lockstep and not policy.pulls)
 
 
 def attributes(policy: Policy) -> dict[str, Any]:

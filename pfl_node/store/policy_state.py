@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pfl_node.errors import StoreError
-from pfl_node.model import Array, Layout, LocalState, Model
+from pfl_node.model import Array, Layout, LocalState, Model, PartialModel
 from pfl_node.types import Eval, Offer
 
 VALUES: dict[str, type[LocalState | Offer | Eval]] = {"local": LocalState, "offer": Offer, "eval": Eval}
@@ -32,6 +32,9 @@ def freeze(value: Any) -> tuple[Any, dict[str, Array]]:
         match item:
             case None | bool() | int() | float() | str():
                 return item
+            case PartialModel():
+                arrays = {"indices": name_of(item.indices), "values": name_of(item.values)}
+                return {"$": "partial", "part": item.layout.part, "same": item.same, **arrays}
             case Model():
                 return {"$": "model", "part": item.layout.part, "vector": name_of(item.vector)}
             case np.ndarray():
@@ -65,6 +68,9 @@ def thaw(frozen: Any, vectors: Mapping[str, Array], layout: Layout, predictions:
         part = frozen["part"]
         own = predictions if part == "predictions" and predictions else layout.of(part)
         return Model(own, vectors[frozen["vector"]])
+    if kind == "partial":
+        indices, values = vectors[frozen["indices"]], vectors[frozen["values"]]
+        return PartialModel(layout.of(frozen["part"]), indices, values, same=frozen["same"])
     if kind == "array":
         return vectors[frozen["vector"]]
     items = [thaw(v, vectors, layout, predictions) for v in frozen["items"]]

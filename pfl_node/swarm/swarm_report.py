@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from pfl_node.sim.outcome import NodeRecord
+from pfl_node.sim.outcome import NodeRecord, misfits
 from pfl_node.store.atomic import write_atomic
 from pfl_node.swarm.baseline import LocalRun
 from pfl_node.swarm.format import percent, plural, short, size
@@ -182,6 +182,8 @@ class SwarmReport:
             yield f"Malicious: {', '.join(bad)}; accuracies are those of the others."
         if o.refused and details:
             yield "Refused: " + ", ".join(f"{why} {n}" for why, n in o.refused.items())
+        if text := misfits(o.refused):
+            yield f"{text[0].upper()}{text[1:]}"
         if o.unfinished:
             yield f"{o.unfinished} of {len(o.nodes)} nodes did not finish."
 

@@ -17,23 +17,26 @@ from google.protobuf.message import Message
 from pfl_node.errors import PeerGone, Reason, Refused
 from pfl_node.failpoints import afailpoint
 from pfl_node.model import Layout, Model
+from pfl_node.protocol.mailbox import check_vectors
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.auto_encoding import AutoEncoding
 from pfl_node.wire.bandwidth import Bandwidth, Bandwidths
 from pfl_node.wire.channels import ChannelPool
-from pfl_node.wire.codec import ONE_MESSAGE, PART_NUMBERS, encode, fits_one_message
+from pfl_node.wire.codec import PART_NUMBERS, encode
 from pfl_node.wire.dialer import Dialer
 from pfl_node.wire.dials import Dials
 from pfl_node.wire.download import Download
+from pfl_node.wire.framing import payload_bytes
+from pfl_node.wire.payload import ONE_MESSAGE, Payload
+from pfl_node.wire.peer_stub import PeerStub
 from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.statuses import error_from_status
 from pfl_node.wire.transfer_progress import QUIET
 from pfl_node.wire.upload import Upload
 
 Direction = Literal["in", "out"]
-METHOD = "/pfl.v1.Peer/"
 
 LONGEST = 300.0  # seconds for a fetch or a score request that makes progress
 PULLS: dict[Part, str] = {"head": "GetHead", "predictions": "GetPredictions"}  # call by part; else GetModel
@@ -56,46 +59,6 @@ class PeerTraffic:
         if self.tell:
             kind = "sent" if direction == "out" else "received"
             self.tell(kind, {"call": call, "peer": peer, "bytes": nbytes})
-
-
-class PeerStub:
-    """The calls of the Peer service. ModelChunks stay bytes: the codec reads and writes them."""
-
-    def __init__(self, channel: Any) -> None:
-        replies = {"SendModel": pb.Receipt.FromString, "EvaluateModel": pb.Score.FromString}
-        requests: dict[str, Any] = {
-            "GetHead": pb.HeadRequest,
-            "GetModel": pb.ModelRequest,
-            "GetPredictions": pb.PredictionsRequest,
-        }
-        # On the wire, a unary request equals a stream of one message; gRPC needs fewer batches for the former.
-        self.push_one = {
-            call: channel.unary_unary(METHOD + call, response_deserializer=reply)
-            for call, reply in replies.items()
-        }
-        self.push_stream = {
-            call: channel.stream_unary(METHOD + call, response_deserializer=reply)
-            for call, reply in replies.items()
-        }
-        self.pull = {
-            call: channel.unary_stream(METHOD + call, request_serializer=request.SerializeToString)
-            for call, request in requests.items()
-        }
-        self.offset = channel.unary_unary(
-            METHOD + "GetOffset",
-            request_serializer=pb.OffsetRequest.SerializeToString,
-            response_deserializer=pb.Offset.FromString,
-        )
-        self.status = channel.unary_unary(
-            METHOD + "GetStatus",
-            request_serializer=pb.StatusRequest.SerializeToString,
-            response_deserializer=pb.Status.FromString,
-        )
-        self.history = channel.unary_unary(
-            METHOD + "GetHistory",
-            request_serializer=pb.HistoryRequest.SerializeToString,
-            response_deserializer=pb.History.FromString,
-        )
 
 
 class ErrorTranslation:
@@ -164,12 +127,13 @@ class PeerClient:
         tag: int = 0,
         samples: int = 0,
         notes: Mapping[str, float] | None = None,
+        vectors: Mapping[str, Model] | None = None,
     ) -> int:
         """Push a model; returns the number of bytes sent."""
         if await afailpoint("send.before"):
             raise PeerGone(peer, "not sent: fail point send.before")
         envelope = Envelope(self.me, self.run, round, tag, samples, notes or {}, model.layout.part)
-        _, moved = await self._push("SendModel", peer, address, model, envelope)
+        _, moved = await self._push("SendModel", peer, address, Payload(model, vectors or {}), envelope)
         if await afailpoint("send.after"):
             raise PeerGone(peer, "sent, but its receipt was lost: fail point send.after")
         return moved
@@ -179,7 +143,7 @@ class PeerClient:
         envelope = Envelope(self.me, self.run, part=model.layout.part)
         try:
             async with asyncio.timeout(self._longest):
-                score, _ = await self._push("EvaluateModel", peer, address, model, envelope)
+                score, _ = await self._push("EvaluateModel", peer, address, Payload(model), envelope)
         except TimeoutError as error:
             raise PeerGone(peer, f"no score within {self._longest:g} s") from error
         if score is None:  # gRPC's result if the reply cannot be parsed
@@ -192,17 +156,31 @@ class PeerClient:
             raise Refused(Reason.NOT_FINITE, f"its score by the task's metric is {own}", peer)
         return Eval(score.loss, score.accuracy, score.samples, score=own)
 
-    async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
-        """Pull the peer's current model, a part of it or its predictions. `layout` is the layout of that part, or
-        for a core or a head that of the whole model."""
+    async def fetch(
+        self,
+        peer: PeerId,
+        address: str,
+        part: Part,
+        layout: Layout,
+        *,
+        vectors: Mapping[str, Part] | None = None,
+        whole: bool = False,
+    ) -> Offer:
+        """Pull the peer's current model, a part of it or its predictions, with these vectors. `layout` is the
+        layout of that part, or for a core or a head that of the whole model. `whole`: not a partial one."""
         wanted = layout.of(part) if layout.part == "model" else layout
-        download = Download(wanted, self.settings, self._quiet, lambda found: self._check(found, peer, wanted))
+
+        def check(found: Envelope) -> None:
+            self._check(found, peer, wanted)
+            check_vectors(peer, found.vectors, vectors or {})
+
+        download = Download(wanted, self.settings, self._quiet, check)
         clock, bandwidth = asyncio.get_running_loop().time, self._incoming.of(peer)
         started = clock()
         try:
             async with asyncio.timeout(self._longest):
                 with self._transfer(peer, download):
-                    offer = await self._fetch(peer, address, part, wanted, download)
+                    offer = await self._fetch(peer, address, part, wanted, download, whole=whole)
         except TimeoutError as error:
             raise PeerGone(peer, f"its {part} did not arrive within {self._longest:g} s") from error
         except Refused as refused:
@@ -260,13 +238,14 @@ class PeerClient:
         await self._pool.close()
 
     async def _push(
-        self, name: str, peer: PeerId, address: str, model: Model, envelope: Envelope
+        self, name: str, peer: PeerId, address: str, payload: Payload, envelope: Envelope
     ) -> tuple[Any, int]:
         bandwidth = self.bandwidths.of(peer)
-        settings = self.encoding.of(bandwidth, model.nbytes)
-        if fits_one_message(model.layout, settings, bandwidth.known):
-            return await self._push_one(name, peer, address, encode(model, envelope, settings), settings)
-        upload = Upload(model, envelope, settings, bandwidth, self._quiet)
+        settings = self.encoding.of(bandwidth, payload.nbytes)
+        if payload.fits_one_message(settings, bandwidth.known):
+            messages = encode(payload.model, envelope, settings, vectors=payload.vectors)
+            return await self._push_one(name, peer, address, messages, settings)
+        upload = Upload(payload, envelope, settings, bandwidth, self._quiet)
         if name == "SendModel":
             return await self._detachable(peer, address, upload), upload.moved
         return await self._upload(name, peer, address, upload), upload.moved
@@ -282,8 +261,8 @@ class PeerClient:
             reply = await stub.push_one[name](message, timeout=timeout)
         if name == "SendModel":
             bandwidth.moved(len(message), clock() - started)
-        self.traffic.add(peer, "out", len(message), name)
-        return reply, len(message)
+        self.traffic.add(peer, "out", nbytes := payload_bytes(message), name)
+        return reply, nbytes
 
     async def _detachable(self, peer: PeerId, address: str, upload: Upload) -> Any:
         """If the peer is declared dead in the middle, the caller need not wait. The transfer goes on for a while
@@ -345,11 +324,13 @@ class PeerClient:
                     raise error
                 return reply.bytes
 
-    async def _fetch(self, peer: PeerId, address: str, part: Part, layout: Layout, download: Download) -> Offer:
+    async def _fetch(
+        self, peer: PeerId, address: str, part: Part, layout: Layout, download: Download, *, whole: bool
+    ) -> Offer:
         clock, bandwidth, delay = asyncio.get_running_loop().time, self._incoming.of(peer), FIRST_DELAY
         end = clock() + RECONNECT
         while True:
-            name, request = self._request(part, layout.digest, *download.offset)
+            name, request = self._request(part, layout.digest, *download.offset, whole=whole)
             patience = bandwidth.timeout(self.settings.base_timeout, min(layout.nbytes, ONE_MESSAGE))
             try:
                 async with self._stub(peer, address) as stub:
@@ -375,16 +356,18 @@ class PeerClient:
             if not mine:
                 self._transfers.pop(peer, None)
 
-    def _request(self, part: Part, digest: str, content: bytes, offset: int) -> tuple[str, Message]:
-        me = {"sender": self.me, "run": self.run, "layout": digest}
+    def _request(
+        self, part: Part, digest: str, content: bytes, offset: int, *, whole: bool
+    ) -> tuple[str, Message]:
+        me: Any = {"sender": self.me, "run": self.run, "layout": digest}
         match part:
             case "head":
-                return PULLS[part], pb.HeadRequest(**me)
+                return PULLS[part], pb.HeadRequest(**me, whole=whole)
             case "predictions":
                 return PULLS[part], pb.PredictionsRequest(**me)
             case _:
-                number: Any = PART_NUMBERS[part]
-                return "GetModel", pb.ModelRequest(**me, part=number, content=content, offset=offset)
+                more: Any = {"part": PART_NUMBERS[part], "content": content, "offset": offset, "whole": whole}
+                return "GetModel", pb.ModelRequest(**me, **more)
 
     def _check(self, envelope: Envelope, peer: PeerId, layout: Layout) -> None:
         if envelope.sender != peer or envelope.run != self.run:

@@ -1,4 +1,5 @@
-"""Encodes a model, a part of one or predictions as serialized chunks, and decodes them. Sans-io.
+"""Encodes a model, a part of one or predictions, and the vectors beside it, as serialized chunks, and decodes
+them. Sans-io.
 
 The receiver checks the header before it allocates memory; then each chunk is decoded straight into place.
 """
@@ -6,32 +7,30 @@ The receiver checks the header before it allocates memory; then each chunk is de
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast, get_args
 
 import xxhash
 import zstandard
 
-from pfl_node.errors import Reason, Refused
+from pfl_node.errors import LayoutMismatch, Reason, Refused
 from pfl_node.model import Layout, Model
 from pfl_node.settings import WireSettings
-from pfl_node.types import Envelope, Offer, Part, PeerId
+from pfl_node.types import MAX_VECTOR_NAME, MAX_VECTORS, Envelope, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.encodings import PACKED, PLAIN, Coding
+from pfl_node.wire.coordinates import check as check_coordinates
+from pfl_node.wire.encodings import PACKED, PLAIN
 from pfl_node.wire.framing import Chunk, frame, parse
-from pfl_node.wire.transfer_progress import MessageSize
-from pfl_node.wire.vector_reader import ZSTD_WINDOW_LOG, VectorReader, unzstd
+from pfl_node.wire.payload import Payload, Stream
+from pfl_node.wire.vector_reader import IndexReader, PayloadReader, VectorReader, unzstd
 
-VERSION = 1
+VERSION, STRUCTURED = 1, 2  # of the format; the second, with vectors or partial models, is refused by older nodes
 MAX_NOTES = 4096
-ONE_MESSAGE = 1 << 20  # bytes of payload up to which one message is faster than several
-SMALL = 1 << 18  # bytes of payload in one message on any line
 MAX_CONTENT = 64  # bytes of the name of encoded bytes
 HEAVY = 4 << 20  # bytes of a vector that take some milliseconds to decompress
 
-SAME = ("encoding", "zstd", "layout", "part", "numbers", "encoded_size")  # fields of a stream that continues
+# Fields of a stream that continues.
+SAME = ("encoding", "zstd", "layout", "part", "numbers", "encoded_size", "vectors", "present")
 
 PARTS: dict[int, Part] = {pb.Part.Value(f"PART_{p.upper()}"): p for p in get_args(Part)}
 ENCODINGS: dict[int, str] = {pb.Encoding.Value(f"ENCODING_{e.upper()}"): e for e in PLAIN}
@@ -42,27 +41,19 @@ ENCODING_NUMBERS = {encoding: number for number, encoding in ENCODINGS.items()}
 # -- sending ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """How a model is sent in several messages."""
-
-    size: MessageSize
-    content: bytes = b""  # names the encoded bytes; empty: a stream that breaks off cannot be continued
-    offset: int = 0  # bytes that the receiver has
-
-
 def encode(
-    model: Model, envelope: Envelope, settings: WireSettings, stream: Stream | None = None
+    model: Model,
+    envelope: Envelope,
+    settings: WireSettings,
+    stream: Stream | None = None,
+    vectors: Mapping[str, Model] | None = None,
 ) -> Iterator[bytes]:
     """Serialized ModelChunks, generated one at a time. The part is that of the model's layout."""
-    header: pb.Header | None = _header(model.layout, envelope, settings, stream)
-    if stream is None and is_one_message(model.layout, settings) and not settings.zstd:
-        data = PLAIN[_encoding(model.layout, settings)].encode(model.vector)
-        yield frame(header, data, xxhash.xxh3_64_intdigest(data))
-        return
+    payload = Payload(model, vectors or {})
+    header: pb.Header | None = _header(payload, envelope, settings, stream)
     hasher = xxhash.xxh3_64()
     skip = stream.offset if stream else 0
-    for data, last in _with_last(_payload(model, settings, stream)):
+    for data, last in _with_last(payload.pieces(settings, stream)):
         hasher.update(data)
         if skip >= len(data) and not last:
             skip -= len(data)
@@ -71,89 +62,32 @@ def encode(
         header, skip = None, 0
 
 
-def payload_size(layout: Layout, settings: WireSettings) -> int:
-    """Bytes of payload before compression."""
-    return PLAIN[_encoding(layout, settings)].size(layout.size)
-
-
-def is_one_message(layout: Layout, settings: WireSettings) -> bool:
-    return payload_size(layout, settings) <= ONE_MESSAGE
-
-
-def fits_one_message(layout: Layout, settings: WireSettings, rate: float | None) -> bool:
-    """Whether to send one message over a line of this rate, or of an unknown one."""
-    size = payload_size(layout, settings)
-    return size <= SMALL or (size <= ONE_MESSAGE and rate is not None and size < rate)
-
-
-def _encoding(layout: Layout, settings: WireSettings) -> str:
-    """Predictions are never int8: small values that share a block, and so a scale, with class counts become 0."""
-    if settings.encoding == "auto":
-        return "fp32"  # the line is not known here
-    return "fp16" if layout.part == "predictions" and settings.encoding == "int8" else settings.encoding
-
-
-def _header(layout: Layout, envelope: Envelope, settings: WireSettings, stream: Stream | None) -> pb.Header:
+def _header(payload: Payload, envelope: Envelope, settings: WireSettings, stream: Stream | None) -> pb.Header:
+    layout = payload.model.layout
     return pb.Header(
-        version=VERSION,
+        version=STRUCTURED if payload.vectors or payload.present else VERSION,
         sender=envelope.sender,
         run=envelope.run,
         round=envelope.round,
         tag=envelope.tag,
         samples=envelope.samples,
         notes=envelope.notes or None,
-        encoding=cast(Any, ENCODING_NUMBERS[_encoding(layout, settings)]),
+        encoding=cast(Any, ENCODING_NUMBERS[payload.encoding(settings)]),
         zstd=settings.zstd > 0,
         layout=layout.digest,
         part=cast(Any, PART_NUMBERS[layout.part]),
         numbers=layout.size,
-        encoded_size=0 if settings.zstd else payload_size(layout, settings),
+        encoded_size=0 if settings.zstd else payload.size(settings),
         content=stream.content if stream else b"",
         offset=stream.offset if stream else 0,
+        vectors=[_vector(name, vector.layout) for name, vector in payload.vectors.items()],
+        present=payload.present,
     )
 
 
-def _payload(model: Model, settings: WireSettings, stream: Stream | None) -> Iterator[memoryview]:
-    encoding = _encoding(model.layout, settings)
-    whole = 2 * ONE_MESSAGE if is_one_message(model.layout, settings) else settings.chunk
-    if not settings.zstd:
-        return _pieces(model, PLAIN[encoding], _sizes(settings.chunk, stream))
-    packed = _compressed(_pieces(model, PACKED[encoding], repeat(settings.chunk)), model.nbytes, settings.zstd)
-    return _regrouped(packed, _sizes(whole, stream))
-
-
-def _sizes(most: int, stream: Stream | None) -> Iterator[int]:
-    """The size of each message."""
-    while True:
-        yield stream.size.bytes if stream else most
-
-
-def _pieces(model: Model, coding: Coding, sizes: Iterator[int]) -> Iterator[memoryview]:
-    """The encoded vector in pieces of whole blocks: at least one block, at most as many bytes as `sizes` says."""
-    start, block = 0, coding.size(coding.block)
-    while start < model.layout.size:
-        end = start + max(1, next(sizes) // block) * coding.block
-        yield coding.encode(model.vector[start:end])
-        start = end
-
-
-def _compressed(pieces: Iterator[memoryview], size: int, level: int) -> Iterator[bytes]:
-    params = zstandard.ZstdCompressionParameters.from_level(level, source_size=size, window_log=ZSTD_WINDOW_LOG)
-    packer = zstandard.ZstdCompressor(compression_params=params).compressobj()
-    for piece in pieces:
-        yield packer.compress(piece)
-    yield packer.flush()
-
-
-def _regrouped(pieces: Iterator[bytes], sizes: Iterator[int]) -> Iterator[memoryview]:
-    """The same bytes in pieces of these sizes; the last may be shorter."""
-    ready, size = b"", next(sizes)
-    for piece in pieces:
-        ready += piece
-        while len(ready) > size:
-            yield memoryview(ready)[:size]
-            ready, size = ready[size:], next(sizes)
-    yield memoryview(ready)
+def _vector(name: str, layout: Layout) -> pb.Vector:
+    part: Any = PART_NUMBERS[layout.part]
+    return pb.Vector(name=name, part=part, layout=layout.digest, numbers=layout.size)
 
 
 def _with_last(pieces: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
@@ -174,8 +108,10 @@ def read_header(message: bytes) -> tuple[Chunk, Envelope]:
     header = chunk.header
     if header is None:
         raise Refused(Reason.GARBAGE, "the first chunk has no header")
-    if header.version != VERSION:
-        raise Refused(Reason.GARBAGE, f"format version {header.version}; this node supports {VERSION}")
+    if header.version not in (VERSION, STRUCTURED):
+        raise Refused(
+            Reason.GARBAGE, f"format version {header.version}; this node supports {VERSION} and {STRUCTURED}"
+        )
     part = PARTS.get(header.part)
     if part is None:
         raise Refused(Reason.GARBAGE, f"part {header.part} is not known")
@@ -189,7 +125,27 @@ def read_header(message: bytes) -> tuple[Chunk, Envelope]:
     round = header.round if header.HasField("round") else None
     if len(header.content) > MAX_CONTENT:
         raise Refused(Reason.GARBAGE, f"a content name of {len(header.content)} bytes; {MAX_CONTENT} are allowed")
-    return chunk, Envelope(PeerId(header.sender), header.run, round, header.tag, header.samples, notes, part)
+    if header.version < STRUCTURED and (header.vectors or header.HasField("present")):
+        raise Refused(Reason.GARBAGE, f"vectors or coordinates in a message of format version {header.version}")
+    vectors = _read_vectors(header) if header.vectors else {}
+    present = header.present.count if header.HasField("present") else None
+    who = PeerId(header.sender), header.run
+    return chunk, Envelope(*who, round, header.tag, header.samples, notes, part, vectors, present)
+
+
+def _read_vectors(header: pb.Header) -> dict[str, Part]:
+    """The names and parts of the vectors beside the model. Raises Refused."""
+    if len(header.vectors) > MAX_VECTORS:
+        raise Refused(Reason.TOO_LARGE, f"{len(header.vectors)} vectors; {MAX_VECTORS} are allowed")
+    found: dict[str, Part] = {}
+    for vector in header.vectors:
+        part = PARTS.get(vector.part)
+        if part is None:
+            raise Refused(Reason.GARBAGE, f"part {vector.part} of a vector is not known")
+        if not 0 < len(vector.name) <= MAX_VECTOR_NAME or vector.name in found:
+            raise Refused(Reason.GARBAGE, f"{vector.name[:MAX_VECTOR_NAME]!r} cannot be the name of a vector")
+        found[vector.name] = part
+    return found
 
 
 def decode(messages: Iterable[bytes], layout: Layout) -> Offer:
@@ -217,18 +173,26 @@ class Decoder:
         _check_layout(header, layout)
         if header.offset:
             raise Refused(Reason.TRUNCATED, f"the first {header.offset} bytes are not here; send them again")
+        layouts = [layout, *(_layout_of(vector, layout) for vector in header.vectors)]
         coding = (PACKED if header.zstd else PLAIN)[ENCODINGS[header.encoding]]
         self.received = 0  # bytes of payload
-        self.heavy = header.zstd and layout.nbytes > HEAVY  # one chunk may take long to decompress
+        self._index = _index_reader(header, layout)
+        numbers = [one.size for one in layouts]
+        if self._index:
+            numbers[0] = header.present.count
+        self.nbytes = 4 * sum(numbers) + (4 * numbers[0] if self._index else 0)  # of memory when decoding is done
+        self.heavy = header.zstd and self.nbytes > HEAVY  # one chunk may take long to decompress
         self.complete = False  # the trailer has arrived
         self._sound = True
         self._header = header
         self._envelope = envelope
-        self._layout = layout
+        self._layouts = layouts
         self._hasher = xxhash.xxh3_64()
-        self._most = _check_size(header, coding.size(layout.size))
-        self._vector = VectorReader(layout.size, coding, Reason.BOMB if header.zstd else Reason.TOO_LARGE)
-        self._unpack = unzstd(self._vector) if header.zstd else self._vector.write
+        self._most = _check_size(header, header.present.index_size + sum(map(coding.size, numbers)))
+        beyond = Reason.BOMB if header.zstd else Reason.TOO_LARGE
+        self._vectors = [VectorReader(n, coding, beyond) for n in numbers]
+        self._payload = PayloadReader([self._index, *self._vectors] if self._index else self._vectors)
+        self._unpack = unzstd(self._payload) if header.zstd else self._payload.write
 
     @property
     def content(self) -> bytes:
@@ -251,12 +215,7 @@ class Decoder:
 
     @property
     def layout(self) -> Layout:
-        return self._layout
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory when decoding is done."""
-        return self._layout.nbytes
+        return self._layouts[0]
 
     def take(self, chunk: Chunk) -> None:
         if self.complete:
@@ -274,7 +233,11 @@ class Decoder:
         if not self.complete:
             raise truncated(self.received)
         e = self._envelope
-        return Offer(e.sender, Model(self._layout, self._vector.out), e.round, e.tag, e.samples, e.notes)
+        numbers, *more = (read.out for read in self._vectors)
+        whole, *layouts = self._layouts
+        vectors = {name: Model(one, v) for name, one, v in zip(e.vectors, layouts, more, strict=True)}
+        model = self._index.partial(whole, numbers) if self._index else Model(whole, numbers)
+        return Offer(e.sender, model, e.round, e.tag, e.samples, e.notes, vectors)
 
     def _unpack_data(self, data: memoryview) -> None:
         self.received += len(data)
@@ -289,8 +252,8 @@ class Decoder:
 
     def _check_trailer(self, trailer: pb.Trailer) -> None:
         self.complete = True
-        if self._vector.missing:
-            raise Refused(Reason.TRUNCATED, f"{self._vector.missing} of {self._layout.size} numbers are missing")
+        if self._payload.missing:
+            raise Refused(Reason.TRUNCATED, f"{self._payload.missing} numbers are missing")
         if trailer.checksum != self._hasher.intdigest():
             raise Refused(Reason.CHECKSUM, f"the checksum of {self.received} bytes is wrong")
 
@@ -305,6 +268,27 @@ def _check_layout(header: pb.Header, layout: Layout) -> None:
         raise Refused(Reason.TOO_LARGE, f"{header.numbers} numbers; the {layout.part} here: {layout.size}")
     if header.layout != layout.digest or header.numbers != layout.size:
         raise misfit(header.layout, layout)
+
+
+def _index_reader(header: pb.Header, layout: Layout) -> IndexReader | None:
+    """None: the model is complete."""
+    if not header.HasField("present"):
+        return None
+    if layout.part == "predictions":
+        raise Refused(Reason.GARBAGE, "predictions that are partial")
+    check_coordinates(header.present, layout.size)
+    return IndexReader(header.present, layout.size)
+
+
+def _layout_of(vector: pb.Vector, layout: Layout) -> Layout:
+    """The layout of a vector beside a model of this layout: the whole model's, or that of a part."""
+    try:
+        own = (layout.whole or layout).of(PARTS[vector.part])
+    except LayoutMismatch as error:
+        raise Refused(Reason.LAYOUT, f"the vector {vector.name}: {error}") from error
+    if vector.layout != own.digest or vector.numbers != own.size:
+        raise Refused(Reason.LAYOUT, f"the vector {vector.name} does not fit: {own.difference(vector.layout)}")
+    return own
 
 
 def misfit(digest: str, layout: Layout) -> Refused:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import weakref
 
-from pfl_node.model import Model, Vector
+from pfl_node.model import Vector
 from pfl_node.settings import WireSettings
+from pfl_node.wire.payload import Payload
 
 BYTES = 16
 MOST = 16  # models that are remembered
@@ -18,16 +19,20 @@ def new_name() -> bytes:
 
 
 class ContentNames:
-    """The same model in the same encoding has the same name for as long as it exists."""
+    """The same payload in the same encoding has the same name for as long as its arrays exist."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[weakref.ref[Vector], tuple[str, int], bytes]] = []
+        self._known: list[tuple[list[weakref.ref[Vector]], tuple[str, int], bytes]] = []
 
-    def of(self, model: Model, settings: WireSettings) -> bytes:
-        how = settings.encoding, settings.zstd
-        self._known = [one for one in self._known if one[0]() is not None][-MOST:]
-        for vector, other, name in self._known:
-            if vector() is model.vector and other == how:
+    def of(self, payload: Payload, settings: WireSettings) -> bytes:
+        how, arrays = (settings.encoding, settings.zstd), [m.numbers for m in payload.models]
+        self._known = [one for one in self._known if all(kept() is not None for kept in one[0])][-MOST:]
+        for kept, other, name in self._known:
+            if (
+                other == how
+                and len(kept) == len(arrays)
+                and all(k() is a for k, a in zip(kept, arrays, strict=True))
+            ):
                 return name
-        self._known.append((weakref.ref(model.vector), how, name := new_name()))
+        self._known.append(([weakref.ref(array) for array in arrays], how, name := new_name()))
         return name

@@ -70,6 +70,12 @@ def parse(message: bytes) -> Chunk:
         raise Refused(Reason.GARBAGE, "the message is not a ModelChunk") from error
 
 
+def payload_bytes(message: bytes) -> int:
+    """Bytes of data in a serialized ModelChunk of ours."""
+    span = (_spans(message) or {}).get(DATA, slice(0, 0))
+    return int(span.stop - span.start)
+
+
 def _data(message: bytes, span: slice) -> memoryview:
     """A view keeps the whole message in memory. If much of it is not data, the data is copied: otherwise a sender
     could make a small model hold arbitrary amounts of memory."""

@@ -41,8 +41,34 @@ class ModelChunk(_message.Message):
     trailer: Trailer
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ..., trailer: _Optional[_Union[Trailer, _Mapping]] = ...) -> None: ...
 
+class Vector(_message.Message):
+    __slots__ = ("name", "part", "layout", "numbers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    part: Part
+    layout: str
+    numbers: int
+    def __init__(self, name: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ..., layout: _Optional[str] = ..., numbers: _Optional[int] = ...) -> None: ...
+
+class Coordinates(_message.Message):
+    __slots__ = ("count", "runs", "index_size", "bitmap", "same")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BITMAP_FIELD_NUMBER: _ClassVar[int]
+    SAME_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    runs: _containers.RepeatedScalarFieldContainer[int]
+    index_size: int
+    bitmap: bool
+    same: bool
+    def __init__(self, count: _Optional[int] = ..., runs: _Optional[_Iterable[int]] = ..., index_size: _Optional[int] = ..., bitmap: _Optional[bool] = ..., same: _Optional[bool] = ...) -> None: ...
+
 class Header(_message.Message):
-    __slots__ = ("version", "sender", "run", "round", "tag", "samples", "notes", "encoding", "zstd", "layout", "part", "numbers", "encoded_size", "padding", "content", "offset")
+    __slots__ = ("version", "sender", "run", "round", "tag", "samples", "notes", "encoding", "zstd", "layout", "part", "numbers", "encoded_size", "padding", "content", "offset", "present", "vectors")
     class NotesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +92,8 @@ class Header(_message.Message):
     PADDING_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
     version: int
     sender: str
     run: str
@@ -82,7 +110,9 @@ class Header(_message.Message):
     padding: bytes
     content: bytes
     offset: int
-    def __init__(self, version: _Optional[int] = ..., sender: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., tag: _Optional[int] = ..., samples: _Optional[int] = ..., notes: _Optional[_Mapping[str, float]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., zstd: _Optional[bool] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ..., numbers: _Optional[int] = ..., encoded_size: _Optional[int] = ..., padding: _Optional[bytes] = ..., content: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+    present: Coordinates
+    vectors: _containers.RepeatedCompositeFieldContainer[Vector]
+    def __init__(self, version: _Optional[int] = ..., sender: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., tag: _Optional[int] = ..., samples: _Optional[int] = ..., notes: _Optional[_Mapping[str, float]] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., zstd: _Optional[bool] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ..., numbers: _Optional[int] = ..., encoded_size: _Optional[int] = ..., padding: _Optional[bytes] = ..., content: _Optional[bytes] = ..., offset: _Optional[int] = ..., present: _Optional[_Union[Coordinates, _Mapping]] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ...) -> None: ...
 
 class Trailer(_message.Message):
     __slots__ = ("checksum",)
@@ -125,30 +155,34 @@ class Score(_message.Message):
     def __init__(self, loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., samples: _Optional[int] = ..., score: _Optional[float] = ...) -> None: ...
 
 class HeadRequest(_message.Message):
-    __slots__ = ("sender", "run", "layout")
+    __slots__ = ("sender", "run", "layout", "whole")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     sender: str
     run: str
     layout: str
-    def __init__(self, sender: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[str] = ...) -> None: ...
+    whole: bool
+    def __init__(self, sender: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[str] = ..., whole: _Optional[bool] = ...) -> None: ...
 
 class ModelRequest(_message.Message):
-    __slots__ = ("sender", "run", "layout", "part", "content", "offset")
+    __slots__ = ("sender", "run", "layout", "part", "content", "offset", "whole")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     sender: str
     run: str
     layout: str
     part: Part
     content: bytes
     offset: int
-    def __init__(self, sender: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ..., content: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+    whole: bool
+    def __init__(self, sender: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[str] = ..., part: _Optional[_Union[Part, str]] = ..., content: _Optional[bytes] = ..., offset: _Optional[int] = ..., whole: _Optional[bool] = ...) -> None: ...
 
 class PredictionsRequest(_message.Message):
     __slots__ = ("sender", "run", "layout")

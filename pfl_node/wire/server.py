@@ -15,7 +15,7 @@ import structlog
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import afailpoint
-from pfl_node.model import Layout, Model
+from pfl_node.model import Layout
 from pfl_node.security.caller import CALLER, check_sender
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
@@ -23,11 +23,12 @@ from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.async_codec import paced, take
 from pfl_node.wire.auto_encoding import AutoEncoding
 from pfl_node.wire.bandwidth import Bandwidth, Bandwidths
-from pfl_node.wire.codec import PARTS, Decoder, Stream, encode, fits_one_message, misfit, read_header, truncated
+from pfl_node.wire.codec import PARTS, Decoder, encode, misfit, read_header, truncated
 from pfl_node.wire.content_names import ContentNames
 from pfl_node.wire.endpoint import Endpoint
-from pfl_node.wire.framing import Chunk, parse
+from pfl_node.wire.framing import Chunk, parse, payload_bytes
 from pfl_node.wire.partial_transfers import PartialTransfers
+from pfl_node.wire.payload import Payload, Stream
 from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.statuses import REASON_KEY, STATUS, parsed, refusal_metadata
 from pfl_node.wire.transfer_progress import QUIET, MessageSize, ProgressLimit
@@ -60,7 +61,7 @@ class HostPort(Protocol):
 
     async def evaluate(self, offer: Offer) -> Eval: ...
 
-    def serve(self, part: Part) -> Offer:
+    def serve(self, part: Part, to: PeerId, *, whole: bool = False) -> Offer:
         """The answer to GetModel, GetHead and GetPredictions."""
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
@@ -194,7 +195,8 @@ class PeerService:
     async def _serve(self, request: Request, part: Part, context: Context, call: IncomingCall) -> None:
         call.admit(Envelope(PeerId(request.sender), request.run, part=part))
         call.hand_over()
-        offer = self._host.serve(part)
+        whole = not isinstance(request, pb.PredictionsRequest) and request.whole
+        offer = self._host.serve(part, PeerId(request.sender), whole=whole)
         layout = offer.model.layout
         if request.layout not in ("", layout.digest):
             raise misfit(request.layout, layout)
@@ -202,16 +204,18 @@ class PeerService:
             offer.sender, request.run, offer.round, offer.tag, offer.samples, offer.notes, layout.part
         )
         bandwidth = self._bandwidths.of(PeerId(request.sender))
-        settings = self._encoding.of(bandwidth, layout.nbytes)
-        stream = self._stream(request, offer.model, settings, bandwidth)
-        messages = paced(encode(offer.model, envelope, settings, stream), threaded=settings.zstd > 0)
+        payload = Payload(offer.model, offer.vectors)
+        settings = self._encoding.of(bandwidth, payload.nbytes)
+        stream = self._stream(request, payload, settings, bandwidth)
+        encoded = encode(offer.model, envelope, settings, stream, offer.vectors)
+        messages = paced(encoded, threaded=settings.zstd > 0)
         clock = asyncio.get_running_loop().time
         try:
             async with self._progress_limit() as progress:
                 async for message in messages:
                     began = clock()
                     await context.write(message)
-                    call.nbytes += len(message)
+                    call.nbytes += payload_bytes(message)
                     progress(call.nbytes)
                     if stream:
                         stream.size.wrote(clock() - began)
@@ -221,12 +225,12 @@ class PeerService:
         bandwidth.moved(call.nbytes, clock() - call.began)
 
     def _stream(
-        self, request: Request, model: Model, settings: WireSettings, bandwidth: Bandwidth
+        self, request: Request, payload: Payload, settings: WireSettings, bandwidth: Bandwidth
     ) -> Stream | None:
         """How to answer a fetch; None: in one message."""
-        if fits_one_message(model.layout, settings, bandwidth.known):
+        if payload.fits_one_message(settings, bandwidth.known):
             return None
-        content, size = self._contents.of(model, settings), MessageSize(settings.chunk, bandwidth.known)
+        content, size = self._contents.of(payload, settings), MessageSize(settings.chunk, bandwidth.known)
         if isinstance(request, pb.ModelRequest) and request.content == content:
             return Stream(size, content, request.offset)
         return Stream(size, content)

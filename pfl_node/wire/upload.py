@@ -9,13 +9,14 @@ from typing import Any
 import grpc
 
 from pfl_node.errors import PeerError, PeerGone, Reason, Refused
-from pfl_node.model import Model
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope
 from pfl_node.wire.async_codec import paced
 from pfl_node.wire.bandwidth import MARGIN, Bandwidth
-from pfl_node.wire.codec import Stream, encode, payload_size
+from pfl_node.wire.codec import encode
 from pfl_node.wire.content_names import new_name
+from pfl_node.wire.framing import payload_bytes
+from pfl_node.wire.payload import Payload, Stream
 from pfl_node.wire.quirks.stream_status import StreamStatus
 from pfl_node.wire.transfer_progress import MessageSize, ProgressLimit
 
@@ -26,7 +27,7 @@ REPEATED = 3  # times the size of the model that may be written in all streams t
 
 class Upload:
     def __init__(
-        self, model: Model, envelope: Envelope, settings: WireSettings, bandwidth: Bandwidth, quiet: float
+        self, payload: Payload, envelope: Envelope, settings: WireSettings, bandwidth: Bandwidth, quiet: float
     ) -> None:
         self.moved = 0  # bytes written in all streams
         self.offset = 0  # where the next stream begins
@@ -34,7 +35,7 @@ class Upload:
         self.abandoned = False  # the peer is gone
         self.detached: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # nobody waits for it
         self.content = new_name()
-        self._model = model
+        self._payload = payload
         self._envelope = envelope
         self._settings = settings
         self._bandwidth = bandwidth
@@ -70,7 +71,7 @@ class Upload:
     def may_continue(self, error: PeerError) -> bool:
         """Whether it makes sense to ask the peer how much has arrived."""
         broken = isinstance(error, PeerGone) or (isinstance(error, Refused) and error.reason is Reason.TRUNCATED)
-        most = REPEATED * payload_size(self._model.layout, self._settings)
+        most = REPEATED * self._payload.size(self._settings)
         return (
             broken
             and not self.abandoned
@@ -83,13 +84,14 @@ class Upload:
         clock = asyncio.get_running_loop().time
         limit = ProgressLimit(self._quiet, self._settings.slowest, clock())
         size = MessageSize(self._settings.chunk, self._bandwidth.known)
-        messages = encode(self._model, self._envelope, self._settings, Stream(size, self.content, self.offset))
+        stream = Stream(size, self.content, self.offset)
+        messages = encode(self._payload.model, self._envelope, self._settings, stream, self._payload.vectors)
         self._sent, self.complete, until = 0, False, limit.until
         async for message in paced(messages, threaded=self._settings.zstd > 0):
             before = clock()
             await call.write(message)
-            self._sent += len(message)
-            self.moved += len(message)
+            self._sent += (nbytes := payload_bytes(message))
+            self.moved += nbytes
             size.wrote((now := clock()) - before)
             if limit.moved(self._sent, now) != until:
                 stall.reschedule(until := limit.until)

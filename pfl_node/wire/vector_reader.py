@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 import zstandard
 
 from pfl_node.errors import Reason, Refused
-from pfl_node.model import Vector
+from pfl_node.model import Indices, Layout, PartialModel, Vector
+from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.coordinates import unpack
 from pfl_node.wire.encodings import Coding
 
 ZSTD_WINDOW_LOG = 20  # limits the receiver's memory; weights have no long-distance repetitions to exploit
@@ -38,12 +40,17 @@ class VectorReader:
     def missing(self) -> int:
         return self._numbers - self._at
 
+    @property
+    def left(self) -> int:
+        """Bytes that are still expected."""
+        return self._left
+
     def write(self, data: memoryview) -> int:
         """Also the sink of zstd's stream writer, hence the returned length."""
         given = len(data)
         if given > self._left:
             raise Refused(self._beyond, f"more than the {self._numbers} numbers of the layout")
-        if self._out is None and given == self._left:
+        if self._out is None and not self._partial and given == self._left:
             self._out = self._coding.view(data)
             if self._out is not None:
                 self._check(self._out)
@@ -79,7 +86,56 @@ class VectorReader:
         self._at += placed.size
 
 
-def unzstd(sink: VectorReader) -> Callable[[memoryview], object]:
+class IndexReader:
+    """Reads the index of a partial model, and checks it as soon as it is complete."""
+
+    def __init__(self, present: pb.Coordinates, size: int) -> None:
+        self._present = present
+        self._size = size
+        self._index = bytearray()
+        self._places: Indices | None = None if present.index_size else unpack(present, b"", size)
+
+    @property
+    def left(self) -> int:
+        return self._present.index_size - len(self._index)
+
+    @property
+    def missing(self) -> int:
+        return self.left
+
+    def write(self, data: memoryview) -> int:
+        self._index += data
+        if self._places is None and not self.left:
+            self._places = unpack(self._present, bytes(self._index), self._size)
+        return len(data)
+
+    def partial(self, layout: Layout, numbers: Vector) -> PartialModel:
+        assert self._places is not None
+        return PartialModel(layout, self._places, numbers, same=self._present.same)
+
+
+class PayloadReader:
+    """Reads the parts of a payload, one after the other."""
+
+    def __init__(self, readers: Sequence[IndexReader | VectorReader]) -> None:
+        self.readers = readers
+        self._at = 0  # the reader whose numbers arrive
+
+    @property
+    def missing(self) -> int:
+        return sum(reader.missing for reader in self.readers)
+
+    def write(self, data: memoryview) -> int:
+        given = len(data)
+        while self._at < len(self.readers) - 1 and len(data) >= (left := self.readers[self._at].left):
+            self.readers[self._at].write(data[:left])
+            data = data[left:]
+            self._at += 1
+        self.readers[self._at].write(data)
+        return given
+
+
+def unzstd(sink: PayloadReader) -> Callable[[memoryview], object]:
     """Decompress in small steps into the sink, which raises to stop a bomb."""
     window = 1 << ZSTD_WINDOW_LOG
     writer = zstandard.ZstdDecompressor(max_window_size=window).stream_writer(

@@ -24,7 +24,7 @@ def figure() -> Figure:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """Starts processes and ends them with the test."""
-    with processes(tmp_path) as starter:
+    with processes(tmp_path, preloaded=True) as starter:
         yield starter
 
 

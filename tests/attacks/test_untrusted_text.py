@@ -23,7 +23,7 @@ from pfl_node.printable import printable
 from pfl_node.security.x509_builder import own_key
 from pfl_node.settings import LogSettings
 from tests.attacks.conftest import Figure
-from tests.e2e.processes import command
+from tests.e2e.processes import own_process_command
 
 OSC52 = "\x1b]52;c;cm0gLXJm\x07"  # writes the clipboard
 EVIL = (OSC52, "ok\n12:00:00 [info] all is well", "\x9b2J", "\u202eevil", "\x7f", "\ue000\U000e0041")
@@ -73,15 +73,15 @@ def test_a_request_that_hides_its_id_is_not_signed(tmp_path: Path, figure: Figur
     )
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([unit])).sign(key, hashes.SHA256())
     (tmp_path / "b.csr").write_bytes(request.public_bytes(serialization.Encoding.PEM))
-    assert command("ca", "init", cwd=tmp_path).returncode == 0
-    done = command("ca", "issue", "--request", "b.csr", cwd=tmp_path)
+    assert own_process_command("ca", "init", cwd=tmp_path).returncode == 0
+    done = own_process_command("ca", "issue", "--request", "b.csr", cwd=tmp_path)
     assert done.returncode == 2
     assert "unprintable" in done.stderr
     assert all(line.isprintable() for line in (done.stdout + done.stderr).split("\n"))
     unit = x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "b (230a7f34df88fef084b8f9eda98faf98): cert.pem")
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([unit])).sign(key, hashes.SHA256())
     (tmp_path / "c.csr").write_bytes(request.public_bytes(serialization.Encoding.PEM))
-    told = command("ca", "issue", "--request", "c.csr", cwd=tmp_path).stdout
+    told = own_process_command("ca", "issue", "--request", "c.csr", cwd=tmp_path).stdout
     assert told.split()[1].rstrip(":") != "230a7f34df88fef084b8f9eda98faf98"  # the real id comes first
     figure("escape sequences in a CSR's name", "the id is hidden", f"exit code {done.returncode}, 1 line")
 

@@ -13,8 +13,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import IO, Any
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
@@ -48,6 +50,40 @@ class Preloaded:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+class PreloadedWorker:
+    """`python -m MODULE` between two pipes: the part of Popen that `JobPool` needs."""
+
+    def __init__(self, words: Sequence[str], *, env: Mapping[str, str], **_: Any) -> None:
+        (orders, down), (up, results) = _server.Pipe(duplex=False), _server.Pipe(duplex=False)
+        self._process = _server.Process(target=_work, args=(words[-1], orders, results, dict(env)))
+        self._process.start()
+        for end in (orders, results):
+            end.close()
+        self.pid = self._process.pid
+        self.stdin, self.stdout = _file(down, "wb"), _file(up, "rb")
+
+    def wait(self) -> None:
+        self._process.join()
+
+
+def _file(end: Connection, mode: str) -> IO[Any]:
+    with end:
+        return os.fdopen(os.dup(end.fileno()), mode)
+
+
+def _work(module: str, orders: Connection, results: Connection, environment: dict[str, str]) -> None:
+    """The new process, to its end."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.dup2(orders.fileno(), 0)
+    os.dup2(results.fileno(), 1)
+    for end in (orders, results):
+        end.close()
+    sys.stdin = open(0)  # noqa: SIM115
+    importlib.import_module(module).main()
 
 
 def _run(

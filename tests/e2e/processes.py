@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from pfl_node.cli import main
@@ -18,18 +18,6 @@ from tests.e2e.preloaded import Preloaded
 
 T = TypeVar("T")
 DEADLINE = 90.0  # seconds for anything to happen on a busy machine
-
-
-def _words(module: str, *words: object) -> list[str]:
-    """Tests in the background of a shell are told to ignore Ctrl-C, and so would be what they start. Nothing may
-    run in the child before it is another program: gRPC's threads of this process do not survive a fork."""
-    line = [sys.executable, "-m", module, *map(str, words)]
-    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        return line
-    hears = (
-        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    return [sys.executable, "-c", hears, *line]
 
 
 class Process:
@@ -43,8 +31,9 @@ class Process:
             text = [str(word) for word in words]
             self.popen = Preloaded(module, text, cwd=cwd, stdout=self._out, stderr=self._out)
             return
+        line = [sys.executable, "-m", module, *map(str, words)]
         with self._out.open("a") as out:
-            self.popen = subprocess.Popen(_words(module, *words), stdout=out, stderr=subprocess.STDOUT, cwd=cwd)
+            self.popen = subprocess.Popen(line, stdout=out, stderr=subprocess.STDOUT, cwd=cwd)
 
     @property
     def output(self) -> str:
@@ -109,23 +98,30 @@ def command(*words: object, cwd: Path | None = None) -> subprocess.CompletedProc
 
 def preloaded_command(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Runs `pfl-node WORDS` to its end, in a process that has imported torch before."""
-    out, err = (cwd / f"{name}-{time.monotonic_ns()}" for name in ("stdout", "stderr"))
     text = [str(word) for word in words]
-    process = Preloaded("pfl_node", text, cwd=cwd, stdout=out, stderr=err)
-    try:
-        code = process.wait(DEADLINE * 4)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(text, code, out.read_text(), err.read_text())
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder, "stdout"), Path(folder, "stderr")
+        process = Preloaded("pfl_node", text, cwd=cwd, stdout=out, stderr=err)
+        try:
+            code = process.wait(DEADLINE * 4)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(text, code, out.read_text(), err.read_text())
+
+
+def own_process_command(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs `pfl-node WORDS` to its end in the test's own process: for verbs that read, and for mistakes."""
+    text, out, err = [str(word) for word in words], io.StringIO(), io.StringIO()
+    with chdir(cwd or Path.cwd()), redirect_stdout(out), redirect_stderr(err):
+        code = main(text)
+    return subprocess.CompletedProcess(text, code, out.getvalue(), err.getvalue())
 
 
 def ask(*words: object) -> Any:
-    """The JSON that a reading verb prints. The verb runs in this process: tests ask many times."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main([*map(str, words), "--format", "json"])
-    assert code == 0, err.getvalue()
-    return json.loads(out.getvalue())
+    """The JSON that a reading verb prints."""
+    done = own_process_command(*words, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def states(address: str, role: str = "node") -> dict[str, str]:

@@ -129,12 +129,12 @@ class Siege:
         """He trains, takes a good model of a stranger, and has taken all that ann sent."""
         await self.carl.send(self.bob.node.id, self.bob.address, self.model, round=self.soon)
         await self.bob.rounds()
+        sent = self.ann.node.client.traffic.models[self.bob.node.id, "out"]
         status = await self.status()
         assert status["state"] == "training"
         assert status["round"] >= 1
         assert self.ann.node.recorder
         assert set(self.ann.node.recorder.failures) <= {("SendModel", "flood")}  # he may be busy, and says so
-        sent = self.ann.node.client.traffic.models[self.bob.node.id, "out"]
         assert status["models_received"][self.ann.node.id] >= sent
 
 

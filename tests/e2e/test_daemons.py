@@ -13,6 +13,7 @@ from tests.e2e.processes import Process, ask, fast, processes, states, until
 PENS = fast(
     policy=[
         "policy.delta=0.2", "policy.n_sampled=2", "policy.m=1", "policy.T=4", "policy.n_peers=2", "policy.quiet=2",
+        "membership.probe_interval=0.5", "membership.probe_timeout=0.25",
     ]
 )  # fmt: skip
 
@@ -69,7 +70,7 @@ def test_five_terminals(tmp_path: Path) -> None:
 
 
 def test_a_node_ends_by_itself_when_its_rounds_are_done_and_goes_on_after_a_restart(tmp_path: Path) -> None:
-    with processes(tmp_path) as start:
+    with processes(tmp_path, preloaded=True) as start:
         first = start("pfl_node", "--policy", "local", "--rounds", 3, "--data-dir", "n", *fast())
         assert first.wait() == 0, first.output
         second = start("pfl_node", "--policy", "local", "--rounds", 5, "--data-dir", "n", *fast())

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+from tests.e2e.processes import own_process_command, preloaded_command, processes, until
 
 SPEC = """
 title = "A tiny experiment"
@@ -36,21 +35,9 @@ settings = { policy = { name = "pens", T = 5, n_sampled = 3, m = 1, n_peers = 2 
 """
 
 
-def lab(folder: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "pfl_node", "lab", *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finished(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == code, err
-    return out, err
+def finished(done: subprocess.CompletedProcess[str], code: int = 0) -> tuple[str, str]:
+    assert done.returncode == code, done.stderr
+    return done.stdout, done.stderr
 
 
 def found(folder: Path) -> dict[str, Any]:
@@ -69,27 +56,30 @@ def spec(tmp_path: Path) -> Path:
 
 
 def test_a_lab_that_was_killed_goes_on_and_ends_as_one_that_was_not(spec: Path) -> None:
-    finished(lab(spec, "run", "tiny.toml", "--out", "whole"))
-    broken = lab(spec, "run", "tiny.toml", "--out", "broken", "--workers", "1")
-    deadline = time.monotonic() + 120
-    while not list((spec / "broken").glob("*/seed-0/segments/??????/swarm.json")):
-        assert broken.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline, "no segment was written"
-        time.sleep(0.02)
-    os.killpg(broken.pid, signal.SIGKILL)
-    broken.communicate()
+    words = ("lab", "run", "tiny.toml", "--workers", "1", "--out")
+    finished(preloaded_command(*words, "whole", cwd=spec))
+    with processes(spec, preloaded=True) as start:
+        broken = start("pfl_node", *words, "broken")
+        until(lambda: list((spec / "broken").glob("*/seed-0/segments/??????/swarm.json")), broken)
+        process = psutil.Process(broken.popen.pid)
+        family = [process, *process.children(recursive=True)]
+        for one in family:
+            one.kill()
+        broken.wait()
+        psutil.wait_procs(family[1:])
     assert len(found(spec / "broken")) < 2
-    finished(lab(spec, "run", "tiny.toml", "--out", "broken", "--workers", "1"))
+    finished(preloaded_command(*words, "broken", cwd=spec))
     assert found(spec / "broken") == found(spec / "whole")
     assert len(found(spec / "whole")) == 2
 
 
 def test_what_is_done_is_not_done_again_and_the_paper_stands_beside_ours(spec: Path) -> None:
-    finished(lab(spec, "run", "tiny.toml", "--set", "rounds=5", "--workers", "1"))
-    out, err = finished(lab(spec, "run", "tiny.toml", "--set", "rounds=5"))
+    words = ("lab", "run", "tiny.toml", "--set", "rounds=5")
+    finished(preloaded_command(*words, "--workers", "1", cwd=spec))
+    out, err = finished(own_process_command(*words, cwd=spec))
     assert err.count("already done") == 2
     assert "(90.0" in out
-    out, _ = finished(lab(spec, "run", "tiny.toml", "--set", "rounds=5", "--format", "json"))
+    out, _ = finished(own_process_command(*words, "--format", "json", cwd=spec))
     rows = json.loads(out)["rows"]
     assert [row["run"] for row in rows] == ["EL", "PENS"]
     assert rows[0]["accuracy"]["paper"] == 0.9
@@ -106,6 +96,6 @@ def test_what_is_done_is_not_done_again_and_the_paper_stands_beside_ours(spec: P
     ],
 )
 def test_a_mistake_is_one_line(spec: Path, words: tuple[str, ...], says: str) -> None:
-    _, err = finished(lab(spec, *words), code=2)
+    _, err = finished(own_process_command("lab", *words, cwd=spec), code=2)
     assert err.count("\n") == 1
     assert says in err

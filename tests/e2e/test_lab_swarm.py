@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.e2e.processes import Process, command, processes, until
+from tests.e2e.processes import Process, own_process_command, preloaded_command, processes, until
 from tests.e2e.test_swarm import all_gone
 
 SPEC = """
@@ -48,7 +48,14 @@ def written(folder: Path, *runs: str) -> None:
 
 
 def lab(folder: Path, *words: object, code: int = 0) -> tuple[str, str]:
-    done = command("lab", *words, cwd=folder)
+    done = preloaded_command("lab", *words, cwd=folder)
+    assert done.returncode == code, done.stderr
+    return done.stdout, done.stderr
+
+
+def lab_here(folder: Path, *words: object, code: int = 0) -> tuple[str, str]:
+    """In the test's own process: where no cell is left to be run."""
+    done = own_process_command("lab", *words, cwd=folder)
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
 
@@ -83,7 +90,7 @@ def compared(folder: Path, runs: list[str]) -> dict[str, Any]:
     assert [measured(row) for row in real["rows"]] == [measured(row) for row in simulated["rows"]]
     assert (real["backend"], simulated["backend"]) == ("swarm", "sim")
     both: dict[str, Any] = json.loads(
-        lab(folder, "compare", "lab/tiny-quick", "lab/tiny-quick-swarm", "--format", "json")[0]
+        lab_here(folder, "compare", "lab/tiny-quick", "lab/tiny-quick-swarm", "--format", "json")[0]
     )
     assert {"what": "backend", "a": "sim", "b": "swarm"} in both["unlike"]
     return both
@@ -106,9 +113,9 @@ def test_a_swarm_leaves_what_a_simulation_leaves_and_they_can_be_compared(tmp_pa
     assert "real nodes over gRPC, 4 nodes in 1 process" in (result / "report.html").read_text()
     assert "--backend swarm" in json.loads((result / "results.json").read_text())["command"]
     assert list((result / "plots").glob("who*.svg"))
-    _, err = in_swarm(tmp_path)
+    _, err = lab_here(tmp_path, "run", "tiny.toml", "--backend", "swarm")
     assert err.count("already done") == 1
-    _, err = lab(tmp_path, "run", "tiny.toml", "--out", "lab/tiny-quick-swarm", code=2)
+    _, err = lab_here(tmp_path, "run", "tiny.toml", "--out", "lab/tiny-quick-swarm", code=2)
     assert err.count("\n") == 1
     assert "holds results of --backend swarm" in err
 
@@ -128,11 +135,16 @@ def test_policies_of_every_kind_have_the_same_measures_in_both(tmp_path: Path) -
 # -- broken off ------------------------------------------------------------------------------------------------
 
 
+def written_part(mark: Path) -> int:
+    """The number of the state of the swarm that is on disk."""
+    return int(json.loads(mark.read_text())["part"])
+
+
 def at_work(process: Process, mark: Path, beyond: int) -> tuple[int, list[psutil.Process]]:
     """When a later state of the swarm is on disk: its number, and all processes below."""
 
     def part() -> int | None:
-        found = json.loads(mark.read_text())["part"] if mark.exists() else 0
+        found = written_part(mark) if mark.exists() else 0
         return found if found > beyond else None
 
     found = until(part, process)
@@ -144,21 +156,24 @@ def test_a_swarm_that_was_broken_off_goes_on_and_counts_as_one(tmp_path: Path) -
     written(tmp_path, EL)
     words = ["lab", "run", "tiny.toml", "--backend", "swarm", "--workers", 1, "--set", f"rounds={rounds}"]
     cell = tmp_path / "lab" / "tiny-quick-swarm" / "el" / "seed-0"
-    with processes(tmp_path) as start:
+    mark = cell / "swarm" / "mark.json"
+    with processes(tmp_path, preloaded=True) as start:
         process = start("pfl_node", *words)
-        part, children = at_work(process, cell / "swarm" / "mark.json", 0)
+        part, children = at_work(process, mark, 0)
         process.popen.send_signal(signal.SIGINT)
         assert process.wait() == 130
         assert "Traceback" not in process.output
-        assert len(children) == 3  # of the cell, of its nodes, and the resource tracker of multiprocessing
+        assert len(children) == 2  # of the cell, and of its nodes
         until(lambda: all_gone(children))
-        stopped = json.loads((cell / "swarm" / "mark.json").read_text())["part"]  # it may have written another one
+        stopped = written_part(mark)  # it may have written another one
         assert stopped >= part
         process = start("pfl_node", *words)
-        part, children = at_work(process, cell / "swarm" / "mark.json", stopped)
+        _, children = at_work(process, mark, stopped)
         process.popen.kill()
         process.wait()
         until(lambda: all_gone(children))
+        part = written_part(mark)  # again it may have written another one
+        assert part > stopped
         assert not (cell / "summary.json").exists()
         process = start("pfl_node", *words)
         assert process.wait() == 0, process.output
@@ -193,6 +208,6 @@ def test_a_run_that_fails_is_told_in_one_line_and_the_others_are_run(tmp_path: P
 
 def test_a_backend_that_is_not_known_is_one_line(tmp_path: Path) -> None:
     written(tmp_path, EL)
-    _, err = lab(tmp_path, "run", "tiny.toml", "--backend", "cloud", code=2)
+    _, err = lab_here(tmp_path, "run", "tiny.toml", "--backend", "cloud", code=2)
     assert err.count("\n") == 1
     assert "cloud" in err

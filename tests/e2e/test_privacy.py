@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from pfl_node.errors import Reason, Refused
+from pfl_node.daemon.tls_setup import check_pair_keys
+from pfl_node.errors import ConfigError, Reason, Refused
 from pfl_node.ops.prometheus import FIGURES
 from pfl_node.ops.status import details_of
-from pfl_node.settings import WireSettings
+from pfl_node.settings import Settings, WireSettings
 from pfl_node.types import Eval, PeerId
 from pfl_node.wire.client import PeerClient
 from tests.e2e.in_process import Life, Town, play
+from tests.identities import Site
 
 ORACLE = {"oracle": True, "oracle_epsilon": 0.1, "oracle_budget": 0.2, "oracle_total": 10.0}
 ENDLESS: dict[str, Any] = {"policy": {"name": "greedy"}, "train": {"steps": 10_000_000}}
@@ -156,3 +158,65 @@ def test_what_dp_sgd_spends_is_told_and_goes_on_after_a_restart(tmp_path: Path) 
         assert more > spent[1]
 
     play(tmp_path, scene)
+
+
+CORRELATED: dict[str, Any] = {
+    "policy": {"name": "dpsgd", "degree": 2},
+    "rounds": 4,
+    "train": {"steps": 2, "batch": 40, "lr": 1.0},
+    # The gradients vanish beside the noise, and the noise of a node beside that of its pairs.
+    "privacy": {"dp": True, "dp_clip": 1e-6, "dp_noise": 1e6, "dp_correlated": True, "dp_pair_noise": 100.0},
+    "start": {"peers": 2, "wait": 60},
+    "tls": {"on": True},
+}
+
+
+def test_the_noise_of_neighbours_with_tls_cancels_and_a_restarted_node_has_new_keys(tmp_path: Path) -> None:
+    site, names = Site(tmp_path), ("ann", "bob", "carl")
+    for name in names:
+        site.member(name)
+    sent: dict[str, list[Any]] = {name: [] for name in names}
+
+    def watched(life: Life) -> None:
+        send = life.node.client.send
+
+        async def sends(peer: PeerId, address: str, model: Any, **more: Any) -> int:
+            sent[life.node.name].append(model.vector)
+            return await send(peer, address, model, **more)
+
+        life.node.client.send = sends  # type: ignore[method-assign]
+
+    async def scene(town: Town) -> None:
+        lives: list[Life] = []
+        for name in names:
+            seeds = [lives[0].address] if lives else []
+            lives.append(await town.listens(name, peer_seed=seeds, **CORRELATED))
+            watched(lives[-1])
+            lives[-1].begin()
+        assert [await life.ends() for life in lives] == ["done"] * 3
+        start = lives[0].node.policy
+        assert start
+        own = 1e-6 * 1e6 / 40  # the noise of a step of DP-SGD
+        for life in lives:
+            assert [row["dp_partners"] for row in life.rows("round")] == [2] * 4
+            assert details_of(life.node)["privacy"]["dp"]["partners"] == 2
+            policy = life.node.policy
+            assert policy
+            first = sent[life.node.name][0]
+            assert first.std() > 50 * own  # on its way
+            assert policy.model.vector.std() < 10 * own  # in the mean of all
+        carl = lives[2].node.pair_keys
+        assert carl
+        await lives[2].close()
+        again = await town.listens("carl", **CORRELATED)
+        keys = again.node.pair_keys
+        assert keys
+        assert keys.public != carl.public
+
+    play(tmp_path, scene)
+
+
+def test_a_daemon_without_tls_refuses_to_share_noise() -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.dp_correlated needs TLS"):
+        check_pair_keys(Settings.model_validate({**CORRELATED, "tls": {}}))
+    check_pair_keys(Settings.model_validate(CORRELATED))

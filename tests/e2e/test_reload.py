@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pfl_node import RunResult, simulate
-from tests.e2e.processes import Process, command, processes, until
+from tests.e2e.processes import Process, own_process_command, processes, until
 from tests.identities import Site
 
 TASK = """
@@ -49,12 +49,14 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    with processes(tmp_path) as starter:
+    with processes(tmp_path, preloaded=True) as starter:
         yield starter
 
 
 def arguments(task: Path) -> list[object]:
-    return ["--task", f"{task}:growing", "--policy", "local", "--set", "start.wait=0", "--log-format", "json"]
+    """Ten rounds in a second: more would only keep the processor busy while the test asks."""
+    sets = ["--set", "start.wait=0", "--set", "round.every=0.1"]
+    return ["--task", f"{task}:growing", "--policy", "local", *sets, "--log-format", "json"]
 
 
 def events(node: Process, kind: str) -> list[dict[str, Any]]:
@@ -69,13 +71,13 @@ def test_a_running_node_takes_new_data_and_keeps_the_old_when_the_task_fails(
     until(lambda: '"event": "round"' in node.output, node)
     count = task.with_name("count")
     count.write_text("60")
-    done = command("reload", node.address)
+    done = own_process_command("reload", node.address)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{node.address}: 60 samples for train, 9 samples for val, 9 samples for test\n"
 
     for n, why in ((-1, "ValueError: the table has no rows"), (77, "returned another model")):
         count.write_text(str(n))
-        done = command("reload", node.address)
+        done = own_process_command("reload", node.address)
         assert done.returncode == 2
         assert done.stderr.startswith(f"pfl-node: {node.address} keeps its old data: task {task}:growing ")
         assert why in done.stderr
@@ -88,7 +90,7 @@ def test_a_running_node_takes_new_data_and_keeps_the_old_when_the_task_fails(
     )
     assert (first["samples"], second["samples"]) == (60, 80)
     assert len(events(node, "the task was not reloaded; the old data stays in use")) == 2
-    status = json.loads(command("status", node.address, "--format", "json").stdout)
+    status = json.loads(own_process_command("status", node.address, "--format", "json").stdout)
     assert status["samples"] == 80
     node.popen.send_signal(signal.SIGTERM)
     assert node.wait() == 0
@@ -131,9 +133,9 @@ def test_with_tls_only_an_operator_or_the_node_itself_may_reload(task: Path, sta
     node = start("pfl_node", *arguments(task), "--tls", "--data-dir", tmp_path / "node")
     until(lambda: '"event": "round"' in node.output, node)
     for name in ("olga", "node"):
-        done = command("reload", node.address, "--data-dir", tmp_path / name)
+        done = own_process_command("reload", node.address, "--data-dir", tmp_path / name)
         assert (done.returncode, done.stderr) == (0, "")
-    done = command("reload", node.address, "--data-dir", tmp_path / "ann")
+    done = own_process_command("reload", node.address, "--data-dir", tmp_path / "ann")
     assert done.returncode == 1
     assert "Reload needs an operator's certificate or the node's own" in done.stderr
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.processes import command, fast, preloaded_command, processes, states
+from tests.e2e.processes import fast, preloaded_command, processes, states
 
 ROUNDS = 6
 KNOBS = {
@@ -17,9 +17,15 @@ KNOBS = {
         "policy.delta=0.1", "policy.n_sampled=2", "policy.m=1", "policy.T=3", "policy.n_peers=2", "policy.quiet=1",
     ],
     "facade": ["policy.warmup=2", "policy.degree=2"],
+    "gradient_tracking": ["policy.degree=2", "policy.batch=60", "policy.alpha=1"],
+    "scaffold": ["policy.degree=2", "policy.K=40", "policy.eta_l=0.1"],
+    "el": ["policy.degree=2", "wire.compress=top:0.3", "wire.encoding=int8", "wire.zstd=1"],
 }  # fmt: skip
+VECTORS = ("gradient_tracking", "scaffold")  # send a vector beside the model
 
-every_policy = pytest.mark.parametrize("policy", sorted(KNOBS))
+every_policy = pytest.mark.parametrize(
+    "policy", [pytest.param(name, marks=[pytest.mark.slow] if name in VECTORS else []) for name in sorted(KNOBS)]
+)
 
 
 def words(policy: str) -> list[Any]:
@@ -44,10 +50,12 @@ def test_in_the_simulator(policy: str, tmp_path: Path) -> None:
 @every_policy
 def test_in_a_swarm(policy: str, tmp_path: Path) -> None:
     workers = 2 if policy == "pens" else 1  # each imports torch; between processes one policy is enough
-    done = command("swarm", "--nodes", 4, "--workers", workers, "--out", tmp_path, *words(policy))
+    done = preloaded_command(
+        "swarm", "--nodes", 4, "--workers", workers, "--out", "out", *words(policy), cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr + done.stdout
-    check(json.loads((tmp_path / "summary.json").read_text()), policy)
-    assert len(list((tmp_path / "nodes").glob("*/model.safetensors"))) == 4
+    check(json.loads((tmp_path / "out" / "summary.json").read_text()), policy)
+    assert len(list((tmp_path / "out" / "nodes").glob("*/model.safetensors"))) == 4
 
 
 @every_policy
@@ -73,4 +81,16 @@ def test_in_separate_daemons(policy: str, tmp_path: Path) -> None:
         assert rows[-1]["event"] == "finished"
         assert rows[-1]["test_accuracy"] > 0.2
     # Gossip waits for nobody: on a busy machine one node may be done before another has sent its first model.
-    assert merged or policy == "facade"
+    assert merged or policy in ("facade", "el", *VECTORS)
+
+
+def test_partial_models_have_the_same_bytes_in_the_simulator_and_in_a_swarm(tmp_path: Path) -> None:
+    """Both count payloads. Without zstd: the values, and so the sizes of zstd frames, differ with the node ids."""
+    plain = [*words("el"), "--set", "wire.zstd=0"]
+    done = preloaded_command("sim", "--nodes", 4, "--out", "sim", *plain, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = preloaded_command("swarm", "--nodes", 4, "--workers", 1, "--out", "swarm", *plain, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    sim, swarm = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("sim", "swarm"))
+    assert sim["models_sent"] == swarm["models_sent"]
+    assert sim["bytes_sent"] == swarm["bytes_sent"]

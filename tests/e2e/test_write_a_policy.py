@@ -29,7 +29,7 @@ def commands() -> list[tuple[str, str]]:
 
 
 def test_the_page_has_files_and_commands() -> None:
-    assert FILES.keys() == {"fomo.py", "by_hand.py"}
+    assert FILES.keys() == {"fomo.py", "by_hand.py", "sam.py", "variates.py", "closer.py"}
     assert [command.split()[:2] for command, _ in commands()] == [
         ["pfl-node", "policies"],
         ["pfl-node", "sim"],
@@ -38,6 +38,7 @@ def test_the_page_has_files_and_commands() -> None:
         ["python", "by_hand.py"],
         ["pfl-node", "policies"],
         ["pfl-node", "chaos"],
+        ["pfl-node", "sim"],
     ]
 
 
@@ -49,8 +50,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def compares(command: str) -> bool:
+    """Three simulations of 20 nodes and 20 rounds."""
+    return "--policy local,el" in command
+
+
 @pytest.mark.parametrize(
-    ("command", "said"), commands(), ids=lambda v: v if " " in v and "\n" not in v else "says"
+    ("command", "said"),
+    [
+        pytest.param(*found, marks=[pytest.mark.slow] if compares(found[0]) else [], id=found[0])
+        for found in commands()
+    ],
 )
 def test_the_commands_of_the_page_work(folder: Path, command: str, said: str) -> None:
     done = typed(folder, command)

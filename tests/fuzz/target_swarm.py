@@ -27,6 +27,10 @@ RUN = "fuzz"
 DEFAULT = "gossip"
 QUICK = ("task.samples=40", "round.patience=1", "start.wait=60", "store.checkpoint_every=20")
 POLICIES = {"gossip": ("policy.n_peers=4", "policy.delta=0.5", "policy.quiet=2")}  # little training, many messages
+COMPRESSED = (
+    "top:0.3",
+    "fragments:16/4",
+)  # of the peers, so that partial models are recorded; the target's are full
 MB = 1 << 20
 GROWTH = 20.0  # MB that may be
 Start = Callable[..., Process]
@@ -59,7 +63,10 @@ class TargetSwarm:
         self._say = say
         self.node = self._daemon("target")
         self.address = address_of(self.node)
-        self.peers = [self._daemon(f"peer-{n}", "--peer-seed", self.address) for n in range(plan.peers)]
+        self.peers = [
+            self._daemon(f"peer-{n}", "--peer-seed", self.address, "--set", f"wire.compress={COMPRESSED[n % 2]}")
+            for n in range(plan.peers)
+        ]
 
     def _daemon(self, name: str, *words: str) -> Process:
         settings = [*QUICK, *POLICIES.get(self.plan.policy, ())]

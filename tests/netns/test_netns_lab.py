@@ -41,34 +41,34 @@ from pathlib import Path
 from tests.netns.netns_lab import Lab
 from tests.netns.tun import enter
 
-def knock(lab, a, b, count):
+def datagrams_received(lab, a, b, count):
     '''How many of so many datagrams from a reach b.'''
     enter(b.namespace)
-    ear = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    ear.bind((b.address, 9))
-    ear.settimeout(2)
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind((b.address, 9))
+    receiver.settimeout(2)
     enter(a.namespace)
-    mouth = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     for _ in range(count):
-        mouth.sendto(b"x", (b.address, 9))
-    heard = 0
+        sender.sendto(b"x", (b.address, 9))
+    received = 0
     try:
         while True:
-            ear.recv(9)
-            heard += 1
+            receiver.recv(9)
+            received += 1
     except TimeoutError:
-        return heard
+        return received
 
 with Lab(50, Path(sys.argv[1])) as lab:
     first, *_, last = lab.hosts
-    print(knock(lab, first, last, 100))
+    print(datagrams_received(lab, first, last, 100))
     lab.weather(delay=0.01, loss=0.5)
-    print(knock(lab, first, last, 200))
+    print(datagrams_received(lab, first, last, 200))
     lab.weather()
     lab.split(lab.hosts[:10], lab.hosts[10:])
-    print(knock(lab, first, last, 100), knock(lab, first, lab.hosts[9], 100))
+    print(datagrams_received(lab, first, last, 100), datagrams_received(lab, first, lab.hosts[9], 100))
     lab.heal()
-    print(knock(lab, last, first, 100))
+    print(datagrams_received(lab, last, first, 100))
     if len(sys.argv) > 2:
         print("waiting", flush=True)
         time.sleep(600)

@@ -128,7 +128,7 @@ def test_the_vocabulary_is_known_to_this_test() -> None:
     """A new step needs an answer in the driver and in the simulator."""
     assert {kind.__name__ for kind in KINDS} == {
         *("Step", "Sleep", "Peers", "Send", "Gather", "Receive", "Fetch", "Ask"),
-        *("Fresh", "Lesson", "Train", "Score", "Average", "Predict", "Distill"),
+        *("Fresh", "Lesson", "Train", "Gradient", "Score", "Average", "Predict", "Distill"),
         *("Record", "Report", "Publish", "Linger"),
     }
 

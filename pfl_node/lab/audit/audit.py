@@ -7,16 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import exp, sqrt
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pfl_node.errors import TaskError
+from pfl_node.lab.audit.message_attack import ALONE, EAVESDROPPER, NEIGHBOUR, Attacker, MessageAttack
 from pfl_node.lab.audit.oracle_attack import Sample, attack
 from pfl_node.node.ports import Plan
 from pfl_node.policies import configure, load_policy
+from pfl_node.protocol.privacy.dp_account import DpStep
 from pfl_node.settings import Settings
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.learner_port import learners_of
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from pfl_node.learning.learner import Learner
     from pfl_node.learning.task import Task
 
-ORACLE, MODEL = "evaluation oracle", "sent model"
+ORACLE, MODEL, MESSAGES = "evaluation oracle", "sent model", "messages of a round"
+MESSAGE_TRIALS = 300  # each trains all nodes
 FPR = 0.01
 Scores = npt.NDArray[np.float64]
 
@@ -52,6 +55,8 @@ class AuditFinding:
 
 
 def with_privacy(settings: Settings, **changed: Any) -> Settings:
+    if changed.get("dp") is False:
+        changed["dp_correlated"] = False
     return settings.model_copy(update={"privacy": settings.privacy.model_copy(update=changed)})
 
 
@@ -89,7 +94,8 @@ def attack_model(settings: Settings, nodes: int, *, private: bool) -> AuditFindi
         spent.append(node.learner.account.epsilon)
     chance = fmean(o.chance for o in found) / sqrt(len(found))
     mean = Roc(fmean(o.auc for o in found), fmean(o.tpr for o in found), chance)
-    control = "privacy.dp" if private else "plain training"
+    correlated = " correlated" if chosen.privacy.dp_correlated else ""
+    control = f"privacy.dp{correlated}" if private else "plain training"
     return AuditFinding(MODEL, control, mean, epsilon=max(spent) if private else None, accuracy=fmean(right))
 
 
@@ -112,8 +118,32 @@ def audit(settings: Settings, nodes: int, trials: int) -> Iterator[AuditFinding]
     """Private training is attacked only if Opacus is installed."""
     yield from attack_oracle(settings, nodes, trials)
     yield attack_model(settings, nodes, private=False)
-    if find_spec("opacus"):
+    if not find_spec("opacus"):
+        return
+    yield attack_model(with_privacy(settings, dp_correlated=False), nodes, private=True)
+    if settings.privacy.dp_correlated:
         yield attack_model(settings, nodes, private=True)
+        yield from attack_messages(with_privacy(settings, dp=True), nodes, min(trials, MESSAGE_TRIALS))
+
+
+def attack_messages(settings: Settings, nodes: int, trials: int) -> Iterator[AuditFinding]:
+    """What observers of a round learn about one sample. Epsilon is that of all rounds."""
+    from pfl_node.learning.accountant import epsilon
+
+    policy, privacy = load_policy(settings.policy.name), settings.privacy
+    degree = policy.pair_degree(configure(policy, settings.policy.options))
+    found = MessageAttack(settings, nodes, degree)
+    everybody = Attacker("all neighbours", neighbours=nodes)
+    attackers = (ALONE, EAVESDROPPER, NEIGHBOUR, everybody)
+    scores = found.scores(attackers, trials)
+    rate = min(1.0, (settings.train.batch or 8) / found.samples)
+    steps = (settings.rounds or 1) * (settings.train.steps or 1)
+    for attacker in attackers:
+        sigma = privacy.dp_noise * found.exchange.noise(attacker)[0]
+        spent = epsilon({DpStep(sigma, rate): steps}, privacy.dp_delta)
+        yield AuditFinding(
+            MESSAGES, attacker.name, roc(*scores[attacker.name]), gaussian_bound(sigma), epsilon=spent
+        )
 
 
 # -- ROC -------------------------------------------------------------------------------------------------------
@@ -139,3 +169,10 @@ def _tpr(members: Scores, others: Scores) -> float:
 def bound(epsilon: float) -> Roc:
     """The upper bound for any attack on epsilon-differentially private answers."""
     return Roc(exp(epsilon) / (1 + exp(epsilon)), min(1.0, exp(epsilon) * FPR, 1 - exp(-epsilon) * (1 - FPR)))
+
+
+def gaussian_bound(sigma: float) -> Roc:
+    """The optimal attack on one step with all samples in the batch and this much noise, in units of the clipped
+    gradient."""
+    normal = NormalDist()
+    return Roc(normal.cdf(1 / (sigma * sqrt(2))), normal.cdf(1 / sigma + normal.inv_cdf(FPR)))

@@ -14,16 +14,16 @@ LEARNT = 0.1  # smallest assumed progress, as a share of an untrained model's lo
 
 
 def completed(step: Average, whole: Model) -> tuple[Model, ...] | None:
-    """Mine and the others as whole models: a core or head is completed with the rest of my model. None: they
-    cannot be scored."""
-    part = step.mine.layout.part
+    """Mine and the others as whole models: a core, a head or a partial model is completed with my numbers. None:
+    they cannot be scored."""
+    part, models = step.mine.layout.part, (step.mine, *(m.over(step.mine) for m in step.others))
     if part == "model":
-        return step.models
+        return models
     if whole.layout.part != "model" or step.mine.layout != whole.layout.of(part):
         return None
     if part == "core":
-        return tuple(core + whole.head for core in step.models)
-    return tuple(whole.core + head for head in step.models)
+        return tuple(core + whole.head for core in models)
+    return tuple(whole.core + head for head in models)
 
 
 def refused(scores: Sequence[Eval], untrained: float, tolerance: float, part: Part = "model") -> list[int]:

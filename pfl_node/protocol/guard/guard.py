@@ -12,7 +12,7 @@ import numpy as np
 from pfl_node.errors import Reason, Refused
 from pfl_node.model import Model, Vector
 from pfl_node.protocol.guard import gate
-from pfl_node.protocol.guard.outliers import TypicalModels
+from pfl_node.protocol.guard.outliers import Outlier, TypicalModels
 from pfl_node.protocol.guard.reputation import WEIGHTS, Reputations
 from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Average
@@ -58,15 +58,23 @@ class Guard:
         self._count(peer, reason, WEIGHTS.get(Reason(reason), 0.0) if reason in set(Reason) else 0.0, now)
 
     def examine(self, offer: Offer, mine: Model | None, now: float) -> Offer:
-        """Check the norm, and the distance and direction from my model; raises Refused."""
-        self._provenance.came(offer.model, offer.sender)
-        part = offer.model.layout.part
-        own = mine.of(part) if mine is not None and part != "predictions" else None
-        if self._typical and (found := self._typical.judge(offer.sender, offer.model, own)):
+        """Check the norm, and the distance and direction from my model; of other vectors the norm. Raises
+        Refused."""
+        for model in (offer.model, *offer.vectors.values()):
+            self._provenance.came(model, offer.sender)
+        if found := self._outlier(offer, mine):
             self.refused[Reason.OUTLIER] += 1
             self._count(offer.sender, Reason.OUTLIER, found.weight, now)
             raise Refused(Reason.OUTLIER, str(found), offer.sender)
         return offer
+
+    def _outlier(self, offer: Offer, mine: Model | None) -> Outlier | None:
+        if self._typical is None:
+            return None
+        part, vectors = offer.model.layout.part, offer.vectors.items()
+        own = mine.of(part) if mine is not None and part != "predictions" else None
+        found = [self._typical.judge(offer.sender, vector, None, f"vector {name}") for name, vector in vectors]
+        return next(filter(None, [self._typical.judge(offer.sender, offer.model, own), *found]), None)
 
     def fetched(self, offers: Iterable[Offer], mine: Model | None, now: float) -> tuple[Offer, ...]:
         """The offers that may be used."""
@@ -81,7 +89,9 @@ class Guard:
     def to_score(self, step: Average, whole: Model) -> tuple[Model, ...]:
         """The models whose losses decide about this step: mine, then the others. Empty: the gate does not
         apply."""
-        if self.settings.gate is None or not step.others or step.mine.layout.part == "predictions":
+        if self.settings.gate is None or not step.others or not step.gated:
+            return ()
+        if step.mine.layout.part == "predictions":
             return ()
         return gate.completed(step, whole) or ()
 
@@ -170,7 +180,7 @@ class Provenance:
 
 
 def _owner(model: Model) -> Vector:
-    array = model.vector
+    array = model.numbers
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pfl_node.model import Model
+from pfl_node.model import Model, PartialModel
 from pfl_node.types import PeerId
 
 PEERS = 64  # peers whose last figures count, the most recently heard
@@ -64,23 +64,23 @@ class TypicalModels:
         self.least = least
         self._last: OrderedDict[tuple[str, PeerId], Figures] = OrderedDict()
 
-    def judge(self, peer: PeerId, model: Model, mine: Model | None) -> Outlier | None:
-        """Compare with what the others sent last, and remember. Bad figures are remembered too: the median
-        tolerates them, and must follow if all peers change."""
-        figures, kind = measure(model, mine), model.layout.part
+    def judge(self, peer: PeerId, model: Model, mine: Model | None, name: str = "") -> Outlier | None:
+        """Compare with what the others sent last (the same part, or the vector of this name), and remember. Bad
+        figures are remembered too: the median tolerates them, and must follow if all peers change."""
+        figures, kind = measure(model, mine), name or model.layout.part
         others = [known for (part, who), known in self._last.items() if part == kind and who != peer]
         self._last[kind, peer] = figures
         self._last.move_to_end((kind, peer))
         if len(self._last) > PEERS:
             self._last.popitem(last=False)
         return (
-            self._turned(figures.cosine, [f.cosine for f in others if f.cosine is not None], model.layout.size)
+            self._turned(figures.cosine, [f.cosine for f in others if f.cosine is not None], model.numbers.size)
             or self._large(figures.norm, [f.norm for f in others])
             or self._far(figures.distance, [f.distance for f in others if f.distance is not None])
         )
 
     def _turned(self, cosine: float | None, others: Sequence[float], size: int) -> Outlier | None:
-        least = -max(TURNED, CHANCE / sqrt(size))
+        least = -max(TURNED, CHANCE / sqrt(max(1, size)))
         if cosine is None or len(others) < self.least or cosine >= least:
             return None
         return Outlier(COSINE, cosine, least, -cosine) if alone([o < least for o in others]) else None
@@ -118,8 +118,11 @@ def bound(usual: Sequence[float], mads: float) -> float:
 
 
 def measure(model: Model, mine: Model | None) -> Figures:
-    """In one pass over both vectors, in blocks and in float64."""
+    """In one pass over both vectors, in blocks and in float64. A partial model is completed with my numbers, which
+    is how it is used; but its direction is that of the numbers that were sent."""
     beside = mine is not None and mine.layout.part != "predictions" and mine.layout == model.layout
+    if isinstance(model, PartialModel):
+        return _measure_partial(model, mine if beside else None)
     square, own, apart, product = 0.0, 0.0, 0.0, 0.0
     for start in range(0, model.vector.size, BLOCK):
         a = model.vector[start : start + BLOCK].astype(np.float64)
@@ -131,6 +134,18 @@ def measure(model: Model, mine: Model | None) -> Figures:
             apart += float(a @ a)
     norm = sqrt(square)
     return Figures(norm, sqrt(apart), cosine(product, norm, sqrt(own))) if beside else Figures(norm)
+
+
+def _measure_partial(model: PartialModel, mine: Model | None) -> Figures:
+    sent = model.values.astype(np.float64)
+    norm = sqrt(float(sent @ sent))
+    if mine is None:
+        return Figures(norm * sqrt(model.layout.size / max(1, sent.size)))
+    own = mine.vector[model.indices].astype(np.float64)
+    rest = max(0.0, float(np.square(mine.vector, dtype=np.float64).sum()) - float(own @ own))
+    apart = sent - own
+    angle = cosine(float(sent @ own), norm, sqrt(float(own @ own)))
+    return Figures(sqrt(norm**2 + rest), sqrt(float(apart @ apart)), angle)
 
 
 def cosine(product: float, one: float, other: float) -> float:

@@ -46,6 +46,8 @@ class PrivacyControls:
                 "steps": self.account.steps.total(),
                 "exhausted": self.account.exhausted,
             }
+            if self.settings.dp_correlated:
+                found["dp"] |= {"partners": self.account.partners, "colluders": self.settings.dp_colluders}
         return found
 
     def dump(self) -> dict[str, Any]:
@@ -71,6 +73,12 @@ def privacy_of(settings: Settings, ledger: Ledger, *, certain: bool) -> PrivacyC
     account = DpAccount(ledger, secrets.token_hex(16))
     if s.oracle and not certain and s.oracle_total is None:
         log.warning("without TLS a peer can use many names, each with its own budget: set privacy.oracle_total")
+    if s.dp_correlated:
+        log.info(
+            "neighbours add noise that cancels: epsilon holds against anyone who sees all messages, together with "
+            f"{s.dp_colluders} of this node's neighbours in a round; the others must have the same settings "
+            "and keep their noise secret"
+        )
     if not (s.oracle or s.dp):
         return PrivacyControls(settings, oracle, account)
     ledger.begin()

@@ -29,6 +29,7 @@ class DpAccount:
         self.steps: Counter[DpStep] = Counter()
         self.epsilon = 0.0  # of all steps; updated by the caller, which can compute it
         self.exhausted = False  # the limit is reached and training has stopped
+        self.partners: int | None = None  # neighbours whose noise cancels that of the last training
         self._note = note
 
     def spend(self, step: DpStep, times: int) -> None:
@@ -38,7 +39,8 @@ class DpAccount:
 
     def facts(self) -> dict[str, float]:
         """Fields for a round's line in the journal."""
-        return {"dp_epsilon": round(self.epsilon, 6)} if self.steps else {}
+        partners = {} if self.partners is None else {"dp_partners": self.partners}
+        return {"dp_epsilon": round(self.epsilon, 6), **partners} if self.steps else {}
 
     def with_more(self, step: DpStep, times: int) -> Counter[DpStep]:
         return self.steps + Counter({step: times})

@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pfl_node.errors import ConfigError, TaskError
-from pfl_node.model import Model
+from pfl_node.model import Model, PartialModel
 from pfl_node.node.ports import HONEST, Role
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
@@ -124,9 +124,12 @@ class Malicious(InterceptedPolicy):
     def store(self, offer: Offer) -> None:
         if offer.model.layout.part == "predictions":  # a checkpoint cannot contain them
             return
-        self.heard[offer.sender] = offer.model
+        model = offer.model
+        if isinstance(model, PartialModel):
+            model = model.over(self.model.of(model.layout.part))
+        self.heard[offer.sender] = model
         if self.plan.pool:
-            self.plan.pool.add(offer.sender, offer.model)
+            self.plan.pool.add(offer.sender, model)
 
     def _perturbed(self, model: Model) -> Model:
         """All receivers of a model in a round get the same perturbed model."""

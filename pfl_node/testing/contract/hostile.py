@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pfl_node import aggregate, predictions, steps
-from pfl_node.model import Layout, Model
+from pfl_node.model import Layout, Model, PartialModel
 from pfl_node.policies.base import Policy
 from pfl_node.settings import AggregateSettings
 from pfl_node.sim.event_journal import exact
 from pfl_node.steps import Flow, Publish, Record, Report, Step, advance
 from pfl_node.testing.contract.harness import ROUNDS, STOPPED, Broken
 from pfl_node.testing.contract.toy_learner import AUXILIARY, LAYOUT, ToyLearner
-from pfl_node.types import Eval, Offer, Part, PeerId
+from pfl_node.types import Eval, Offer, Part, PeerId, expected_vectors, parts_of
 
 T = TypeVar("T")
 ME = PeerId("me")
@@ -77,7 +77,7 @@ class Hostile:
             raise Broken(f"it ended in round {self.policy.round} of {ROUNDS} and reported {self.reported}")
         if not self.policy.model.is_finite():
             raise Broken("its final model is not finite")
-        if any(model.vector.tobytes() != was for model, was in self._seen):
+        if any(model.numbers.tobytes() != was for model, was in self._seen):
             raise Broken("it modified the vector of a model, which other nodes may share")
 
     def _handler(self) -> Flow:
@@ -92,9 +92,13 @@ class Hostile:
     # -- answers -------------------------------------------------------------------------------------------
 
     def answer(self, step: Step[Any]) -> Any:
+        if not isinstance(step, steps.Average | steps.Send):
+            for model in _models_in(step):
+                if isinstance(model, PartialModel):
+                    raise Broken(f"{type(step).__name__} of a partial model: complete it with `.over(self.model)`")
         found = self._answer(step)
         for model in (*_models_in(step), *_models_in(found)):
-            self._seen.append((model, model.vector.tobytes()))
+            self._seen.append((model, model.numbers.tobytes()))
         return found
 
     def _answer(self, step: Step[Any]) -> Any:
@@ -111,6 +115,9 @@ class Hostile:
                     raise Broken(
                         f"it sent {step.model.layout.part}, but takes {self.policy.takes}: every peer refuses it"
                     )
+                declared = expected_vectors(self.policy.vectors, step.model.layout.part)
+                if (given := parts_of(step.vectors)) != declared:
+                    raise Broken(f"it sent the vectors {given}, but declares {dict(declared)}")
                 return tuple(self._some(step.to))
             case steps.Gather():
                 strangers = self._some(CROWD, 0.1) if step.others else []
@@ -118,7 +125,8 @@ class Hostile:
             case steps.Receive():
                 return self._offers(self._some(CROWD)[: step.n], self.policy.takes, None)
             case steps.Fetch():
-                return self._offers(step.peers, (step.part,), self.rng.randrange(ROUNDS))
+                offers = self._offers(step.peers, (step.part,), self.rng.randrange(ROUNDS))
+                return tuple(o for o in offers if not (step.whole and isinstance(o.model, PartialModel)))
             case steps.Ask():
                 return {p: self._eval() for p in self._some(step.peers)}
             case steps.Linger():
@@ -134,6 +142,8 @@ class Hostile:
                 return learner.fresh(step.seed, step.part)
             case steps.Train():  # a diverged training returns the model unchanged
                 return step.model if self._rarely() else learner.train(step.model, seed=seed)
+            case steps.Gradient():  # a gradient that is not finite is answered with zeros
+                return self._numbers(LAYOUT) if self._rarely() else learner.gradient(step.model)
             case steps.Score() if self._silent:
                 return learner.score(step.models)
             case steps.Score():
@@ -181,7 +191,16 @@ class Hostile:
         model = self._predictions() if part == "predictions" else self._numbers(LAYOUT.of(part))
         notes = {str(self.rng.choice(CROWD)): self.rng.choice((0.0, -1e300, 1.0, 1e300)) for _ in range(3)}
         tag, samples = self.rng.choice(TAGS), self.rng.choice(SIZES)
-        return Offer(sender, model, round, tag, samples, notes)
+        declared = expected_vectors(self.policy.vectors, part)
+        vectors = {name: self._numbers(LAYOUT.of(part)) for name, part in declared.items()}
+        return Offer(sender, self._perhaps_partial(model), round, tag, samples, notes, vectors)
+
+    def _perhaps_partial(self, model: Model) -> Model:
+        """As with `wire.compress`."""
+        if model.layout.part == "predictions" or not self._rarely():
+            return model
+        places = [i for i in range(model.layout.size) if self.rng.random() < 0.5]
+        return model.sparse(places, same=self.rng.random() < 0.5)
 
     def _numbers(self, layout: Layout) -> Model:
         return Model(layout, np.array([self.rng.choice(NUMBERS) for _ in range(layout.size)], np.float32))
@@ -202,10 +221,10 @@ def _models_in(value: Any) -> list[Model]:
         case Model():
             return [value]
         case Offer():
-            return [value.model]
+            return [value.model, *value.vectors.values()]
         case tuple() | list():
             return [model for item in value for model in _models_in(item)]
         case Step():
-            named = (getattr(value, name, None) for name in ("model", "models", "teacher"))
+            named = (getattr(value, name, None) for name in ("model", "models", "teacher", "correction"))
             return [model for item in named for model in _models_in(item)]
     return []

@@ -24,6 +24,7 @@ class ToyLearner:
     """Deterministic. The loss is the distance to the point."""
 
     layout = LAYOUT
+    private_layout = Layout((), ())
     predictions = predictions.layout_for(len(AUXILIARY), 2, "toy")
     samples = 10
     stateful = False
@@ -52,6 +53,10 @@ class ToyLearner:
         if between:
             between()
         return Model(LAYOUT, ((model.vector + np.float32(self.point)) / 2).astype(np.float32))
+
+    def gradient(self, model: Model, **options: Any) -> Model:
+        """Of half the squared distance to the point."""
+        return Model(LAYOUT, model.vector - np.float32(self.point))
 
     def score(
         self, models: Sequence[Model], *, split: Split = "train", seed: int = 0, **options: Any

@@ -19,7 +19,7 @@ from pfl_node.store.policy_state import freeze, thaw
 from pfl_node.testing.contract.toy_learner import LAYOUT
 from pfl_node.testing.schedules.round_check import RoundCheck
 from pfl_node.testing.schedules.rules import Violations
-from pfl_node.testing.schedules.shadow_mailbox import FATES, ShadowMailboxes
+from pfl_node.testing.schedules.shadow_mailbox import FATES, ShadowMailboxes, is_of
 from pfl_node.testing.schedules.view_check import ViewCheck
 from pfl_node.types import Offer, PeerId
 
@@ -170,7 +170,7 @@ class Inspector:
                 self._check("asked", set(answer) <= set(step.peers), me, f"Ask was answered by {sorted(answer)}")
             case steps.Average():
                 self._averaged(me, step, answer)
-            case steps.Train() | steps.Distill():
+            case steps.Train() | steps.Distill() | steps.Gradient():
                 self._model(me, answer, f"the result of a {type(step).__name__}", like=step.model)
             case steps.Linger():
                 self._lingered(me, step, began)
@@ -204,7 +204,8 @@ class Inspector:
 
     def _averaged(self, me: PeerId, step: Average, answer: Model) -> None:
         self._model(me, answer, "an average", like=step.mine)
-        usable = [m.vector for m in step.models if m.layout == step.mine.layout and m.is_finite()]
+        fitting = [m for m in step.models if m.layout == step.mine.layout and m.is_finite()]
+        usable = [m.over(step.mine).vector for m in fitting]
         if not usable or answer.layout != step.mine.layout:
             return
         low, high = np.minimum.reduce(usable), np.maximum.reduce(usable)
@@ -219,11 +220,9 @@ class Inspector:
         self._offers(me, offers)
         for offer in offers:
             part = offer.model.layout.part
-            vectors = [
-                m.vector if part in ("model", "predictions") else m.of(part).vector
-                for m in self._published_by(offer)
-            ]
-            same = any(np.array_equal(vector, offer.model.vector) for vector in vectors)
+            models = self._published_by(offer)
+            whole = part in ("model", "predictions")
+            same = any(is_of(offer.model, m if whole else m.of(part)) for m in models)
             self._check("asked", same, me, f"fetched a {part} that {offer.sender} never published")
 
     def _published_by(self, offer: Offer) -> list[Model]:
@@ -244,7 +243,7 @@ class Inspector:
         part = model.layout.part
         layout = learner.predictions if part == "predictions" else learner.layout.of(part)
         self._check("model", model.is_finite(), me, f"{what} is not finite")
-        fine = model.layout == (like.layout if like else layout) and model.vector.size == model.layout.size
+        fine = model.layout == (like.layout if like else layout)
         self._check("model", fine, me, f"{what} has another layout")
 
     # -- at the end -------------------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pfl_node.model import Model
+import numpy as np
+
+from pfl_node.model import Model, PartialModel
 from pfl_node.steps import Gather, Send
 from pfl_node.testing.schedules.rules import Violations
 from pfl_node.types import Offer, PeerId
@@ -130,7 +132,7 @@ class ShadowMailboxes:
         """The model is one that its sender sent and that was not delivered before."""
         self.counts["delivered"] += 1
         sent = self._models.get((offer.sender, me, offer.round), [])
-        place = next((i for i, m in enumerate(sent) if _same(m, offer.model)), None)
+        place = next((i for i, m in enumerate(sent) if is_of(offer.model, m)), None)
         text = f"got a model of {offer.sender} that it did not send, or got it twice"
         if self._check("delivered", place is not None, me, text) and place is not None:
             del sent[place]
@@ -156,7 +158,8 @@ class ShadowMailboxes:
         self._check("fate", left == 0, None, f"{left} messages vanished: neither accepted, refused nor lost")
 
 
-def _same(sent: Model, came: Model) -> bool:
-    return sent.vector is came.vector or (
-        sent.layout.part == came.layout.part and bool((sent.vector == came.vector).all())
-    )
+def is_of(came: Model, sent: Model) -> bool:
+    """Whether a received model has the numbers of the one that was sent; a partial one has some of them."""
+    if isinstance(came, PartialModel) and not isinstance(sent, PartialModel):
+        return came.layout == sent.layout and np.array_equal(sent.vector[came.indices], came.values)
+    return came.numbers is sent.numbers or came == sent

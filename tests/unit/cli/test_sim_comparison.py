@@ -44,16 +44,25 @@ def test_a_table_is_printed_and_written_and_who_cannot_run_says_why(shell: Shell
     assert sorted(p.name for p in (tmp_path / "el").iterdir()) == ["0", "1"]
 
 
+@pytest.fixture
+def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs have their results at once."""
+    ran = "pfl_node.lab.policy_comparison.run_all"
+    monkeypatch.setattr(ran, lambda _, orders, *__: [{"event": "done", "summary": RUN} for _ in orders])
+
+
+@pytest.mark.usefixtures("no_workers")
 def test_a_table_of_an_attack_says_so(shell: Shell) -> None:
     attack = ["--set", "attack.kind=sign_flip", "--set", "attack.share=0.5"]
-    outcome = shell(*QUICK, *attack, *ALONE, "--policy", "el,local")
+    outcome = shell(*QUICK, *attack, "--policy", "el,local")
     title, *_ = outcome.out.splitlines()
     assert title == "digits, 2 nodes (1 of them malicious: sign_flip), 1 rounds, seed 0"
     assert "accuracy of the honest nodes on test data" in outcome.out
 
 
+@pytest.mark.usefixtures("no_workers")
 def test_a_table_for_programs_has_every_policy_once(shell: Shell) -> None:
-    outcome = shell(*QUICK, *ALONE, "--policy", "local, el,local", "--format", "json", "--no-fit")
+    outcome = shell(*QUICK, "--policy", "local, el,local", "--format", "json", "--no-fit")
     assert outcome.code == 0
     assert sorted(row["policy"] for row in json.loads(outcome.out)["rows"]) == ["el", "local"]
 

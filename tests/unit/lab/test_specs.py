@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from pfl_node.lab import spec
 from pfl_node.lab.experiment import Experiment, Scale
 from pfl_node.lab.measures import MEASURES
 from pfl_node.lab.runner import segment_of
-from pfl_node.lab.spec import SHIPPED, load, shipped
+from pfl_node.lab.spec import SHIPPED, shipped
 from pfl_node.learning import images
 from pfl_node.learning.datasets import Dataset, Images
 from pfl_node.learning.partition import Indices
@@ -24,10 +25,11 @@ from pfl_node.sim.outcome import fair_accuracy
 from tests.unit.cli.run_command import Shell
 
 SCALES: tuple[Scale, ...] = ("quick", "paper")
-EMBEDDED = {"attacks-digits", "digits-clusters", "liars-digits", "privacy-digits"}  # their data comes along
+EMBEDDED = {"attacks-digits", "digits-clusters", "frontier-digits", "liars-digits", "privacy-digits"}
+FRONTIER = {"frontier-cifar10", "frontier-digits", "frontier-fashion"}  # all policies at the same bytes
 HELD_OUT = {"held-out-27-5", "held-out-angles", "held-out-label-skew"}  # settings of no paper
 ONLY_PLOTTED = {"facade-bytes", "facade-idca", "facade-settlement", "pens-clients", "pens-thesis-random"}
-WITHOUT_FIGURES = {*EMBEDDED, *HELD_OUT, *ONLY_PLOTTED}
+WITHOUT_FIGURES = {*EMBEDDED, *FRONTIER, *HELD_OUT, *ONLY_PLOTTED}
 NOT_REACHED = re.compile(r"^C = (0\.5|1), B = infinity$")  # the paper's table has a dash
 EVERY_ROUND = re.compile("^fedavg-")  # they count rounds
 SHAPES = {  # train, test, pixels, channels, classes
@@ -38,6 +40,9 @@ SHAPES = {  # train, test, pixels, channels, classes
     "imagenette": (9_469, 3_925, 0, 3, 10),
     "image_folder": (40_000, 8_000, 0, 3, 41),  # about as many as Flickr-Mammals has
 }
+
+
+load = cache(spec.load)  # experiments are immutable
 
 
 def text_of(name: str) -> str:
@@ -65,7 +70,7 @@ def test_the_experiments_of_the_papers_are_there() -> None:
         *(f"pens-thesis-{what}" for what in ("random", "iid", "clients")),
         *HELD_OUT,
     ]
-    assert sorted([*EMBEDDED, *wanted]) == shipped()
+    assert sorted({*EMBEDDED, *FRONTIER, *wanted}) == shipped()
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -19,7 +19,7 @@ from pfl_node.learning.fit_context import Work
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.task import Data, Task
 from pfl_node.learning.trainer import Stopped
-from pfl_node.model import StateCell
+from pfl_node.model import Model, StateCell
 from pfl_node.settings import TrainSettings
 from pfl_node.settings.sections import PrivacySettings
 from tests.unit.learning.nets import CLASSES, learner, plain, task, with_batch_norm
@@ -252,3 +252,6 @@ def test_lora_trains_with_the_trainer_of_transformers() -> None:
         model = me.train(model, seed=round, round=round, state=cell)
     assert me.score([model], state=cell)[0].loss < before
     assert cell.state.tensors["fit/optimizer0.0.step"] == 3 * 3
+    strong = Model(model.layout, np.full_like(model.vector, 1e3))  # AdamW's first step is lr against its sign
+    corrected = me.train(model, seed=0, steps=1, correction=strong, state=StateCell(me.start(0)))
+    assert np.allclose(model.vector - corrected.vector, 0.01, rtol=0.1)

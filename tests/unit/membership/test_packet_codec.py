@@ -40,6 +40,7 @@ members = st.builds(
     reachability=st.sampled_from(Reachability),
     relays=st.lists(addresses, max_size=RELAYS_LIMIT).map(tuple),
     offers_relay=st.booleans(),
+    pair_key=st.just(b"") | st.binary(min_size=32, max_size=32),
 )
 packets = st.builds(
     Packet,
@@ -94,6 +95,7 @@ def test_a_damaged_packet_raises_nothing_else(packet: Packet, data: st.DataObjec
         ({"incarnation": INCARNATION_LIMIT}, "invalid incarnation"),
         ({"round": -2}, "invalid incarnation or round"),
         ({"reachability": 9}, "unknown reachability"),
+        ({"pair_key": b"short"}, "invalid pair key"),
     ],
 )
 def test_a_member_that_cannot_be_is_refused(changes: dict[str, object], says: str) -> None:

@@ -141,6 +141,20 @@ def test_relays_cannot_be_removed_from_a_signed_record() -> None:
     assert len(hand.saw(Forged)) == 1
 
 
+@pytest.mark.parametrize("key", [b"", b"k" * 32])
+def test_nobody_else_can_change_the_pair_key_of_a_member(key: bytes) -> None:
+    """Whoever could would know the noise that its neighbours add."""
+    hand = Signing(3)
+    whole = hand.record(1, incarnation=2, pair_key=b"p" * 32)
+    hand.hear(replace(whole, pair_key=key))
+    assert hand.get(1) == hand.record(1)
+    assert len(hand.saw(Forged)) == 1
+    hand.hear(whole)
+    known = hand.get(1)
+    assert known
+    assert known.pair_key == b"p" * 32
+
+
 def test_an_invented_member_is_not_met_and_ends_the_message() -> None:
     hand = Signing(4, known=3)
     ghost = hand.record(3, signer=0)
@@ -330,6 +344,8 @@ plains = st.builds(
     st.sampled_from([State.ALIVE, State.LEFT]),
     st.sampled_from(Reachability),
     st.lists(texts, max_size=2).map(tuple),
+    st.booleans(),
+    st.sampled_from([b"", bytes(32), b"\0\x1e" + b"x" * 30]),
 )
 seals = st.builds(Seal, st.integers(0, 2), st.binary(max_size=3), st.just(b""))
 

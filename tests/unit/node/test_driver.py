@@ -33,6 +33,7 @@ from pfl_node.steps import (
     Fetch,
     Fresh,
     Gather,
+    Gradient,
     Linger,
     Peers,
     Predict,
@@ -119,7 +120,7 @@ class Line:
     def transferring(self, peer: PeerId) -> bool:
         return False
 
-    async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout) -> Offer:
+    async def fetch(self, peer: PeerId, address: str, part: Part, layout: Layout, **_: Any) -> Offer:
         if peer in self.board.down:
             raise PeerGone(peer, "no answer")
         if peer in self.board.spoiled:
@@ -297,6 +298,10 @@ def test_learning_steps_are_answered_by_the_learner() -> None:
     assert learner.trained[0] | {"seed": 0} == {
         "seed": 0,
         "only": "head",
+        "correction": None,
+        "penalty": None,
+        "anchors": {},
+        "knobs": {},
         "epochs": None,
         "steps": 4,
         "lr": None,
@@ -668,6 +673,52 @@ def test_a_training_that_diverges_is_thrown_away_and_written_down() -> None:
 
     notes = run(script, learner=ToyLearner(point=float("nan")))[0]
     assert got == [constant(1.0)]
+    assert [r.event for r in notes.records] == ["diverged"]
+
+
+class RecordingLearner(ToyLearner):
+    """Records how gradients are asked for; the gradient at 9 is not finite."""
+
+    def __init__(self) -> None:
+        super().__init__(point=3.0)
+        self.asked: list[dict[str, Any]] = []
+
+    def gradient(self, model: Model, **options: Any) -> Model:
+        options.pop("between")
+        self.asked.append(options)
+        return constant(np.nan) if model == constant(9.0) else super().gradient(model)
+
+
+def test_the_same_number_is_the_same_batch_within_a_round_whatever_happened_between() -> None:
+    learner, got = RecordingLearner(), []
+
+    async def script(me: Policy) -> None:
+        got.append(await Gradient(me.model, batch=4))
+        await Train(me.model)
+        await Gradient(constant(2.0), batch=4)
+        await Gradient(me.model, batch=5, samples=7)
+        me.round = 1
+        await Gradient(me.model, batch=4)
+
+    run(script, learner=learner)
+    assert got == [constant(-2.0)]
+    first, again, other, later = learner.asked
+    assert first == again
+    assert (first["batch"], first["samples"], other) == (4, None, first | {"batch": 5, "samples": 7})
+    assert later["seed"] != first["seed"]
+    restarted = RecordingLearner()
+    run(script, learner=restarted)
+    assert restarted.asked == learner.asked
+
+
+def test_a_gradient_that_is_not_finite_is_answered_with_zeros_and_written_down() -> None:
+    got: list[Model] = []
+
+    async def script(me: Policy) -> None:
+        got.append(await Gradient(constant(9.0)))
+
+    notes = run(script, learner=RecordingLearner())[0]
+    assert got == [constant(0.0)]
     assert [r.event for r in notes.records] == ["diverged"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from pfl_node.membership.run_members import RunMembers
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.peers import RunPeers
 from pfl_node.settings import StartSettings
+from pfl_node.sim.event_loop import VirtualLoop
 from pfl_node.types import PeerId
 
 
@@ -56,9 +57,14 @@ def members_of(table: Any, rounds: int | None) -> RunMembers:
     return RunMembers(table, run="r", rounds=rounds)
 
 
+def in_virtual_time(work: Coroutine[Any, Any, int]) -> int:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
+
+
 def test_a_newcomer_begins_where_peers_say_they_are_themselves() -> None:
     table: Any = Table([member("a", 9), member("b", 1 << 52), member("c", 1 << 52)], answers={"a": 10, "b": 11})
-    assert asyncio.run(members_of(table, 5).swarm_round()) == 10
+    assert in_virtual_time(members_of(table, 5).swarm_round()) == 10
     assert sorted(table.asked) == ["a", "b", "c"]
 
 
@@ -66,14 +72,14 @@ def test_a_newcomer_does_not_follow_the_few_that_answer() -> None:
     """Less than half: the others may be slow, and those that were quick may lie."""
     rows = [member(name, 50) for name in "abcde"]
     table: Any = Table(rows, answers={"a": 1 << 52, "b": 1 << 52})
-    assert asyncio.run(members_of(table, 5).swarm_round()) == 0
+    assert in_virtual_time(members_of(table, 5).swarm_round()) == 0
 
 
 def test_a_signed_round_counts_like_an_answer() -> None:
     seal = Seal(0, b"", b"signature")
     rows = [replace(member(name, 50), seal=seal) for name in "abcde"]
     table: Any = Table(rows, answers={"a": 1 << 52, "b": 51})
-    assert asyncio.run(members_of(table, 5).swarm_round()) == 50
+    assert in_virtual_time(members_of(table, 5).swarm_round()) == 50
 
 
 def test_those_alive_in_my_run_have_an_address() -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import ConfigError, TaskError
+from pfl_node.model import Entry, Layout
 from pfl_node.node.ports import Plan
-from pfl_node.node.startup import check_lab, check_reports, entry_round, make_policy
+from pfl_node.node.startup import check_correlated, check_lab, check_reports, entry_round, make_policy
+from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
 from pfl_node.types import PeerId
@@ -82,6 +84,22 @@ def test_who_learns_from_predictions_needs_auxiliary_samples() -> None:
         made(Pupil, learner)
 
 
+class OnlyGradients(Plain):
+    only_gradients = True
+
+
+def test_who_moves_along_gradients_needs_a_task_without_private_parameters() -> None:
+    """A private buffer, such as a scaler, is not trained by any policy."""
+    scaler, own = Entry("scaler.mean", (2,), trained=False), Entry("bn.weight", (2,))
+    learner = ToyLearner()
+    learner.private_layout = Layout((scaler,), ())
+    assert made(OnlyGradients, learner)
+    learner.private_layout = Layout((own, scaler), ())
+    assert made(Plain, learner)
+    with pytest.raises(ConfigError, match=r"trains only what travels, and bn\.weight of task ward is private"):
+        made(OnlyGradients, learner)
+
+
 class InStep(Plain):
     lockstep = True
 
@@ -112,3 +130,46 @@ def test_a_daemon_refuses_to_be_malicious_and_a_lab_does_not() -> None:
     with pytest.raises(ConfigError, match=r"attack\.kind makes nodes malicious"):
         check_lab(Plain, told, lab=False)
     check_lab(Plain, told, lab=True)
+
+
+CORRELATED = {"dp": True, "dp_correlated": True}
+
+
+@pytest.mark.parametrize(
+    ("policy", "privacy", "aggregate", "says"),
+    [
+        ({"name": "dpsgd"}, {"dp_correlated": True}, {}, "privacy.dp, which is off"),
+        ({"name": "gossip"}, CORRELATED, {}, "does not work with policy gossip"),
+        ({"name": "facade"}, CORRELATED, {}, "does not work with policy facade"),
+        ({"name": "deprl"}, CORRELATED, {}, "does not work with policy deprl"),
+        ({"name": "fedavg"}, CORRELATED, {}, "does not work with policy fedavg"),
+        ({"name": "choco"}, CORRELATED, {}, "does not work with policy choco"),
+        ({"name": "scaffold"}, CORRELATED, {}, "does not work with policy scaffold"),
+        ({"name": "el", "graph": "own"}, CORRELATED, {}, "el with policy.graph = shared"),
+        ({"name": "el"}, CORRELATED, {"rule": "median"}, "aggregate.rule = mean"),
+        ({"name": "el"}, CORRELATED, None, "wire.compress"),
+    ],
+)
+def test_noise_that_could_not_cancel_is_refused_in_one_line(
+    policy: dict[str, Any], privacy: dict[str, Any], aggregate: dict[str, Any] | None, says: str
+) -> None:
+    more = {"aggregate": aggregate} if aggregate is not None else {"wire": {"compress": "top:0.2"}}
+    settings = Settings.model_validate({"policy": policy, "privacy": privacy, **more})
+    cls = load_policy(settings.policy.name)
+    with pytest.raises(ConfigError, match=says) as refused:
+        check_correlated(cls, configure(cls, settings.policy.options), settings)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "degree"),
+    [({"name": "dpsgd"}, 4), ({"name": "dpsgd", "graph": "ring"}, 2), ({"name": "el", "degree": 7}, 7)],
+)
+def test_policies_that_exchange_whole_models_both_ways_state_their_degree(
+    policy: dict[str, Any], degree: int
+) -> None:
+    settings = Settings.model_validate({"policy": policy, "privacy": CORRELATED})
+    cls = load_policy(settings.policy.name)
+    cfg = configure(cls, settings.policy.options)
+    check_correlated(cls, cfg, settings)
+    assert cls.pair_degree(cfg) == degree

@@ -95,6 +95,6 @@ def test_what_a_policy_keeps_exists_from_the_start_and_fits_into_a_checkpoint(cl
 
 
 def test_only_push_protocols_take_the_inbox() -> None:
-    assert {name for name, cls in POLICIES.items() if cls.pushes()} == {"gossip", "pens"}
+    assert {name for name, cls in POLICIES.items() if cls.pushes()} == {"dfca", "gossip", "pens"}
     assert {"el", "facade"} <= {name for name, cls in POLICIES.items() if cls.lockstep}
     assert make(Hoarder).quiet_after is None

@@ -88,7 +88,7 @@ def late(*served: Offer, **options: Any) -> tuple[Facade, Hand]:
 
 def test_a_node_that_joins_after_the_warm_up_takes_the_heads_of_its_peers_and_keeps_its_core() -> None:
     policy, hand = late(offer(A, model(5, 2), tag=0), offer(B, model(5, 7), tag=1), offer(C, model(5, 9), tag=1))
-    assert hand.all(Fetch) == [Fetch((A, B, C), "head")]
+    assert hand.all(Fetch) == [Fetch((A, B, C), "head", whole=True)]
     assert [head_of(h) for h in policy.heads] == [2, 8]
     assert {core_of(m) for m in hand.all(Score)[0].models} == {0}
 

@@ -43,7 +43,7 @@ def test_a_late_node_takes_the_models_of_its_peers() -> None:
     policy.round = 20
     hand.served = {p: offer(p, v, tag=t) for p, v, t in ((A, 2, 0), (B, 6, 1), (C, 8, 1))}
     Run(policy.main(), hand).to(Train)
-    assert hand.all(Fetch) == [Fetch((A, B, C), "model")]
+    assert hand.all(Fetch) == [Fetch((A, B, C), "model", whole=True)]
     assert policy.heads == [model(2), model(7)]
 
 

@@ -25,7 +25,7 @@ from pfl_node.sim.simulation import Simulation
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Sleep, Train
 from pfl_node.types import Eval, Part, PeerId
 from tests.toy import ToyLearner
-from tests.unit.sim.test_deadlines import InStep
+from tests.unit.sim.test_slow_peers import InStep
 from tests.unit.sim.toy_swarms import EVEN, A, B, C, Ran, Together, ran
 
 BAD = 4  # the last of five

@@ -17,9 +17,17 @@ from pfl_node.sim.faults import node_ids, parse_faults
 from pfl_node.sim.job_pool import read_frame, write_frame
 from pfl_node.sim.simulate import simulate
 from pfl_node.types import Eval
+from tests.e2e.preloaded import PreloadedWorker
 from tests.toy import ToyLearner, constant
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 FAULTS = ("crash:n001@0.4", "restart:n001@1.5", "loss:0.05")
+
+
+@pytest.fixture
+def preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes have torch already."""
+    monkeypatch.setattr("pfl_node.sim.job_pool.subprocess.Popen", PreloadedWorker)
 
 
 def ran(out: Path, jobs: int, faults: tuple[str, ...] = (), **told: Any) -> tuple[bytes, dict[str, Any]]:
@@ -29,25 +37,26 @@ def ran(out: Path, jobs: int, faults: tuple[str, ...] = (), **told: Any) -> tupl
     return (out / "journal.jsonl").read_bytes(), {k: v for k, v in summary.items() if not k.endswith("_seconds")}
 
 
+@pytest.mark.usefixtures("preloaded")
 @pytest.mark.parametrize(
     "told",
     [
-        {"policy.name": "el"},
-        {"policy.name": "local", "train.keep_optimizer": True},
+        {"policy.name": f"{EXAMPLES}/moon/moon.py:Moon", "train.lookahead": 0.5},
         {"policy.name": "greedy", "privacy.oracle": True},
         {"policy.name": "feded", "rounds": 1, "task.auxiliary": 0.2, "policy.epochs": 1},
     ],
-    ids=lambda told: told["policy.name"],
+    ids=lambda told: told["policy.name"].rpartition(":")[2],
 )
 def test_a_run_with_two_processes_is_the_same_as_one_with_none(tmp_path: Path, told: dict[str, Any]) -> None:
     assert ran(tmp_path / "two", 2, **told) == ran(tmp_path / "one", 1, **told)
 
 
 def test_a_crash_throws_away_what_is_computed_elsewhere(tmp_path: Path) -> None:
-    told = {"policy.name": "el", "rounds": 3}
+    told = {"policy.name": "el", "rounds": 3, "train.keep_optimizer": True}
     assert ran(tmp_path / "two", 2, FAULTS, **told) == ran(tmp_path / "one", 1, FAULTS, **told)
 
 
+@pytest.mark.usefixtures("preloaded")
 def test_what_a_task_does_wrong_in_a_process_is_told_in_one_line(tmp_path: Path) -> None:
     task = tmp_path / "task.py"
     task.write_text(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pfl_node.errors import ConfigError
 from pfl_node.learning.learner import Learner
 from pfl_node.model import LocalState
 from pfl_node.node.ports import Plan
@@ -22,11 +23,13 @@ from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Simulation
 from pfl_node.testing.contract.small_config import small
 from pfl_node.wire.codec import misfit
+from tests.e2e.preloaded import PreloadedWorker
 from tests.unit.sim import local_parts
 
 TASKS = Path(local_parts.__file__)
 # The numbers that travel, of each task.
 NUMBERS = {"fedbn": 58, "frozen": 90, "linear_probe": 18, "lora": 44, "scaler": 10, "everything": 106}
+WITH_PARAMETERS = ("fedbn", "everything")  # tasks whose private part has some
 NODES = 3
 
 
@@ -60,6 +63,7 @@ QUICK = ("el", "facade", "deprl", "feded", "pens")
         pytest.param(task, policy, marks=() if task == "everything" or policy in QUICK else pytest.mark.slow)
         for task in NUMBERS
         for policy in POLICIES
+        if task not in WITH_PARAMETERS or not POLICIES[policy].only_gradients
     ],
 )
 def test_a_model_with_parts_that_stay_works_with_every_policy(tmp_path: Path, task: str, policy: str) -> None:
@@ -74,9 +78,15 @@ def test_a_model_with_parts_that_stay_works_with_every_policy(tmp_path: Path, ta
             accuracy = node.summary().accuracy
             assert accuracy is not None
             assert accuracy > 0.7 or policy == "feded"  # its auxiliary samples are in the units of one site
-    if task in ("fedbn", "everything"):
+    if task in WITH_PARAMETERS:
         means = [private(node)["bn1.running_mean"].tolist() for node in nodes]
         assert len({tuple(mean) for mean in means if any(mean)}) >= 2  # fedavg may not select each node
+
+
+def test_gradient_tracking_refuses_to_leave_private_parameters_untrained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"bn1\.weight of task .*:fedbn is private: leave out") as refused:
+        ran(tmp_path, "fedbn", "gradient_tracking")
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +111,8 @@ def journal(out: Path, task: str, *, jobs: int = 1, segment: int | None = None) 
     return (out / "journal.jsonl").read_bytes()
 
 
-def test_worker_processes_get_and_return_the_private_part(tmp_path: Path) -> None:
+def test_worker_processes_get_and_return_the_private_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pfl_node.sim.job_pool.subprocess.Popen", PreloadedWorker)
     assert journal(tmp_path / "two", "fedbn", jobs=2) == journal(tmp_path / "one", "fedbn")
 
 

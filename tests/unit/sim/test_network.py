@@ -11,11 +11,12 @@ import pytest
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
-from pfl_node.sim.network import Packed
+from pfl_node.sim.packed import Packed
 from pfl_node.steps import Fetch, Gather, Peers, Publish, Record, Report, Send, Sleep
 from pfl_node.types import Envelope, PeerId
 from pfl_node.wire.codec import decode, encode
 from pfl_node.wire.framing import parse
+from pfl_node.wire.payload import Payload
 from tests.toy import LAYOUT, constant
 from tests.unit.sim.toy_swarms import A, B, ran
 
@@ -64,10 +65,10 @@ def test_a_model_arrives_as_the_real_codec_brings_it_and_its_bytes_are_counted(
 
 
 def test_plain_numbers_pass_by_reference() -> None:
-    packed = Packed.of(ODD, Settings().wire)
+    packed = Packed.of(Payload(ODD), Settings().wire)
     assert packed.model is ODD
     assert packed.nbytes == ODD.nbytes
-    assert Packed.of(ODD, wire(encoding="fp16").wire).nbytes == ODD.nbytes // 2
+    assert Packed.of(Payload(ODD), wire(encoding="fp16").wire).nbytes == ODD.nbytes // 2
 
 
 def test_what_is_not_finite_is_refused_in_every_encoding(tmp_path: Path) -> None:

@@ -227,12 +227,15 @@ def test_a_training_costs_what_the_learner_says_it_takes(tmp_path: Path) -> None
         samples, predictions = 10, None
 
         def batches(self, epochs: float | None = None, steps: int | None = None) -> int:
-            return steps or 20
+            return steps or (20 if epochs is None else round(20 * epochs))
 
     learner: Any = Learner()
     costs = Costs(batch=0.5)
     assert seconds_of(Job("train", constant(1.0), {"epochs": None, "steps": None}), costs, learner) == 10.0
     assert seconds_of(Job("train", constant(1.0), {"epochs": None, "steps": 3}), costs, learner) == 1.5
+    for samples, batches in ((None, 1), (5, 10), (10, 20), (99, 20)):
+        job = Job("gradient", constant(1.0), {"batch": 0, "samples": samples})
+        assert seconds_of(job, costs, learner) == 0.5 * batches
 
 
 def test_a_node_that_fell_behind_catches_up_to_the_last_round_at_most(tmp_path: Path) -> None:

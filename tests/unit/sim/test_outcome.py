@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.sim.outcome import NodeRecord, Outcome, Summary, refusals
+from pfl_node.sim.outcome import NodeRecord, Outcome, Summary, misfits, refusals
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
 NODES = (
@@ -70,3 +70,8 @@ def test_refusals_are_counted_over_the_runs_and_say_why() -> None:
         "1,002 flood (the receiver's inbox was full), 1 garbage"
     )
     assert refusals({}, {}) == ""
+
+
+def test_a_layout_that_does_not_fit_is_named_also_in_a_run_with_faults() -> None:
+    assert misfits({"flood": 2}) == ""
+    assert misfits({"flood": 2, "layout": 3}).startswith("3 messages were refused as layout (another layout")

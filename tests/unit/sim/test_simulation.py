@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -9,14 +10,20 @@ from typing import Any
 
 import pytest
 
-from pfl_node.errors import ConfigError
+from pfl_node.errors import ConfigError, SimulationStuck
+from pfl_node.node.ports import Plan
+from pfl_node.node.recorder import Recorder
+from pfl_node.policies import configure
 from pfl_node.policies.base import Policy
 from pfl_node.settings import EvalSettings, Settings, StoreSettings
 from pfl_node.sim.costs import Costs
+from pfl_node.sim.event_journal import EventJournal
+from pfl_node.sim.event_loop import VirtualLoop
 from pfl_node.sim.faults import Crash, Delay, Fault, Join, Loss, Partition, Restart, Slow
+from pfl_node.sim.simulation import Simulation
 from pfl_node.steps import Ask, Average, Fetch, Gather, Peers, Publish, Record, Report, Send, Sleep, Train
 from pfl_node.types import Offer, PeerId
-from tests.unit.sim.toy_swarms import A, B, C, D, Ran, Together, ran
+from tests.unit.sim.toy_swarms import EVEN, A, B, C, D, Ran, Together, ran, toy
 
 ROUND = 1.0  # seconds that a round of training takes in Slowly
 
@@ -272,3 +279,44 @@ def test_evaluation_comes_when_it_is_due_and_at_the_end(tmp_path: Path) -> None:
 def test_a_fault_about_nobody_is_a_mistake_of_the_user(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no node 'n003'"):
         ran(tmp_path, Together, nodes=3, faults=[Crash(1.0, D)])
+
+
+# -- a run that fails --------------------------------------------------------------------------------------------
+
+
+def fails(policy: type[Policy], error: type[Exception]) -> VirtualLoop:
+    """The event loop of a run that failed."""
+    with EventJournal(None) as journal:
+        plan = Plan(policy, configure(policy, {}))
+        swarm = Simulation(Settings(rounds=3), plan, toy, nodes=4, journal=journal, costs=EVEN)
+        with pytest.raises(error):
+            swarm.run()
+    return swarm.world.clock
+
+
+def test_a_node_whose_cleanup_fails_hides_no_error_and_leaves_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OneFails(Policy):
+        async def main(self) -> None:
+            await Sleep(1.0 if self.me == A else 9.0)
+            raise ZeroDivisionError
+
+    async def finish(self: Recorder, how: str) -> None:
+        if self.policy.me != A:
+            raise OSError("no cleanup")
+
+    monkeypatch.setattr(Recorder, "finish", finish)
+    loop = fails(OneFails, ZeroDivisionError)
+    assert loop.is_closed()
+    assert not asyncio.all_tasks(loop)
+
+
+def test_a_run_whose_clock_stands_still_leaves_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spins(Policy):
+        async def main(self) -> None:
+            while True:
+                await Sleep(0.0)
+
+    monkeypatch.setattr("pfl_node.sim.simulation.HASTE", 100)
+    loop = fails(Spins, SimulationStuck)
+    assert loop.is_closed()
+    assert not asyncio.all_tasks(loop)

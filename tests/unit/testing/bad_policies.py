@@ -68,8 +68,9 @@ class Dices(Good):
 class Vandal(Good):
     async def mix(self, t: int) -> tuple[Offer, ...]:
         for offer in (offers := await super().mix(t)):
-            offer.model.vector.flags.writeable = True
-            offer.model.vector[:] = 0
+            vector = offer.model.over(self.model).vector
+            vector.flags.writeable = True
+            vector[:] = 0
         return offers
 
 

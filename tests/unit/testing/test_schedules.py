@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -38,6 +39,7 @@ from pfl_node.types import Offer, PeerId
 HERE = Path(__file__).parent
 BROKEN = HERE.parent / "sim" / "broken_policies.py"
 MANY = 10_000
+TURN = len(POLICIES)  # so many seeds in a row draw every policy once
 
 
 def policy(name: str) -> str:
@@ -53,7 +55,7 @@ def test_the_same_seed_gives_the_same_schedule_and_others_give_others() -> None:
 
 
 def test_every_policy_has_its_turn_and_every_kind_of_fault_comes() -> None:
-    drawn = [draw(seed) for seed in range(360)]
+    drawn = [draw(seed) for seed in range(20 * TURN)]
     assert Counter(s.policy for s in drawn) == dict.fromkeys(POLICIES, 20)
     assert {kind_of(f) for s in drawn for f in s.faults} == set(FORMS)
 
@@ -83,20 +85,20 @@ def test_knobs_that_are_given_are_not_drawn() -> None:
 # -- what holds --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", range(0, 180, 18))
+@pytest.mark.parametrize("first", range(0, 3 * TURN, TURN))
 def test_every_policy_holds_what_must_hold(first: int) -> None:
-    told = run_batch(SeedRange(first, 18))
+    told = run_batch(SeedRange(first, TURN))
     assert told.broken == []
     assert set(told.policies) == set(POLICIES)
 
 
 def test_every_rule_is_looked_at() -> None:
-    assert set(run_batch(SeedRange(180, 20)).checked) == set(RULES)
+    assert set(run_batch(SeedRange(3 * TURN, TURN)).checked) == set(RULES)
 
 
 def test_the_journals_are_the_same_in_every_process(tmp_path: Path) -> None:
     """Sets of strings are ordered differently when the hash seed differs."""
-    words = [sys.executable, "-m", "pfl_node", "chaos", "--schedules", "18", "--seed", "200"]
+    words = [sys.executable, "-m", "pfl_node", "chaos", "--schedules", str(TURN), "--seed", "200"]
     words += ["--workers", "1", "--format", "json"]
     said = [
         subprocess.run(
@@ -125,6 +127,26 @@ def test_a_deadlock_names_who_waits_for_what() -> None:
 
 
 Patch = pytest.MonkeyPatch
+
+
+def test_a_trial_that_is_stopped_between_two_callbacks_leaves_no_task(monkeypatch: Patch) -> None:
+    handle_run, loops, callbacks = asyncio.Handle._run, set(), 0
+
+    def stopped(self: asyncio.Handle) -> None:
+        nonlocal callbacks
+        callbacks -= 1
+        loops.add(self._loop)  # type: ignore[attr-defined]
+        if callbacks == 0:
+            signal.raise_signal(signal.SIGVTALRM)
+        handle_run(self)
+
+    monkeypatch.setattr(asyncio.Handle, "_run", stopped)
+    for at in range(200, 210):
+        callbacks = at
+        trial = run(draw(1, ("gossip",)), twice=False)
+        assert [(found.rule, found.text[:19]) for found in trial.broken] == [("ends", "it has computed for")]
+    assert len(loops) == 10
+    assert all(loop.is_closed() and not asyncio.all_tasks(loop) for loop in loops)
 
 
 def loses_what_it_took(patch: Patch) -> None:
@@ -272,7 +294,7 @@ def test_machinery_that_breaks_a_rule_is_found(
     fault: Callable[[Patch], None], rules: set[str], policies: Sequence[str], monkeypatch: Patch
 ) -> None:
     fault(monkeypatch)
-    monkeypatch.setattr("pfl_node.testing.schedules.trial.CPU_LIMIT", 4.0)  # a sound trial takes less than 1 s
+    monkeypatch.setattr("pfl_node.testing.schedules.trial.CPU_LIMIT", 1.0)  # a sound trial takes a tenth
     trials = (run(draw(seed, policies), twice="repeats" in rules) for seed in range(1, 40))
     assert next((f.rule for trial in trials for f in trial.broken), None) in rules
 

@@ -28,6 +28,12 @@ def broken(report):
 """
 
 
+@pytest.fixture(autouse=True)
+def time_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tracker writes after its test, even on a busy machine."""
+    monkeypatch.setattr("pfl_node.tracking.tracking.GRACE", 300.0)
+
+
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     (tmp_path / "mine.py").write_text(CALLED)

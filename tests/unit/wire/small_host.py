@@ -64,6 +64,7 @@ class House:
         self.me = BOB
         self.tag = 0
         self.notes: Mapping[str, float] = {}
+        self.vectors: Mapping[str, Model] = {}
         self.closed: set[str] = set()  # calls that are not served
         self.ready = True
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -89,7 +90,7 @@ class House:
         if call == "EvaluateModel" and envelope.part != "model":
             raise Refused(Reason.LAYOUT, f"{envelope.part} alone cannot be evaluated")
         if call == "SendModel":
-            self.mailbox.admit(PeerId(envelope.sender), envelope.round, envelope.part)
+            self.mailbox.admit(PeerId(envelope.sender), envelope.round, envelope.part, vectors=envelope.vectors)
         self.admitted += 1
         self._tell()
 
@@ -105,9 +106,9 @@ class House:
         await asyncio.sleep(0)
         return Eval(float(np.abs(offer.model.vector).mean()), 0.5, 7)
 
-    def serve(self, part: Part) -> Offer:
+    def serve(self, part: Part, to: PeerId, *, whole: bool = False) -> Offer:
         served = self.predictions() if part == "predictions" else self.current.of(part)
-        return Offer(self.me, served, 4, self.tag, 12, self.notes)
+        return Offer(self.me, served, 4, self.tag, 12, self.notes, self.vectors)
 
     def predictions(self) -> Model:
         self.layout("predictions")  # raises where there can be none

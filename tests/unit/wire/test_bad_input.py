@@ -25,6 +25,7 @@ from pfl_node.types import Envelope, Eval, Offer, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.codec import MAX_NOTES, encode
 from pfl_node.wire.framing import MAX_HEADER
+from pfl_node.wire.quirks.stream_status import StreamStatus
 from pfl_node.wire.statuses import REASON_KEY
 from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, raw_channel, serving
 
@@ -130,10 +131,11 @@ class Scene:
         self.send = channel.stream_unary("/pfl.v1.Peer/SendModel")
         self.evaluate = channel.stream_unary("/pfl.v1.Peer/EvaluateModel")
 
-    async def refusal(self, call: Awaitable[bytes]) -> tuple[grpc.StatusCode, str, str]:
+    async def refusal(self, call: Any) -> tuple[grpc.StatusCode, str, str]:
+        status = StreamStatus(call)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
-        error = caught.value
+        error = status.corrected(caught.value)
         metadata: Any = error.trailing_metadata()
         return error.code(), dict(metadata).get(REASON_KEY, ""), error.details() or ""
 
@@ -248,8 +250,10 @@ def test_a_stream_that_trickles_for_ever_is_ended() -> None:
                 await call.write(empty)
                 await asyncio.sleep(0.02)
 
+        refusal = asyncio.create_task(scene.refusal(call))  # before a write that may meet the end of the call
+        await asyncio.sleep(0)
         drops = asyncio.create_task(trickle())
-        answered, said, text = await scene.refusal(call)
+        answered, said, text = await refusal
         drops.cancel()
         await asyncio.gather(drops, return_exceptions=True)
         assert (answered, said) == (Code.INVALID_ARGUMENT, Reason.TRUNCATED)

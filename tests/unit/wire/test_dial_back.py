@@ -14,7 +14,6 @@ import pytest
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.membership.member import Member
-from pfl_node.membership.service import Membership
 from pfl_node.wire import dial_back
 from pfl_node.wire.dial_back import PER_CALLER, DialBacks, NotReached
 from pfl_node.wire.endpoint import Endpoint
@@ -22,7 +21,7 @@ from pfl_node.wire.membership_service import attach_membership
 from pfl_node.wire.tls import Tls
 from tests.identities import Site
 from tests.unit.membership.local_swarm import QUICK, Place, member, swarm
-from tests.unit.wire.test_membership_tls import AUTO
+from tests.unit.wire.tls_member import AUTO, tls_member
 
 
 @contextmanager
@@ -128,26 +127,12 @@ def test_a_caller_may_ask_a_few_times_a_minute() -> None:
     asyncio.run(scenario())
 
 
-@asynccontextmanager
-async def signed(tls: Tls, *seeds: str) -> AsyncIterator[Membership]:
-    endpoint = Endpoint(tls=tls)
-    membership = attach_membership(endpoint, Member(tls.id, tls.id), AUTO, rng=Random(0), dialer=tls.dialer)
-    await endpoint.bind("127.0.0.1:0", membership.bind)
-    await endpoint.start()
-    try:
-        await membership.start(seeds, advertise=endpoint.address)
-        yield membership
-    finally:
-        await membership.close()
-        await endpoint.stop(0)
-
-
 def test_with_tls_the_certificate_shows_whether_the_caller_answers(tmp_path: Path) -> None:
     async def scenario() -> None:
         site = Site(tmp_path)
         async with (
-            signed(site.tls("ann")) as ann,
-            signed(site.tls("bob"), ann.me.address) as bob,
+            tls_member(site.tls("ann")) as ann,
+            tls_member(site.tls("bob"), ann.me.address) as bob,
         ):
             assert (await bob.dial_back(ann.me.address, bob.me)).reached
             elsewhere = await bob.dial_back(ann.me.address, replace(bob.me, address=ann.me.address))
@@ -160,9 +145,9 @@ def test_with_tls_nobody_is_dialled_for_another(tmp_path: Path) -> None:
     async def scenario() -> None:
         site = Site(tmp_path)
         async with (
-            signed(site.tls("ann")) as ann,
-            signed(site.tls("bob"), ann.me.address) as bob,
-            signed(site.tls("carl"), ann.me.address) as carl,
+            tls_member(site.tls("ann")) as ann,
+            tls_member(site.tls("bob"), ann.me.address) as bob,
+            tls_member(site.tls("carl"), ann.me.address) as carl,
         ):
             with pytest.raises(Refused) as refused:
                 await bob.dial_back(ann.me.address, carl.me)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import grpc
@@ -17,40 +14,21 @@ from pfl_node.membership import membership_pb2 as pb
 from pfl_node.membership import packet_codec
 from pfl_node.membership.member import Member, State
 from pfl_node.membership.packet import Kind, Packet
-from pfl_node.membership.service import Membership
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.settings import MembershipSettings
-from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.membership_pb2_grpc import MembershipStub
-from pfl_node.wire.membership_service import attach_membership
-from pfl_node.wire.tls import Tls
 from tests.identities import Site
-from tests.unit.membership.local_swarm import QUICK, until
-
-AUTO = SwimConfig(**{name: getattr(QUICK, name) for name in ("probe_interval", "probe_timeout")}, transport="auto")
-
-
-@asynccontextmanager
-async def member(tls: Tls, *seeds: str) -> AsyncIterator[Membership]:
-    endpoint = Endpoint(tls=tls)
-    membership = attach_membership(endpoint, Member(tls.id, "ann"), AUTO, rng=Random(0), dialer=tls.dialer)
-    await endpoint.bind("127.0.0.1:0", membership.bind)
-    await endpoint.start()
-    try:
-        await membership.start(seeds, advertise=endpoint.address)
-        yield membership
-    finally:
-        await membership.close()
-        await endpoint.stop(0)
+from tests.unit.membership.local_swarm import until
+from tests.unit.wire.tls_member import tls_member
 
 
 def test_members_find_each_other_by_calls_that_prove_who_sent_them(tmp_path: Path) -> None:
     async def scenario() -> None:
         site = Site(tmp_path)
         async with (
-            member(site.tls("ann")) as ann,
-            member(site.tls("bob"), ann.me.address) as bob,
-            member(site.tls("carl"), ann.me.address),
+            tls_member(site.tls("ann")) as ann,
+            tls_member(site.tls("bob"), ann.me.address) as bob,
+            tls_member(site.tls("carl"), ann.me.address),
         ):
             await until(lambda: len(ann.alive()) == len(bob.alive()) == 2)
             assert ann.counters["packets_in"] == 0
@@ -63,7 +41,7 @@ def test_nobody_joins_syncs_pings_or_leaves_for_another(tmp_path: Path) -> None:
     async def scenario() -> None:
         site = Site(tmp_path)
         thief, victim = site.tls("thief"), site.tls("victim")
-        async with member(site.tls("ann")) as ann:
+        async with tls_member(site.tls("ann")) as ann:
             link = await thief.dialer.dial(ann.me.address, 10)
             stub: Any = MembershipStub(link.channel)
             forged = Member(victim.id, "victim", "127.0.0.1:9")
@@ -90,8 +68,8 @@ def test_nobody_joins_syncs_pings_or_leaves_for_another(tmp_path: Path) -> None:
 def test_why_a_seed_refuses_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with (
-            member(Site(tmp_path / "ours", "our CA").tls("ann")) as ann,
-            member(Site(tmp_path / "theirs").tls("bob"), ann.me.address) as bob,
+            tls_member(Site(tmp_path / "ours", "our CA").tls("ann")) as ann,
+            tls_member(Site(tmp_path / "theirs").tls("bob"), ann.me.address) as bob,
         ):
             assert not bob.joined
             await until(lambda: "another CA ('our CA')" in caplog.text)

@@ -18,7 +18,7 @@ from pfl_node.wire.statuses import reason_of
 from tests.identities import Site
 from tests.unit.membership.local_swarm import Swarm, swarm, until
 from tests.unit.membership.local_swarm import member as plain
-from tests.unit.wire.test_membership_tls import member
+from tests.unit.wire.tls_member import tls_member
 
 OLD = "/pfl.v1.Membership/"
 LINE = "it speaks membership protocol {}, this node {}: run the same version of pfl-node on all nodes"
@@ -41,7 +41,7 @@ def test_an_old_node_is_refused_and_both_sides_have_a_line(
 ) -> None:
     async def scenario() -> None:
         site = Site(tmp_path)
-        async with member(site.tls("ann")) as ann:
+        async with tls_member(site.tls("ann")) as ann:
             link = await site.tls("old").dialer.dial(ann.me.address, 10)
             for _ in range(3):
                 error = await refusal(old_join(link.channel))

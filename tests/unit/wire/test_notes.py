@@ -11,7 +11,8 @@ from pfl_node.model import Layout
 from pfl_node.node.host import MAX_ID
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Offer
-from pfl_node.wire.codec import MAX_NOTES, ONE_MESSAGE, encode
+from pfl_node.wire.codec import MAX_NOTES, encode
+from pfl_node.wire.payload import ONE_MESSAGE
 from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, serving
 
 SMALL, FULL, STREAM = layout_of(90), layout_of(ONE_MESSAGE // 4 - 10), layout_of(700_000)

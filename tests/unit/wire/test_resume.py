@@ -18,10 +18,11 @@ from pfl_node.types import Envelope
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire import peer_pb2_grpc
 from pfl_node.wire.client import PeerClient
-from pfl_node.wire.codec import Decoder, Stream, encode, read_header
+from pfl_node.wire.codec import Decoder, encode, read_header
 from pfl_node.wire.download import Download
 from pfl_node.wire.framing import frame, parse
 from pfl_node.wire.partial_transfers import LEAST, MOST, PartialTransfers
+from pfl_node.wire.payload import Stream
 from pfl_node.wire.transfer_progress import MessageSize
 from tests.netns.proxy import Door, Net
 from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, raw_channel, serving
@@ -33,6 +34,12 @@ LOST = 0.3  # of the model, which may be on its way when the connection breaks
 CHUNK = 1 << 16
 NAME = b"0123456789abcdef"
 Scene = Callable[[House, Door, PeerClient], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def quick_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt to continue comes at once."""
+    monkeypatch.setattr("pfl_node.wire.client.FIRST_DELAY", 0.05)
 
 
 def play(scene: Scene, settings: WireSettings | None = None, layout: Layout = LAYOUT) -> None:
@@ -117,14 +124,19 @@ def test_a_receiver_that_keeps_nothing_gets_no_second_attempt() -> None:
     with_generated_servicer(breaks, scenario)
 
 
+async def send_half(door: Door, client: PeerClient) -> None:
+    """The model of round 1, until Bob is silent and declared dead."""
+    silent = door.after(1_500_000, door.silence)
+    sending = asyncio.create_task(client.send(BOB, door.address, model_of(LARGE), round=1))
+    await silent.wait()
+    client.forget(BOB)
+    with pytest.raises(PeerGone, match="declared dead"):
+        await sending
+
+
 def test_a_half_sent_model_to_a_peer_that_was_declared_dead_is_finished_when_the_peer_is_back() -> None:
     async def scene(house: House, door: Door, client: PeerClient) -> None:
-        silent = door.after(1_500_000, door.silence)
-        sending = asyncio.create_task(client.send(BOB, door.address, model_of(LARGE), round=1))
-        await silent.wait()
-        client.forget(BOB)
-        with pytest.raises(PeerGone, match="declared dead"):
-            await sending
+        await send_half(door, client)
         assert client.transferring(BOB)
         door.reset()
         door.speak()
@@ -137,12 +149,7 @@ def test_a_half_sent_model_to_a_peer_that_was_declared_dead_is_finished_when_the
 
 def test_a_model_that_is_stale_by_then_makes_room_for_the_next() -> None:
     async def scene(house: House, door: Door, client: PeerClient) -> None:
-        silent = door.after(1_500_000, door.silence)
-        sending = asyncio.create_task(client.send(BOB, door.address, model_of(LARGE), round=1))
-        await silent.wait()
-        client.forget(BOB)
-        with pytest.raises(PeerGone):
-            await sending
+        await send_half(door, client)
         house.mailbox.advance(7)
         door.reset()
         door.speak()
@@ -154,12 +161,7 @@ def test_a_model_that_is_stale_by_then_makes_room_for_the_next() -> None:
 
 def test_a_peer_that_is_back_at_another_address_gets_the_next_model_at_once() -> None:
     async def scene(house: House, door: Door, client: PeerClient) -> None:
-        silent = door.after(1_500_000, door.silence)
-        sending = asyncio.create_task(client.send(BOB, door.address, model_of(LARGE), round=1))
-        await silent.wait()
-        client.forget(BOB)
-        with pytest.raises(PeerGone):
-            await sending
+        await send_half(door, client)
         async with serving(house) as elsewhere:
             await client.send(BOB, elsewhere, model_of(LARGE, seed=2), round=2)
         assert house.mailbox.here([ANN], 2)
@@ -170,12 +172,7 @@ def test_a_peer_that_is_back_at_another_address_gets_the_next_model_at_once() ->
 
 def test_closing_a_client_ends_what_goes_on_in_the_background() -> None:
     async def scene(_: House, door: Door, client: PeerClient) -> None:
-        silent = door.after(1_500_000, door.silence)
-        sending = asyncio.create_task(client.send(BOB, door.address, model_of(LARGE)))
-        await silent.wait()
-        client.forget(BOB)
-        with pytest.raises(PeerGone):
-            await sending
+        await send_half(door, client)
         await client.close()
         assert not client.transferring(BOB)
 

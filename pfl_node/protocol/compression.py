@@ -1,0 +1,106 @@
+"""`wire.compress`: which numbers of a model are sent. Pure; receivers keep no state.
+
+"top:0.2" sends the fifth of the numbers that have changed most since they were last sent. An eighth of them is
+chosen in turn instead, so that every number is sent again after a bounded number of messages: a peer that joined
+late, or missed messages, gets the whole model in time. "fragments:16/4" sends 4 of 16 equal slices. Two nodes send
+each other the same slices in a round, and others to other peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pfl_node.model import Indices, Model, PartialModel, Vector
+from pfl_node.seeds import seed_from
+from pfl_node.settings.compress_type import Compression
+from pfl_node.types import PeerId
+
+IN_TURN = 8  # one of so many numbers is chosen in turn
+
+
+class Compressor:
+    """The compression of one node, and its memory of what was sent."""
+
+    def __init__(self, how: str, me: PeerId) -> None:
+        self.how = Compression.parse(how)
+        self._me = me
+        self._start: Model | None = None  # the initial model
+        self._sent: dict[str, Vector] = {}  # by part: each number as it was last sent
+        self._messages = 0  # that differ
+        self._last: dict[str, tuple[Model, PartialModel]] = {}  # by part: the last model, and what was sent of it
+
+    def begin(self, model: Model) -> None:
+        """The model that this node starts with, before any training."""
+        self._start = model
+
+    def compressed(self, model: Model, to: PeerId, round: int | None, base: Model | None = None) -> Model:
+        """The part of a model that is sent to this peer. `base`: a model that the receivers have."""
+        partial = isinstance(model, PartialModel) or model.layout.part == "predictions"
+        if not self.how.kind or partial or not model.layout.size:
+            return model
+        if self.how.kind == "fragments":
+            return self._fragment(model, to, round)
+        last = self._last.get(part := model.layout.part)
+        if last is None or not _same_array(last[0], model):
+            self._last[part] = last = (model, self._top(model, base))
+        return last[1]
+
+    def _fragment(self, model: Model, to: PeerId, round: int | None) -> PartialModel:
+        of = self.how.slices
+        some = max(1, int(self.how.share * of + 0.5))
+        if round is None:
+            round = self._messages
+            self._messages += 1
+        first = seed_from(*sorted((self._me, to))) + round * some
+        return model.fragment(*((first + i) % of for i in range(some)), of=of)
+
+    def _top(self, model: Model, base: Model | None) -> PartialModel:
+        part, n = model.layout.part, model.layout.size
+        before = base.vector if base is not None else self._before(model)
+        count = max(1, int(self.how.share * n + 0.5))
+        turn = -(-count // IN_TURN)
+        first = self._messages * turn % n
+        change = np.abs(model.vector - before)
+        change[first : first + turn] = np.inf
+        change[: max(0, first + turn - n)] = np.inf
+        places: Indices = np.sort(np.argpartition(change, n - count)[n - count :]).astype(np.int32)
+        self._messages += 1
+        if base is None:
+            self._sent[part] = sent = before.copy()  # a checkpoint may still have the old one
+            sent[places] = model.vector[places]
+        return PartialModel(model.layout, places, model.vector[places], same=True)
+
+    def _before(self, model: Model) -> Vector:
+        known = self._sent.get(part := model.layout.part)
+        if known is not None and known.size == model.layout.size:
+            return known
+        if self._start is not None and self._start.layout.of(part) == model.layout:
+            return self._start.of(part).vector
+        return np.zeros(model.layout.size, np.float32)
+
+    # -- checkpoints and segments --------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any] | None:
+        """For a checkpoint; None: there is nothing to remember."""
+        return {"sent": dict(self._sent), "messages": self._messages} if self.how.kind else None
+
+    def restore(self, row: Mapping[str, Any] | None) -> None:
+        if row and self.how.kind:
+            self._sent, self._messages = dict(row["sent"]), row["messages"]
+
+    def dump(self) -> dict[str, Any]:
+        """For the next segment of a simulation, where a model may be sent to further peers."""
+        return {**(self.snapshot() or {}), "last": dict(self._last)}
+
+    def load(self, row: Mapping[str, Any]) -> None:
+        self.restore(row)
+        self._last = dict(row["last"])
+
+
+def _same_array(one: Model, other: Model) -> bool:
+    """Whether the models share their numbers; parts of the same model do."""
+    a, b = (m.vector.__array_interface__["data"][0] for m in (one, other))
+    return bool(a == b) and one.layout == other.layout

@@ -1,0 +1,126 @@
+"""`wire.compress`: which numbers are sent, that every number is sent in time, and what is remembered."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from pfl_node.model import Entry, Layout, Model, PartialModel
+from pfl_node.policies.base import Policy
+from pfl_node.predictions import layout_for
+from pfl_node.protocol.compression import IN_TURN, Compressor
+from pfl_node.settings import Settings
+from pfl_node.types import PeerId
+
+ANN, BOB, EVE = PeerId("ann"), PeerId("bob"), PeerId("eve")
+N = 1000
+LAYOUT = Layout((Entry("core", (900,)),), (Entry("head", (100,)),))
+
+
+def model(seed: int = 0) -> Model:
+    return Model(LAYOUT, np.random.default_rng(seed).standard_normal(N, dtype=np.float32))
+
+
+def partial(compressor: Compressor, of: Model, to: PeerId = BOB, round: int | None = 0) -> PartialModel:
+    found = compressor.compressed(of, to, round)
+    assert isinstance(found, PartialModel)
+    return found
+
+
+def changed(of: Model, places: range, by: float) -> Model:
+    vector = of.vector.copy()
+    vector[places] += np.float32(by)
+    return Model(LAYOUT, vector)
+
+
+def test_nothing_is_omitted_by_default_or_of_predictions() -> None:
+    assert Settings().wire.compress == "none"
+    whole = model()
+    assert Compressor("none", ANN).compressed(whole, BOB, 0) is whole
+    said = Model(layout := layout_for(3, 2, "x"), np.zeros(layout.size, np.float32))
+    for how in ("top:0.2", "fragments:4"):
+        assert Compressor(how, ANN).compressed(said, BOB, 0) is said
+    own = whole.sparse([1, 2])
+    assert Compressor("top:0.2", ANN).compressed(own, BOB, 0) is own
+
+
+@pytest.mark.parametrize(
+    "text", ["top", "top:0", "top:1.1", "top:x", "fragments:0", "fragments:4/5", "gzip", "top:nan"]
+)
+def test_an_unknown_compression_is_a_one_line_error(text: str) -> None:
+    with pytest.raises(ValidationError, match="is not a compression: give"):
+        Settings.model_validate({"wire": {"compress": text}})
+
+
+def test_top_sends_what_has_changed_most_since_it_was_sent() -> None:
+    compressor = Compressor("top:0.1", ANN)
+    compressor.begin(start := model())
+    first = partial(compressor, one := changed(start, range(500, 580), 1.0))
+    assert (first.values.size, first.same) == (100, True)
+    assert set(range(500, 580)) <= set(first.indices.tolist())
+    second = partial(compressor, changed(one, range(300, 380), 0.5))  # the first changes are known by now
+    assert set(range(300, 380)) <= set(second.indices.tolist())
+    assert not set(range(520, 580)) & set(second.indices.tolist())
+
+
+def test_all_peers_get_the_same_numbers_of_the_same_model() -> None:
+    compressor = Compressor("top:0.1", ANN)
+    compressor.begin(model())
+    one = model(1)
+    assert partial(compressor, one, BOB) is partial(compressor, one, EVE)
+    assert partial(compressor, one.core) == partial(compressor, one.core, EVE)  # a part is a new object each time
+
+
+def test_every_number_of_a_model_that_does_not_change_is_sent_in_time() -> None:
+    """So that a peer that missed any messages has the whole model again after so many."""
+    compressor, seen = Compressor("top:0.1", ANN), set[int]()
+    compressor.begin(start := model())
+    for _ in range(-(-N // (N // 10 // IN_TURN))):
+        seen |= set(partial(compressor, Model(LAYOUT, start.vector.copy())).indices.tolist())
+    assert len(seen) == N
+
+
+def test_with_a_base_only_the_difference_from_it_counts() -> None:
+    compressor, base = Compressor("top:0.1", ANN), model(5)
+    sent = compressor.compressed(changed(base, range(700, 780), 1.0), BOB, 0, base)
+    assert isinstance(sent, PartialModel)
+    assert set(range(700, 780)) <= set(sent.indices.tolist())
+    assert compressor.snapshot() == {"sent": {}, "messages": 1}
+
+
+def test_a_restored_memory_sends_the_same() -> None:
+    whole, restored = Compressor("top:0.1", ANN), Compressor("top:0.1", ANN)
+    for one in (whole, restored):
+        one.begin(model())
+    for seed in (1, 2):
+        partial(whole, model(seed))
+    restored.restore(whole.snapshot())
+    assert partial(whole, model(3)) == partial(restored, model(3))
+
+
+def test_two_nodes_send_each_other_the_same_slices_and_all_of_them_in_turn() -> None:
+    ann, bob = Compressor("fragments:8/2", ANN), Compressor("fragments:8/2", BOB)
+    seen = set[int]()
+    for t in range(4):
+        there, back = partial(ann, model(), BOB, t), partial(bob, model(1), ANN, t)
+        assert there.indices.tolist() == back.indices.tolist()
+        assert not there.same
+        assert there.values.size == N // 4
+        seen |= set(there.indices.tolist())
+    assert len(seen) == N
+    others = {tuple(partial(ann, model(), PeerId(f"p{i}"), 0).indices[:1].tolist()) for i in range(20)}
+    assert len(others) > 4
+
+
+def test_without_rounds_the_slices_change_with_every_message() -> None:
+    ann, seen = Compressor("fragments:8", ANN), set[int]()
+    for _ in range(8):
+        seen |= set(partial(ann, model(), BOB, None).indices.tolist())
+    assert len(seen) == N
+
+
+def test_a_partial_model_has_no_vector() -> None:
+    with pytest.raises(Exception, match=r"complete it with `.over\(self.model\)`"):
+        _ = model().fragment(0, of=4).vector
+    assert Policy.vectors == {}

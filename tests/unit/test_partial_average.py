@@ -1,0 +1,100 @@
+"""Averages with partial models, and what the guard sees of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pfl_node.aggregate import combine
+from pfl_node.errors import LayoutMismatch, Refused
+from pfl_node.model import Entry, Layout, Model
+from pfl_node.protocol.guard.guard import Guard
+from pfl_node.protocol.guard.outliers import measure
+from pfl_node.settings import AggregateSettings
+from pfl_node.settings.sections import GuardSettings
+from pfl_node.steps import Average
+from pfl_node.types import Eval, Offer, PeerId
+
+LAYOUT = Layout((Entry("core", (4,)),), (Entry("head", (2,)),))
+MEAN = AggregateSettings()
+
+
+def of(*numbers: float) -> Model:
+    return Model(LAYOUT, np.array(numbers, np.float32))
+
+
+ZERO, NINE = of(0, 0, 0, 0, 0, 0), of(9, 9, 9, 9, 9, 9)
+
+
+def test_numbers_that_changed_little_count_as_mine() -> None:
+    found = combine(MEAN, ZERO, [NINE.sparse([0, 5]), NINE])
+    assert found.vector.tolist() == [6, 3, 3, 3, 3, 6]
+
+
+def test_numbers_that_a_fragment_omits_do_not_count() -> None:
+    found = combine(MEAN, ZERO, [NINE.fragment(0, of=3), of(3, 3, 3, 3, 3, 3).fragment(0, 1, of=3)])
+    assert found.vector.tolist() == [4, 4, 1.5, 1.5, 0, 0]
+    alone = combine(MEAN, ZERO, [NINE.fragment(0, of=3)], own=0)
+    assert alone.vector.tolist() == [9, 9, 0, 0, 0, 0]
+    weighted = combine(MEAN, ZERO, [NINE.fragment(0, of=3)], [0.5], own=0.25)
+    assert weighted.vector.tolist() == [6, 6, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum", "multi_krum", "clipping"])
+@pytest.mark.parametrize("same", [True, False])
+def test_other_rules_see_a_completed_model(rule: str, same: bool) -> None:
+    how = AggregateSettings.model_validate({"rule": rule})
+    partial, others = NINE.sparse([1], same=same), [of(1, 1, 1, 1, 1, 1), of(2, 2, 2, 2, 2, 2)]
+    assert combine(how, ZERO, [partial, *others]) == combine(how, ZERO, [partial.over(ZERO), *others])
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_nothing_completes_a_partial_model_if_mine_is_not_finite(same: bool) -> None:
+    broken = of(np.nan, 0, 0, 0, 0, 0)
+    assert combine(MEAN, broken, [NINE.sparse([1], same=same), NINE]) == NINE
+
+
+def test_an_average_with_a_partial_model_of_mine_is_an_error() -> None:
+    with pytest.raises(LayoutMismatch, match="complete it"):
+        combine(MEAN, ZERO.sparse([1]), [NINE.sparse([0])])
+    with pytest.raises(LayoutMismatch, match="cannot be completed"):
+        NINE.core.over(ZERO)
+
+
+def test_the_guard_measures_a_partial_model_as_it_acts_and_the_direction_of_what_was_sent() -> None:
+    mine, sent = of(3, 4, 0, 0, 0, 1), of(-3, -4, 0, 0, 0, 7).sparse([0, 1])
+    figures = measure(sent, mine)
+    assert figures.norm == pytest.approx(np.sqrt(26))
+    assert figures.distance == pytest.approx(10)
+    assert figures.cosine == pytest.approx(-1)
+    assert measure(sent, None).norm == pytest.approx(5 * np.sqrt(3))
+
+
+def test_one_huge_number_of_a_partial_model_is_an_outlier() -> None:
+    layout = Layout((Entry("core", (400,)),), ())
+    chance = np.random.default_rng(0)
+    mine = Model(layout, chance.standard_normal(400, dtype=np.float32))
+
+    def near(seed: int) -> Model:
+        noise = np.random.default_rng(seed).standard_normal(400, dtype=np.float32)
+        return Model(layout, mine.vector + np.float32(0.1) * noise)
+
+    guard = Guard(GuardSettings(outliers=6.0), certain=True)
+    for i in range(8):
+        guard.examine(Offer(PeerId(f"p{i}"), near(i).fragment(i % 4, of=4)), mine, 0.0)
+    vector = near(9).vector.copy()
+    vector[7] = 1e6
+    with pytest.raises(Refused, match="norm"):
+        guard.examine(Offer(PeerId("eve"), Model(layout, vector).sparse([7])), mine, 0.0)
+
+
+def test_the_gate_scores_a_completed_model_and_blames_its_sender() -> None:
+    blamed: list[object] = []
+    guard = Guard(GuardSettings(gate=0.1), certain=True, tell=lambda _, data: blamed.append(data["peer"]))
+    offer = guard.examine(Offer(PeerId("eve"), NINE.sparse([0])), ZERO, 0.0)
+    step = Average(ZERO, [offer.model])
+    models = guard.to_score(step, ZERO)
+    assert [m.vector.tolist() for m in models] == [[0] * 6, [9, 0, 0, 0, 0, 0]]
+    scores = [Eval(loss, 0.0, 1) for loss in (0.1, 9.0, 1.0)]
+    assert guard.sifted(step, scores, 0.0).others == []
+    assert blamed == ["eve"]
