@@ -6,8 +6,10 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-# A worker takes tests from another one when it has none left: few tests take most of the time.
-PARALLEL := -n logical --maxprocesses 8 --dist worksteal
+# One worker more than cores, up to 8, because many tests wait for processes and connections. A worker takes tests
+# from another one when it has none left: few tests take most of the time.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+PARALLEL = -n $(shell echo $$(($(CORES) < 8 ? $(CORES) + 1 : 8))) --dist worksteal
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

@@ -15,25 +15,37 @@ from pydantic import ValidationError
 
 from pfl_node import plugin
 from pfl_node.errors import ConfigError, nearest
+from pfl_node.policies.bandit import Bandit
 from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.policies.choco import Choco
 from pfl_node.policies.dac import Dac
 from pfl_node.policies.deprl import Deprl
+from pfl_node.policies.dfca import Dfca
+from pfl_node.policies.dfedalt import DFedAlt
+from pfl_node.policies.dfedpgp import DFedPgp
+from pfl_node.policies.ditto import Ditto
 from pfl_node.policies.dpsgd import Dpsgd
 from pfl_node.policies.el import El
 from pfl_node.policies.epsilon_greedy import EpsilonGreedy
 from pfl_node.policies.facade import Facade
 from pfl_node.policies.fedavg import FedAvg
 from pfl_node.policies.feded import FedEd
+from pfl_node.policies.fedfomo import FedFomo
 from pfl_node.policies.fedprox import FedProx
+from pfl_node.policies.ggc import Ggc
 from pfl_node.policies.gossip import Gossip
+from pfl_node.policies.gradient_tracking import GradientTracking
 from pfl_node.policies.greedy import Greedy
 from pfl_node.policies.idca import Idca
 from pfl_node.policies.local import Local
+from pfl_node.policies.mosaic import Mosaic
 from pfl_node.policies.oracle import Oracle
 from pfl_node.policies.pens import Pens
 from pfl_node.policies.pens_pull import PensPull
 from pfl_node.policies.random_pull import RandomPull
 from pfl_node.policies.random_weighted import RandomWeighted
+from pfl_node.policies.scaffold import Scaffold
+from pfl_node.policies.sgp import Sgp
 
 NUMBERS = (int, float, int | None, float | None)
 POLICIES: dict[str, type[Policy]] = {
@@ -47,11 +59,23 @@ POLICIES: dict[str, type[Policy]] = {
     "pens_pull": PensPull,
     "oracle": Oracle,
     "el": El,
+    "mosaic": Mosaic,
     "facade": Facade,
     "idca": Idca,
     "dpsgd": Dpsgd,
+    "choco": Choco,
+    "gradient_tracking": GradientTracking,
+    "scaffold": Scaffold,
     "dac": Dac,
     "deprl": Deprl,
+    "dfedalt": DFedAlt,
+    "ditto": Ditto,
+    "sgp": Sgp,
+    "dfedpgp": DFedPgp,
+    "dfca": Dfca,
+    "ggc": Ggc,
+    "fedfomo": FedFomo,
+    "bandit": Bandit,
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "feded": FedEd,

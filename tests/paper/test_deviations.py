@@ -10,9 +10,10 @@ import pytest
 from pfl_node.policies import POLICIES
 
 DEVIATION = re.compile(r"# paper: [^;]+(;[^;]+)*; here: .+ because ")
+WITHOUT_PAPER = {"bandit"}  # described in docs/algorithms.md
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in WITHOUT_PAPER])
 def test_a_policys_file_names_its_deviations(name: str) -> None:
     module = inspect.getmodule(POLICIES[name])
     assert module is not None

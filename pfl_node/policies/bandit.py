@@ -1,0 +1,80 @@
+"""`bandit`: some models come from random peers, the others from peers that helped before; my validation loss
+decides how many of them are averaged. Numbers: steps in docs/algorithms.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, isfinite
+from typing import Any
+
+from pydantic import Field
+
+from pfl_node.model import Model
+from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.policies.rating import best_first
+from pfl_node.policies.topology import neighbours
+from pfl_node.steps import Average, Fetch, Fresh, Gather, Linger, Peers, Publish, Report, Score, Send, Train
+from pfl_node.types import Eval, Offer, PeerId
+
+NEW, WORST = (1.0, 1.0), 1e9  # the belief about a peer never met; the loss of a model that has none
+
+
+class Bandit(Policy):
+    """Peers by Thompson sampling, group size by validation; no number of clusters (this project, 2026)."""
+
+    class Config(PolicyConfig):
+        explore: int = Field(2, ge=1, description="models exchanged with random peers in a round")
+        exploit: int = Field(2, ge=0, description="models fetched from peers that helped before")
+        memory: float = Field(0.95, ge=0, le=1, description="factor on what is known about peers, each round")
+        score_samples: int = Field(100, ge=1, description="own samples that models are scored on, at most")
+
+    lockstep = pulls = late = True
+    asks, serves = False, ("model",)
+    keeps = ("start", "belief")
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.start = self.model  # of the next training; self.model is what I use and report
+        self.belief = dict[PeerId, tuple[float, float]]()  # 1 + how often a peer's model helped, and did not
+
+    async def main(self) -> None:
+        if self.round == 0:
+            self.start = self.model = await Fresh(common=True)
+        for t in self.remaining():
+            v = await Train(self.start)  # 1
+            await Publish(v, t)
+            self.start = await self.average(v, await self.receive(v, t))
+            own, shared = posterior(await Score([v, self.start], split="val", samples=self.cfg.score_samples))
+            self.model = await Average(v, [self.start], [shared], own)  # 7
+            await Report(t, self.model)
+            await Publish(v, t)  # peers average what was trained, not what was averaged
+        await Linger()
+
+    async def receive(self, v: Model, t: int) -> list[Offer]:
+        near = neighbours(self.me, await Peers(), degree=self.cfg.explore, seed=self.seed, round=t)
+        await Send(near, v, round=t)
+        exchanged = await Gather(near, t)  # 2
+        drawn = {j: self.rng.betavariate(*self.belief.get(j, NEW)) for j in await Peers() if j not in near}
+        order = {j: self.rng.random() if drawn[j] > 0.5 else 2 - drawn[j] for j in drawn}
+        return [*exchanged, *await Fetch(sorted(order, key=order.__getitem__)[: self.cfg.exploit])]  # 3
+
+    async def average(self, v: Model, offers: Sequence[Offer]) -> Model:
+        if not offers:
+            return v
+        scores = await Score([o.model.over(v) for o in offers], samples=self.cfg.score_samples)
+        ranked, f = best_first(zip(offers, scores, strict=True), "loss"), self.cfg.memory  # 4
+        groups = [await Average(v, [o.model for o in ranked[: m + 1]]) for m in range(len(ranked))]
+        tried = await Score(groups, split="val", samples=self.cfg.score_samples)
+        best = best_first(enumerate(tried), "loss")[0]  # 5
+        self.belief = {j: (1 + f * (a - 1), 1 + f * (b - 1)) for j, (a, b) in self.belief.items()}  # 8
+        for i, o in enumerate(ranked):
+            a, b = self.belief.get(o.sender, NEW)
+            self.belief[o.sender] = (a + 1, b) if i <= best else (a, b + 1)
+        return groups[best]  # 6
+
+
+def posterior(scores: Sequence[Eval]) -> list[float]:
+    """Of models: proportional to the likelihood of the samples that they were scored on."""
+    losses = [s.loss if isfinite(s.loss) else WORST for s in scores]
+    p = [exp(-min(s.samples * (x - min(losses)), 700)) for s, x in zip(scores, losses, strict=True)]
+    return [x / sum(p) for x in p]
