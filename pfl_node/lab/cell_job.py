@@ -3,6 +3,7 @@ directory, or as a swarm of real nodes in a process of its own."""
 
 from __future__ import annotations
 
+import gc
 import platform
 from dataclasses import dataclass
 from threading import Lock
@@ -51,7 +52,10 @@ def run(line: str, on_progress: OnProgress) -> dict[str, Any]:
 
     with _one_at_a_time:
         record_environment(place)
-        return run_order(order.run, checked)
+        try:
+            return run_order(order.run, checked)
+        finally:
+            gc.collect()  # the nodes of a simulation refer to each other, and their data may be gigabytes
 
 
 def run_swarm(line: str, on_progress: OnProgress) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ from pfl_node.lab.results_dir import ResultsDir
 from pfl_node.sim.run_jobs import Message
 from pfl_node.sim.segments import ATTEMPT
 from pfl_node.sim.sim_worker import RunOrder
+from pfl_node.sim.simulation import Simulation
 from tests.unit.lab.made_results import written
 
 LONG = 120.0  # seconds, on a busy machine
@@ -119,6 +122,28 @@ def test_a_worker_with_another_version_refuses_the_run(tmp_path: Path) -> None:
 def test_a_worker_that_does_not_see_the_results_refuses_the_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"all workers must share the results directory \(--out\)"):
         cell_job.run(order(tmp_path), lambda _: None)
+
+
+def test_a_worker_frees_the_data_of_a_run_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cell").mkdir()
+    (tmp_path / "cell" / "settings.json").write_text("{}")
+    kept: list[weakref.ref[Simulation]] = []
+    start = Simulation.run
+
+    def run(simulation: Simulation) -> None:
+        kept.append(weakref.ref(simulation))
+        start(simulation)
+
+    monkeypatch.setattr(Simulation, "run", run)
+    gc.disable()  # so that only the worker itself can collect the cycles
+    try:
+        cell_job.run(order(tmp_path), lambda _: None)
+        assert kept
+        assert [ref() for ref in kept] == [None] * len(kept)
+    finally:
+        gc.enable()
 
 
 def test_a_run_ends_when_the_lab_has_stopped_it(tmp_path: Path) -> None:
