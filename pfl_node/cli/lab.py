@@ -24,7 +24,7 @@ app = typer.Typer(name="lab", cls=Verbs, help="Reproduce the experiments of the 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `pfl-node lab list`, or a FILE.toml.")]
 Scale = Annotated[
-    Literal["quick", "paper"], typer.Option(help="A small size that shows the same ranking, or the paper's own.")
+    Literal["quick", "paper"], typer.Option(help="A size that takes minutes, or the paper's own.")
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of seeds; default: as in the spec.")]
 Backend = Annotated[

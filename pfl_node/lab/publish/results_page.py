@@ -13,11 +13,10 @@ from pfl_node.lab.publish.records import RecordedClaim, RecordedFigure, Recorded
 from pfl_node.lab.publish.standings import Standing, standings, times_tied
 from pfl_node.lab.report import phrases
 from pfl_node.lab.report.result_table import TableCell, markdown_table
-from pfl_node.lab.results import ClaimVerdict, Estimate
+from pfl_node.lab.results import Estimate
 from pfl_node.lab.spec_schema import Spec
 
 OWN = "no paper"  # how the `paper` of our own experiments begins
-CERTAIN, LIKELY, NOT, OPEN = "holds", "holds on average", "does not hold", "not measured"
 INTRO = """\
 <!-- Made by `pfl-node lab publish` from docs/records: change those, not this page. -->
 
@@ -43,16 +42,6 @@ COST = """The CPU time is an estimate from that of a node and round at the quick
 models and data sets of the paper's scale cost more."""
 
 
-def judgement(found: ClaimVerdict) -> str:
-    estimate = found.estimate
-    if estimate is None:
-        return OPEN
-    if not found.holds:
-        return NOT
-    half = estimate.half_width
-    return CERTAIN if half is not None and found.claim.met_by(estimate.mean - half) else LIKELY
-
-
 def page(records: Sequence[ResultRecord], appendices: Sequence[str] = ()) -> str:
     parts = [INTRO, "## At a glance", _glance(records), *map(_section, records)]
     if absent := list(_not_run(records)):
@@ -65,17 +54,17 @@ def page(records: Sequence[ResultRecord], appendices: Sequence[str] = ()) -> str
 
 
 def _glance(records: Sequence[ResultRecord]) -> str:
-    heads = ("experiment", "paper", "seeds", "size", CERTAIN, LIKELY, NOT, "not run")
+    heads = ("experiment", "paper", "seeds", "size", *phrases.JUDGEMENTS[:-1], "not run")
     rows: list[Sequence[str]] = [heads]
     for record in records:
-        counted = Counter(judgement(claim.verdict) for claim in record.claims)
+        counted = Counter(phrases.judgement(claim.verdict) for claim in record.claims)
         rows.append(
             (
                 f"[{record.name}](#{anchor(record.name)})",
                 record.paper,
                 str(len(_seeds(record))),
                 _size(record.rows),
-                *(str(counted[kind]) for kind in (CERTAIN, LIKELY, NOT, OPEN)),
+                *(str(counted[kind]) for kind in phrases.JUDGEMENTS),
             )
         )
     done = {record.experiment for record in records}
@@ -227,7 +216,7 @@ def _differs(row: RecordedRow) -> str:
 
 
 def _claim(claim: RecordedClaim) -> str:
-    return wrap(f"- **{judgement(claim.verdict)}**: {phrases.verdict(claim.verdict)}")
+    return wrap(f"- **{phrases.judgement(claim.verdict)}**: {phrases.verdict(claim.verdict)}")
 
 
 def wrap(text: str, width: int = 100) -> str:
@@ -243,4 +232,4 @@ def appendices(folder: Path) -> list[str]:
 
 def summary(records: Sequence[ResultRecord]) -> Mapping[str, int]:
     """Of all claims."""
-    return Counter(judgement(claim.verdict) for record in records for claim in record.claims)
+    return Counter(phrases.judgement(claim.verdict) for record in records for claim in record.claims)

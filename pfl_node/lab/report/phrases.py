@@ -12,6 +12,7 @@ from pfl_node.sim.outcome import refusals
 
 MINUS = "\N{MINUS SIGN}"
 NOTHING = "–"
+JUDGEMENTS = CERTAIN, LIKELY, NOT, OPEN = "holds", "holds on average", "does not hold", "not measured"
 
 
 def digits(metric: str, value: float) -> int:
@@ -127,9 +128,13 @@ def _outcome(found: ClaimVerdict) -> str:
 
 
 def judgement(found: ClaimVerdict) -> str:
-    if found.difference is None:
-        return "not measured"
-    return "holds" if found.holds else "does not hold"
+    """A claim holds if the whole interval of the difference meets it, and on average if only the mean does."""
+    if (estimate := found.estimate) is None:
+        return OPEN
+    if not found.holds:
+        return NOT
+    half = estimate.half_width
+    return CERTAIN if half is not None and found.claim.met_by(estimate.mean - half) else LIKELY
 
 
 def cell_title(cell: Cell) -> str:

@@ -24,6 +24,7 @@ from pfl_node.lab.publish.records import (
     verify,
 )
 from pfl_node.lab.publish.standings import standings, times_tied
+from pfl_node.lab.report import phrases
 from pfl_node.lab.report.result import reopen
 from pfl_node.lab.results_dir import ResultsDir
 from tests.unit.lab.made_results import made, result, written
@@ -167,7 +168,7 @@ def test_a_file_that_is_no_record_is_one_line(tmp_path: Path, capsys: pytest.Cap
     ],
 )
 def test_a_claim_holds_only_if_its_interval_does(by: float, differences: tuple[float, ...], judged: str) -> None:
-    assert results_page.judgement(claim(by, *differences).verdict) == judged
+    assert phrases.judgement(claim(by, *differences).verdict) == judged
 
 
 def test_the_first_table_counts_claims_and_names_what_was_not_run(text: str) -> None:
