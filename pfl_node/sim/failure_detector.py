@@ -31,7 +31,7 @@ class FailureDetector:
         self._world = world
         self._clock, self._costs = world.clock, world.costs
         self._draws = 0
-        self._detours = bool(world.conditions.cuts)  # a third node, which can crash or leave, may connect two
+        self._detours = bool(world.conditions.cuts)  # a third node may connect two, and can crash or leave
         self._members: list[PeerId] = []
         self._known: set[PeerId] = set()  # the same, as a set
         self._present: tuple[PeerId, ...] | None = None  # the same, as a tuple for `alive`; None: rebuild

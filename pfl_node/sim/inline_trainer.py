@@ -66,7 +66,7 @@ class InlineTrainer:
     def __init__(self, process: Process, world: World) -> None:
         self._me = process
         self._world = world
-        self._long: dict[Due, None] = {}  # in progress, first come, first served
+        self._long: dict[Due, None] = {}  # long jobs in progress, first come, first served
         self._soon = 0.0  # completion time of the last short job
 
     async def open(self, account: DpAccount) -> LearnerFacts:  # noqa: ARG002

@@ -1,5 +1,5 @@
-"""Runs the jobs of simulated nodes: in this process on submission, or in worker processes, which have until
-the caller collects the result, when it is due in virtual time. The results are the same.
+"""Runs the jobs of simulated nodes: in this process on submission, or in worker processes until the caller
+collects the result, when it is due in virtual time. The results are the same.
 
 A frame on a worker's pipe is a line of JSON and the raw bytes of the arrays it refers to. No pickle.
 """
@@ -94,7 +94,7 @@ class JobPool:
         self._workers = [Worker(told) for _ in range(workers)]
 
     def submit(self, node: PeerId, learner: LearnerPort, job: Job) -> Result:
-        if job.kind == "reload":  # the worker's learner, and this one, whose facts the node reads
+        if job.kind == "reload":  # reload both learners: the node reads properties of this one
             Inline().submit(node, learner, job)
         if job.kind in ("fresh", "start"):  # its result is needed at once
             return Inline().submit(node, learner, job)

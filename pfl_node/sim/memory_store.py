@@ -32,7 +32,8 @@ class Disk:
     lives: int = 0
 
     def dump(self) -> dict[str, Any]:
-        """What the next segment of a run needs besides the checkpoint. There, nodes start for the first time."""
+        """The state that the next segment of a run needs besides the checkpoint. `lives` is left out: it starts at
+        0 again."""
         kept = {"reports": self.reports, "told": self.told, "figures": self.figures}
         return {**kept, "privacy": self.privacy.dump()}
 

@@ -58,10 +58,10 @@ class Flight:
     """One RPC in progress."""
 
     call: Call
-    name: str  # of the RPC
+    name: str  # name of the RPC
     sender: Process
     peer: PeerId
-    nbytes: int  # of the model in the request; 0: a request without a model
+    nbytes: int  # size of the model in the request; 0: a request without a model
     round: int | None
     number: int  # counts the calls from this sender to this peer
     sent: float
@@ -78,7 +78,7 @@ class SimNetwork:
         self._world = world
         self._wire = world.settings.wire
         self._bandwidths: dict[PeerId, Bandwidth] = {}
-        self._calls: dict[Flight, None] = {}  # in progress
+        self._calls: dict[Flight, None] = {}  # calls in progress
         self._encoding = AutoEncoding(self._wire)
         self._encoding.training = lambda: process.work.training
         self._packed: tuple[Payload, dict[str, Packed]] | None = None  # the last payload sent, by encoding
@@ -116,7 +116,7 @@ class SimNetwork:
         return moved
 
     def transferring(self, peer: PeerId) -> bool:  # noqa: ARG002
-        return False  # a simulated message travels as a whole
+        return False  # a simulated message is delivered as a whole
 
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:  # noqa: ARG002
         packed = self._pack(Payload(model), self._bandwidth(peer))

@@ -69,9 +69,9 @@ class Process:
         self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}  # requests from peers in progress
         self._confusion: Result | None = None
         self.resumes_at: float | None = None  # set when resumed from the previous segment
-        self._resumes: Mapping[str, Any] | None = None  # the dump of its node
+        self._resumes: Mapping[str, Any] | None = None  # the dump of the node in that segment
         self._frozen = False  # its policy is held until the next segment
-        self._snapshot: dict[str, Any] | None = None  # of the policy at the end of the segment
+        self._snapshot: dict[str, Any] | None = None  # the policy's state at the end of the segment
         self._since = 0.0  # when the snapshot was taken
         self._mail: list[tuple[float, Offer, int]] = []  # received while held: time, model, bytes
 
@@ -111,12 +111,12 @@ class Process:
 
     @property
     def _node(self) -> PolicyNode:
-        assert self.node is not None, f"{self.id} has not come yet"
+        assert self.node is not None, f"{self.id} has not joined yet"
         return self.node
 
     @property
     def waits_for(self) -> str:
-        """For error messages about a stuck simulation."""
+        """The pending step, for error messages about a stuck simulation."""
         driver = self.node and self.node.driver
         return driver.waits_for() if driver else "its start"
 
@@ -167,7 +167,7 @@ class Process:
         self._task = asyncio.create_task(self._run(self.node))
 
     def _shared_secret(self, peer: PeerId) -> bytes:
-        """Daemons agree on one with keys that are new at each start; here the seed determines it."""
+        """Daemons derive the secret from keys that are new at each start; here it is derived from the seed."""
         lives = sorted(((self.id, self.disk.lives), (peer, self.world.nodes[peer].disk.lives)))
         return sha256(f"{self.world.settings.seed}/pair/{lives}".encode()).digest()
 
@@ -354,7 +354,8 @@ class Process:
         return self.world.jobs.submit(self.id, self.learner, job)
 
     def _mistakes(self) -> list[list[int]] | None:
-        """The confusion matrix on test data; if the node did not finish, of the last model it evaluated."""
+        """The confusion matrix on test data. If the node did not finish, it belongs to the last model it
+        evaluated."""
         result, recorder = self._confusion, self.node and self.node.recorder
         if result is None and recorder and recorder.measured_model and "test_loss" in self.disk.figures:
             result = self._count_mistakes(recorder.measured_model)

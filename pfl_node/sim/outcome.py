@@ -25,7 +25,7 @@ REASONS = {
     "layout": "another layout or other vectors: do all nodes have the same task, model and policy?",
     "outlier": "the guard judged the model an outlier",
     "quarantined": "the guard had the sender in quarantine",
-}  # of refusals in a run without injected faults
+}  # why messages are refused in a run without injected faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class NodeRecord:
     models_received: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
-    neighbours: tuple[str, ...] | None = None  # that the policy chose
+    neighbours: tuple[str, ...] | None = None  # chosen by the policy
     head: int | None = None  # FACADE: the chosen head
     confusion: list[list[int]] | None = None  # on its test data: rows are true classes, columns predicted ones
     honest: bool = True  # False for the malicious nodes of an experiment
     quarantined: tuple[str, ...] = ()  # peers that its guard ever quarantined
     kept_out: int = 0  # models that its guard rejected
-    metrics: Mapping[str, float] = field(default_factory=dict)  # of the task, on its own test data
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the task's metrics, on the node's test data
     headline: Headline = ACCURACY
 
     def figure(self, name: str) -> float | None:
@@ -56,7 +56,7 @@ class NodeRecord:
         return {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}.get(name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Without metrics of the task if it has none."""
+        """`metrics` is left out if the task defines none."""
         row = asdict(self)
         if not self.metrics and self.headline == ACCURACY:
             del row["metrics"], row["headline"]
@@ -78,7 +78,7 @@ def fair_accuracy(by_cluster: Mapping[Cluster, float], alpha: float = 2 / 3) -> 
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Of the known and finite values."""
+    """The mean of the known and finite values."""
     known = [value for value in values if value is not None and isfinite(value)]
     return fmean(known) if known else None
 
@@ -97,7 +97,7 @@ def refusals(*counts: Mapping[str, int]) -> str:
 
 
 def misfits(counts: Mapping[str, int]) -> str:
-    """Refusals that no fault of the network explains; empty: none."""
+    """Refusals that no network fault explains; empty: none."""
     n = counts.get("layout", 0)
     return f"{n:,} messages were refused as layout ({REASONS['layout']})" if n else ""
 
@@ -111,11 +111,11 @@ class Outcome:
     seed: int
     rounds: int | None  # requested; None: until stopped
     nodes: tuple[NodeRecord, ...]
-    refused: Mapping[str, int]  # messages, by reason
+    refused: Mapping[str, int]  # refused messages by reason
 
     @property
     def _honest(self) -> list[NodeRecord]:
-        """The nodes that measures of quality consider."""
+        """Measures of quality include only these nodes."""
         return [n for n in self.nodes if n.honest]
 
     @property
@@ -133,7 +133,7 @@ class Outcome:
 
     @property
     def by_cluster(self) -> dict[Cluster, float]:
-        """The accuracy of each cluster for which one is known."""
+        """The accuracy of each cluster for which it is known."""
         means = {c: _mean(n.accuracy for n in nodes if n.honest) for c, nodes in self._clusters.items()}
         return {c: mean for c, mean in means.items() if mean is not None}
 
@@ -143,9 +143,9 @@ class Outcome:
 
     @property
     def neighbour_precision(self) -> PrecisionRecall | None:
-        """Of the chosen neighbours, the share in the node's own cluster; of the cluster, the share that the node
-        chose: means over the nodes. None if no node chose neighbours or there are fewer than two clusters. A node
-        that chose none counts for recall only."""
+        """Precision is the share of the chosen neighbours that are in the node's own cluster; recall is the share
+        of its cluster that the node chose. Both are means over the nodes. None if no node chose neighbours or
+        there are fewer than two clusters. A node that chose none counts for recall only."""
         members = {c: {n.id for n in nodes} for c, nodes in self._clusters.items()}
         chose = [n for n in self._honest if n.neighbours is not None and n.cluster is not None]
         if len(members) < 2 or not chose:
@@ -160,8 +160,8 @@ class Outcome:
 
     @property
     def detection(self) -> PrecisionRecall | None:
-        """Of the quarantined nodes, the share that is malicious; of the malicious, the share that was quarantined:
-        over all (honest, malicious) pairs. None if no node is malicious."""
+        """Precision is the share of quarantined nodes that are malicious; recall is the share of malicious nodes
+        that were quarantined. Both are taken over all (honest, malicious) pairs. None if no node is malicious."""
         bad = {n.id for n in self.nodes if not n.honest}
         if not bad:
             return None

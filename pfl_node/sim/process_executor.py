@@ -23,7 +23,7 @@ from pfl_node.sim.worker_process import ONE_THREAD, write_stderr
 P = ParamSpec("P")
 T = TypeVar("T")
 SPAWN = multiprocessing.get_context("spawn")  # a fork would inherit the locks of torch and gRPC
-EXIT = 5.0  # seconds to learn how a process ended
+EXIT = 5.0  # seconds to wait for the exit code of a process
 _environment = threading.Lock()
 
 
@@ -99,7 +99,7 @@ class WorkerSlot:
             raise BrokenProcessPool(self._ending()) from None
 
     def stop(self) -> None:
-        self._ours.close()  # the process reads the end of the pipe
+        self._ours.close()  # the process then reads EOF
 
     def close(self) -> None:
         self.stop()
@@ -113,7 +113,7 @@ class WorkerSlot:
         if self._process is None:
             return "its process could not be started"
         code, until = None, monotonic() + EXIT
-        while code is None and monotonic() < until:  # None for a moment, if a thread of the pool has waited for it
+        while code is None and monotonic() < until:  # None until the pool's thread has stored it
             with suppress(AssertionError, ValueError):
                 self._process.join(timeout=0.05)
                 code = self._process.exitcode
@@ -131,7 +131,7 @@ def _ignore_interrupts() -> None:
 
 @contextmanager
 def _set(variables: dict[str, str]) -> Iterator[None]:
-    """The process of a pool has the environment of its parent."""
+    """Set environment variables while a process of a pool starts: it inherits the environment of its parent."""
     with _environment:
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
@@ -159,7 +159,7 @@ def _forward(pipe: Connection) -> None:
 
 
 def _begin(parent: Connection, stderr: Connection, grace: float) -> None:
-    """What a job prints or logs appears on the parent's stderr."""
+    """Send the output and logs of jobs to the parent's stderr."""
     os.setsid()
     os.dup2(stderr.fileno(), 2)
     os.dup2(2, 1)  # a user's task may print

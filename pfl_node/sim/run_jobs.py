@@ -24,7 +24,7 @@ Message = dict[str, Any]  # `event` and its data
 OnMessage = Callable[[int, Message], None]  # a message about the order of that number
 Measure = Callable[[], Mapping[str, Any]]
 OnProgress = Callable[[Measure], None]
-Run = Callable[[str, OnProgress], Any]  # an order and its progress to a result of plain values
+Run = Callable[[str, OnProgress], Any]  # called with an order and a progress callback; returns JSON values
 
 EVERY = 0.2  # seconds between two records of progress
 POLL = 0.1  # seconds
@@ -39,8 +39,8 @@ def run_all(
     *,
     attempts: int = 1,
 ) -> list[Message]:
-    """The last message about each order, `done` or `failed`. A job whose worker dies is submitted again, until it
-    has had so many `attempts`; each loss is a message `lost`. If this is interrupted, the jobs are abandoned."""
+    """The last message about each order, `done` or `failed`. A job whose worker dies is submitted again, up to
+    `attempts` times in all; each loss is a message `lost`. If this is interrupted, the jobs are abandoned."""
     jobs = RunJobs(run, orders, executor, scratch, on_message, attempts)
     try:
         return jobs.run()
@@ -57,7 +57,7 @@ class RunJobs:
     scratch: Path
     on_message: OnMessage
     attempts: int
-    futures: dict[Future[Message], int] = field(default_factory=dict)  # those that are not done
+    futures: dict[Future[Message], int] = field(default_factory=dict)  # jobs that are not done
     tried: Counter[int] = field(default_factory=Counter)
     seen: dict[int, Message] = field(default_factory=dict)
     last: dict[int, Message] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class RunJobs:
                 self._submit(number)
                 return
             message = failed(str(error))
-        except Exception as error:  # a scheduler gave it up
+        except Exception as error:  # the executor's scheduler gave up
             message = failed(in_a_line(error))
         self.last[number] = message
         self.on_message(number, message)

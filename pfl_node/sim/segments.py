@@ -2,7 +2,7 @@
 to disk, so that an interrupted run resumes from there with the same result as an uninterrupted one.
 
 Each node is held after its Report of the segment's last round and resumes at that virtual time. Its snapshot
-includes the models it received and has not used, the models it published, and what it knows about its peers. So
+includes the models it received and has not used, the models it published, and its statistics about its peers. So
 a run of a lockstep policy in segments is identical to one without, byte for byte. Nodes of other policies do not
 wait for each other: they resume together, once the last one has been held.
 """
@@ -26,15 +26,15 @@ from pfl_node.sim.snapshot import NodeSnapshot, SegmentMark
 from pfl_node.store.atomic import make_directory, sync_directory, write_atomic
 
 FORMAT = "pfl-node segment 2"
-ATTEMPT = "attempt"  # a file in `segments`: which process runs this
+ATTEMPT = "attempt"  # file in `segments` that names the process that owns the run
 
 
 class RunFiles:
     """The directory of one run; None: nothing is written. Until a segmented run completes, `segments` holds the
     journals of the segments and the state after the last one. Each state is written atomically.
 
-    The last process that began the run owns it. An earlier one, which its scheduler lost and which still works,
-    writes files of its own and stops before it would publish them."""
+    The last process that began the run owns it. An earlier process may still be working because its scheduler lost
+    it; it writes to its own files and stops before publishing them."""
 
     def __init__(self, out: Path | None, settings: Settings, nodes: int, *, segmented: bool) -> None:
         self.out = out

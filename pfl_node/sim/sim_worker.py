@@ -21,7 +21,7 @@ class RunOrder(JsonOrder):
 
     settings: Settings
     nodes: int
-    faults: tuple[str, ...] = ()  # in text form
+    faults: tuple[str, ...] = ()  # faults in text form
     out: Path | None = None
     segment: int | None = None  # rounds between resumable snapshots; needs `out`, excludes faults
     processes: int | None = None  # workers of a swarm; None: one per core

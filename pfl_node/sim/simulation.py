@@ -93,7 +93,7 @@ class World:
         return self.reaches(a, b) and not self.conditions.blocked(b, a, self.clock.now)
 
     def after(self, observer: PeerId, seconds: float, action: Callable[[], None]) -> None:
-        """Call back after so many seconds on the observer's own clock."""
+        """Call back when this many seconds have passed on the observer's own clock."""
         clock = self.nodes[observer].clock
         self.clock.at(clock.when(clock.now + seconds), action)
 
@@ -104,7 +104,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    rounds_done: int  # over all nodes
+    rounds_done: int  # sum over all nodes
     rounds_total: int
     virtual_seconds: float
 
@@ -145,10 +145,10 @@ class Simulation:
         for index, id in enumerate(ids):
             role = role_of(settings, index, nodes, pool)
             self.world.nodes[id] = Process(id, load(index, id), plan, role, self.world)
-        self.held: dict[PeerId, NodeSnapshot] = {}  # at the end of a segment
+        self.held: dict[PeerId, NodeSnapshot] = {}  # snapshots at the end of a segment
         self._began = False
         self._to_come = 0  # joins and restarts that have not happened yet
-        self._rounds_done = mark.round * nodes  # over all nodes
+        self._rounds_done = mark.round * nodes  # sum over all nodes
         self._alive_at = mark.now  # time of the last Report, join or restart
         self._stalled_at: float | None = None
 
@@ -171,7 +171,7 @@ class Simulation:
         return self.world.nodes[node].learner
 
     def mark(self, wall: float, cpu: float) -> SegmentMark:
-        """Where the run continues, after so many seconds of real time and of CPU time."""
+        """Where the run continues; `wall` and `cpu` are the seconds it has taken so far."""
         now, until = self.virtual_seconds, self.world.until
         if goes_on_alone(self.policy):
             now = min((held.at for held in self.held.values() if held.state == "up"), default=now)

@@ -16,7 +16,7 @@ from pfl_node.store.policy_state import freeze
 from pfl_node.types import Offer, PeerId
 
 State = Literal["away", "up", "crashed", "left"]
-GIVEN = ("claim", "discreet", "correlated")  # by the settings
+GIVEN = ("claim", "discreet", "correlated")  # attributes set from the settings
 BASE = ("me", "cfg", "model", "rounds", "seed", "rng", "samples", "truth", "round", *GIVEN)
 
 
@@ -24,7 +24,7 @@ BASE = ("me", "cfg", "model", "rounds", "seed", "rng", "samples", "truth", "roun
 class SegmentMark:
     """The position of a run between two segments."""
 
-    round: int = 0  # the next one
+    round: int = 0  # the next round
     now: float = 0.0  # virtual seconds
     wall: float = 0.0
     cpu: float = 0.0
@@ -55,13 +55,14 @@ class NodeSnapshot:
 
 
 def goes_on_alone(policy: type[Policy]) -> bool:
-    """May each node resume at the time at which it was held? In lockstep, a peer that is ahead sends it only
-    models for future rounds, but serves the model that it has."""
+    """May each node resume at the time at which it was held? In lockstep, a peer that is ahead pushes only models
+    of future rounds. A fetch would return the newer model, so policies that pull resume together."""
     return policy.solitary or (policy.lockstep and not policy.pulls)
 
 
 def attributes(policy: Policy) -> dict[str, Any]:
-    """A policy's attributes outside its snapshot: a restart may lose them, the end of a segment must not."""
+    """The policy's attributes that its snapshot does not contain. A restart may lose them; a segment must keep
+    them."""
     found = {}
     for name, value in vars(policy).items():
         if name in (*BASE, *policy.keeps):

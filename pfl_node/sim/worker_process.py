@@ -1,7 +1,7 @@
 """Both ends of the pipes between a process and a worker process that it started.
 
-Down: orders, one per line. The end of the pipe means stop, whether the parent closed it or died.
-Up: messages, one JSON object per line. What the worker prints or logs appears on the parent's stderr.
+The parent sends orders, one per line; the end of the pipe means stop, whether the parent closed it or died. The
+worker sends messages, one JSON object per line. Its output and logs appear on the parent's stderr.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ParentPipe:
         return line if line.endswith("\n") else None
 
     def send(self, event: str, **data: Any) -> None:
-        with suppress(BrokenPipeError):  # the parent is dead; the end of stdin says so too
+        with suppress(BrokenPipeError):  # the parent is dead; the worker notices at the end of stdin
             self._up.write(json.dumps({"event": event, **data}, default=str) + "\n")
             self._up.flush()
 

@@ -62,7 +62,7 @@ class SharedModels:
 
 
 def poisoned(task: Task, settings: Settings, place: Place) -> Task:
-    """At a malicious place, the task with label y of C classes changed to C - 1 - y; elsewhere the task itself."""
+    """Change label y of C classes to C - 1 - y if the place is malicious; otherwise return the task unchanged."""
     if "label_flip" not in settings.attack.kind or not is_malicious(settings, place.index, place.nodes):
         return task
     if not hasattr(task.train, "y"):
@@ -74,16 +74,16 @@ def poisoned(task: Task, settings: Settings, place: Place) -> Task:
 
 def _flipped(name: str, y: Any) -> Any:
     if not str(getattr(y, "dtype", "")).removeprefix("torch.").startswith(("int", "uint")):
-        raise TaskError(f"attack.kind = label_flip needs integer classes as labels, but task {name} has others")
+        raise TaskError(f"attack.kind = label_flip needs integer labels, which task {name} does not have")
     return y.max() - y
 
 
 @dataclass(frozen=True, slots=True)
 class AttackPlan:
     attack: AttackSettings
-    nodes: int  # in the run
-    malicious: int  # of them
-    pool: SharedModels | None = None  # of colluding nodes
+    nodes: int  # number of nodes in the run
+    malicious: int  # how many of them are malicious
+    pool: SharedModels | None = None  # shared by colluding nodes
 
     def has(self, kind: str) -> bool:
         return kind in self.attack.kind

@@ -10,7 +10,7 @@ import numpy as np
 from pfl_node.model import Model
 from pfl_node.predictions import counts, novelty, outputs, pack
 
-MIN_MODELS = 2  # for a standard deviation
+MIN_MODELS = 2  # a standard deviation needs at least two
 
 
 def scaled(model: Model, factor: float) -> Model:

@@ -45,7 +45,7 @@ def test_everywhere_else_they_are_as_they_were(kind: str, where: Place) -> None:
 
 
 def test_labels_that_are_no_classes_cannot_be_flipped() -> None:
-    with pytest.raises(TaskError, match="needs integer classes as labels"):
+    with pytest.raises(TaskError, match="needs integer labels"):
         poisoned(task(np.array([0.5, 1.5, 2.0, 3.0])), told("label_flip"), place(1))
 
 
