@@ -23,12 +23,12 @@ class BestModel:
 
 
 class BestTracker:
-    """Remembers the best of the evaluated models. Without patience the model itself is only needed until it is
+    """Keeps the best of the evaluated models. Without patience, the model itself is kept only until it is
     written."""
 
     def __init__(self, patience: int | None, *, written: bool = True) -> None:
         self._patience = patience  # rounds
-        self._holds = written or patience is not None  # whether anybody needs the model
+        self._holds = written or patience is not None  # whether to keep the model itself
         self._seen = 0  # the last evaluated round
         self.best: BestModel | None = None
 
@@ -42,13 +42,13 @@ class BestTracker:
         return True
 
     def forget_model(self) -> None:
-        """The model was written; only early stopping needs it further."""
+        """The model was written: drop it unless early stopping needs it."""
         if self.best and self._patience is None:
             self.best = BestModel(self.best.quality, self.best.round, None)
 
     @property
     def exhausted(self) -> bool:
-        """Whether the patience is over."""
+        """Whether early stopping is due."""
         return is_exhausted(self.dump(), self._patience)
 
     @property
@@ -57,7 +57,7 @@ class BestTracker:
         return self.best if self._patience is not None and self.best and self.best.model else None
 
     def dump(self) -> dict[str, Any] | None:
-        """For a checkpoint; with patience it has the model."""
+        """The entry for a checkpoint; with patience it includes the model."""
         if self.best is None:
             return None
         row = {"quality": self.best.quality, "round": self.best.round, "seen": self._seen}
@@ -66,7 +66,7 @@ class BestTracker:
         return {**row, "model": self.best.model, "state": self.best.state}
 
     def load(self, row: Mapping[str, Any] | None) -> None:
-        """A checkpoint that was written without patience lacks the model, so that early stopping begins anew."""
+        """A checkpoint that was written without patience lacks the model, so early stopping starts over."""
         if row is None or (self._patience is not None and row.get("model") is None):
             return
         self._seen = row["seen"]
@@ -77,7 +77,7 @@ def tracker_of(settings: Settings, *, written: bool) -> BestTracker:
     """`written`: whether the store writes models."""
     patience = settings.train.patience
     if patience is not None and "val" not in settings.eval.on:
-        raise ConfigError("train.patience goes by the validation data: add val to eval.on")
+        raise ConfigError("train.patience uses the validation data: add val to eval.on")
     return BestTracker(patience, written=written)
 
 

@@ -12,14 +12,14 @@ TRUSTING_ROUNDS = 5  # rounds after a pause of this process in which any round o
 
 
 class CatchUp:
-    """For lockstep policies. The rounds of other policies are independent of their peers."""
+    """Used by lockstep policies; the rounds of other policies are independent of their peers."""
 
     def __init__(
         self, mailbox: Mailbox, rounds: Callable[[], Mapping[PeerId, int]], pauses: Callable[[], int]
     ) -> None:
         self._mailbox = mailbox
         self._rounds = rounds
-        self._pauses = pauses  # of this process so far
+        self._pauses = pauses  # pauses of this process so far
         self._pauses_seen = 0
         self._trusting = 0  # remaining rounds
 

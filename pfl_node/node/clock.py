@@ -18,7 +18,7 @@ class WallClock:
     """The time of day at the node's site. A simulation begins at midnight UTC on the first of January 1970."""
 
     time: Callable[[], float] = now  # seconds since 1970
-    zone: tzinfo | None = UTC  # None: as the system is configured
+    zone: tzinfo | None = UTC  # None: the time zone of the system
 
     def date(self, time: float) -> datetime:
         return datetime.fromtimestamp(time, self.zone)

@@ -76,8 +76,8 @@ class NodeContext:
     trainer: Trainer
     network: Network
     mailbox: Mailbox
-    patience: Deadlines  # learns when models of a round arrive
-    notifier: Notifier  # of models and of changes in membership
+    patience: Deadlines  # estimates when models of a round arrive
+    notifier: Notifier  # notifies of models and of changes in membership
     peers: PeersPort
     recorder: RecorderPort
     work: WorkCount

@@ -37,7 +37,7 @@ from pfl_node.steps import (
 from pfl_node.types import Offer
 
 HASTE = 100_000  # steps without time passing after which a policy counts as an endless loop
-QUIET_PUSHES = 3  # pushes that take no longer than the quiet time of a policy
+QUIET_PUSHES = 3  # `on_quiet` waits at least as long as this number of pushes takes
 CROWD = 0.001  # seconds per peer between two checks of all peers
 
 
@@ -147,8 +147,8 @@ class Driver:
             await self.context.notifier.wait(left, "inbox")
 
     def _quiet_in(self) -> float | None:
-        """Seconds until on_quiet is due; None: never. A model that is arriving postpones it, and so do slow lines:
-        if the pushes of this node take long, those of its peers do, too."""
+        """Seconds until on_quiet is due; None: never. A model that is arriving postpones it, and so does a slow
+        network: if this node's pushes take long, its peers' pushes do, too."""
         patience, most = self.policy.quiet_after, self.context.settings.round.transfer
         if patience is None:
             return None
@@ -209,7 +209,7 @@ class Driver:
         self._steps += 1
         if self._steps > HASTE:
             asked = type(step).__name__
-            raise SimulationStuck(f"{self.policy.me} took {HASTE} steps in no time and asks for {asked} again")
+            raise SimulationStuck(f"{self.policy.me} took {HASTE} steps without waiting and awaits {asked} again")
 
     async def _linger(self, step: Linger) -> bool:
         if self.policy.lockstep and self.policy.stops_after is not None:

@@ -13,7 +13,7 @@ LOOK = 0.5  # seconds between two checks of the peers' rounds, which change with
 
 
 class ArrivalTimes:
-    """Tells the deadlines when models of a round begin to arrive, stop or are here."""
+    """Reports to the deadlines when a model of a round begins to arrive, stops arriving, or is complete."""
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
@@ -70,8 +70,9 @@ class Gatherer:
         return [p for p in missing if deadline.until(p) > time]
 
     def _missing(self, step: Gather) -> list[PeerId]:
-        """Peers whose model can still arrive. A peer that membership reports in a later round has already sent
-        it, but maybe not here: it may not know this node, or sampled others. A quarantined peer is refused."""
+        """Peers whose model can still arrive. A peer that membership reports in a later round has already sent it,
+        but perhaps not to this node: it may not have known this node, or it sampled other peers. A quarantined
+        peer is refused."""
         rounds = self._context.peers.rounds()
         missing = self._context.mailbox.missing(step.peers, step.round, rounds)
         there = [p for p in missing if p in rounds and self._patience.worth(p, step.round)]

@@ -29,11 +29,11 @@ from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId, weight
 
-BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that bring a model
+BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that carry a model
 SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
-OPEN = frozenset({"SendModel", "GetOffset"})  # also for senders that this node has not met yet
+OPEN = frozenset({"SendModel", "GetOffset"})  # calls that a sender may make before this node knows it as a member
 MAX_ID = 64  # characters; a longer sender id is refused
-PLACED = 8  # bytes of a number of a partial model, with its place
+PLACED = 8  # bytes per number of a partial model, including its index
 OTHERS = PeerId("others")  # total of the callers that a BoundedCounter dropped
 
 
@@ -61,7 +61,7 @@ class Host:
         self.mailbox = mailbox
         self.notifier = notifier
         self.calls: Counter[tuple[str, str]] = Counter()  # (call, "ok" or the reason)
-        self.received: Counter[PeerId] = BoundedCounter(OTHERS)  # models
+        self.received: Counter[PeerId] = BoundedCounter(OTHERS)  # models, by sender
         self.served: Counter[PeerId] = BoundedCounter(OTHERS)  # models and parts that peers fetched
         self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = BoundedCounter()  # bytes of successful calls
         self.bytes_in = self.bytes_out = 0
@@ -71,7 +71,7 @@ class Host:
         self.mine = mine  # my personal model; the guard compares received models with it
         self.oracle = oracle  # adds noise and enforces a budget; None: exact scores
         self._role = role
-        self._scores = scores  # the policy lets peers ask, and privacy permits it
+        self._scores = scores  # the policy and the privacy settings let peers ask for scores
         self._taking = RateLimit(settings.models_per_minute)
         self._scoring = RateLimit(settings.scores_per_minute)
         self._effort = EffortLimit(settings.scoring)
@@ -138,7 +138,7 @@ class Host:
         return model + sum(self.layout(p).nbytes for p in envelope.vectors.values()) + weight(envelope.notes)
 
     def cancel(self, call: str, envelope: Envelope, *, resumes: bool = False) -> None:
-        """An admitted call failed before its model was here. `resumes`: the sender may continue it."""
+        """An admitted call failed before its model was complete. `resumes`: the sender may continue it."""
         if call == "SendModel":
             self.mailbox.cancel(PeerId(envelope.sender), envelope.round, resumes=resumes)
             if not resumes:
@@ -186,7 +186,7 @@ class Host:
         return await trainer.soon(job, lambda seconds: self._effort.done(offer.sender, seconds, now()))
 
     def serve(self, part: Part, to: PeerId, *, whole: bool = False) -> Offer:
-        """What this peer fetches; `whole`: not a partial model."""
+        """The offer for a peer that fetches; `whole`: not a partial model."""
         if self._learning is None:
             raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
         offer = self.window.give(part)
@@ -224,15 +224,15 @@ class Host:
         if self._learning is None:
             raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
         if envelope.run != self.run:
-            raise Refused(Reason.UNKNOWN_RUN, f"run {envelope.run!r} is not known here, this is {self.run!r}")
+            raise Refused(Reason.UNKNOWN_RUN, f"run {envelope.run!r} is unknown here: this is run {self.run!r}")
         if not 0 < len(envelope.sender) <= MAX_ID or not envelope.sender.isascii() or envelope.sender == self.me:
-            raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender[:MAX_ID]!r} cannot be the sender")
+            raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender[:MAX_ID]!r} is not a valid sender")
         if call not in OPEN and not self.member(PeerId(envelope.sender)):
             raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender} is not a member; join first", envelope.sender)
         if call == "EvaluateModel" and envelope.part != "model":
-            raise Refused(Reason.LAYOUT, f"of a {envelope.part} alone there is no score", envelope.sender)
+            raise Refused(Reason.LAYOUT, f"a {envelope.part} alone cannot be scored", envelope.sender)
         if call == "EvaluateModel" and (envelope.vectors or envelope.present is not None):
-            raise Refused(Reason.LAYOUT, "a model to score is complete and comes alone", envelope.sender)
+            raise Refused(Reason.LAYOUT, "a model to score must be complete, without vectors", envelope.sender)
         if call in SERVED:
             self.window.check(envelope.part)
         if call == "EvaluateModel" and not (self._scores and self.settings.evaluate):
@@ -246,9 +246,9 @@ class Host:
 
     def _begin(self, peer: PeerId, size: int) -> None:
         if self._busy[peer] >= self.settings.per_peer:
-            raise Refused(Reason.FLOOD, f"{self._busy[peer]} calls of yours are under way; slow down", peer)
+            raise Refused(Reason.FLOOD, f"{self._busy[peer]} of your calls are in progress; slow down", peer)
         if self._judging and self._judging + size > self.settings.waiting_per_peer:
-            raise Refused(Reason.FLOOD, f"{self._judging} bytes of models are judged here; try again later", peer)
+            raise Refused(Reason.FLOOD, f"{self._judging} bytes of models are being scored; try later", peer)
         self._busy[peer] += 1
         self._judging += size
 

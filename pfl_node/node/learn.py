@@ -39,8 +39,8 @@ class LearningSteps:
     def __init__(self, policy: Policy, context: NodeContext) -> None:
         self.policy = policy
         self.context = context
-        self.jobs = 0  # with a seed of their own
-        self.paired = -1  # the last round with noise that partners cancel
+        self.jobs = 0  # number of jobs that got a seed
+        self.paired = -1  # the last round whose noise partners cancel
 
     def _seed(self, kind: str) -> int:
         """Unique for every job. A restart resets `jobs`, so the seed includes the round."""
@@ -94,7 +94,7 @@ class LearningSteps:
         return model
 
     async def _gradient(self, step: Gradient) -> Model:
-        """The seed does not depend on earlier jobs, so that the same batch can be asked for again."""
+        """The seed does not depend on earlier jobs, so that a policy can request the same batch again."""
         seed = seed_from(self.policy.seed, self.policy.me, self.policy.round, "gradient")
         zero = Model(step.model.layout, np.zeros_like(step.model.vector))
         try:
@@ -127,7 +127,7 @@ class LearningSteps:
 
     def _skipped(self, error: DeviceMemoryFull) -> None:
         """Training needs too much memory: the model stays as it was."""
-        hint = "lower train.batch, and raise train.accumulate by as much"
+        hint = "lower train.batch, and raise train.accumulate by the same factor"
         data = {"round": self.policy.round, "error": str(error), "hint": hint}
         self.context.recorder.record(Record(OUT_OF_MEMORY, data))
 

@@ -237,7 +237,7 @@ class PolicyNode:
         )
 
     async def _with_refresh(self, work: Coroutine[Any, Any, None]) -> None:
-        """Call the task again every `task.refresh` seconds meanwhile."""
+        """Call the task again every `task.refresh` seconds while the policy runs."""
         if self.settings.task.refresh is None or self.reloads is None:
             return await work
         refresh = asyncio.create_task(self.reloads.every(self.settings.task.refresh))
@@ -254,7 +254,7 @@ class PolicyNode:
         return await self.reloads.now()
 
     async def _make_policy(self, learner: LearnerFacts) -> Policy:
-        """With the initial model; creates the local state too."""
+        """Create the policy with its initial model, and the local state."""
         seed = fresh_seed(self.settings, self.id, 0)
         model = await self.trainer.soon(Job("fresh", options={"seed": seed}))
         await self.trainer.start(learner, seed)
@@ -271,8 +271,8 @@ class PolicyNode:
         self.host.compressor.restore(kept.get(SENT))
         if policy.takes == ("core",) and not learner.layout.core.size:
             self.observer.warn(
-                f"policy {self.settings.policy.name} exchanges cores, but the head is all that is trained and may "
-                "travel: nothing is exchanged; name a smaller `head` in the task"
+                f"policy {self.settings.policy.name} exchanges cores, but all parameters that are trained and "
+                "sent are in the head, so nothing is exchanged; name a smaller `head` in the task"
             )
         return kept
 
@@ -291,7 +291,7 @@ class PolicyNode:
         if self.peers.seen() < start.peers:
             others = len(self.peers())
             goes_on = others or self.settings.round.alone != "wait"
-            then = "going on, others may still come" if goes_on else "waiting for one (round.alone)"
+            then = "continuing, others may still join" if goes_on else "waiting for one (round.alone)"
             self.observer.warn(f"{others} other nodes after {start.wait:g} s; {then}")
         policy.round = entry_round(policy, await self.peers.swarm_round())
         self.mailbox.advance(policy.round)
@@ -328,7 +328,8 @@ class PolicyNode:
 
     @property
     def _leaves_early(self) -> bool:
-        """In lockstep, peers would expect the models of a finished node and take its round for the swarm's."""
+        """In lockstep, peers would expect models from a node that lingers, and use its last round as the
+        swarm's."""
         return self.policy is not None and self.policy.lockstep and self.policy.stops_after is not None
 
     # -- segments of a simulation --------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pfl_node.types import PeerId
 
 class LingerTimer:
     """Runs as long as some peer makes progress, which means a round higher than any it was in before. Going back
-    or rejoining is no progress, so lingering ends whatever rounds peers claim."""
+    or rejoining does not count, so lingering ends whatever rounds peers claim."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout  # seconds without progress

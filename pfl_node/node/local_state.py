@@ -37,8 +37,8 @@ class StatefulTrainer:
             return
         if kept.layout != self.state.layout:
             raise StoreError(
-                "the checkpoint has other private tensors than the task: restore `private` and the model of the "
-                "task, or move the checkpoint away to start again at round 0"
+                "the checkpoint and the task have different private tensors: restore `private` and the model of "
+                "the task, or move the checkpoint away to start again at round 0"
             )
         self.state = kept
 

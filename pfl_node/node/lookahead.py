@@ -1,4 +1,5 @@
-"""`train.lookahead`: which of my models a training should start away from. Pure; `learning/` moves the start."""
+"""`train.lookahead`: finds the model from which the start of a training is moved away. Pure; `learning/` moves the
+start."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ PARTS = ("model", "core", "head")
 
 class Averaged(NamedTuple):
     round: int
-    mine: Model  # before the average
+    mine: Model  # my model before the average
     answer: Model
 
 
 class Lookahead:
-    """Remembers the averages of this round and the last one, because a policy trains some of them, whole or as the
+    """Keeps the averages of this round and the last one, because a policy trains some of them, whole or as the
     core or the head of a model."""
 
     def __init__(self, share: float) -> None:
-        self.share = share  # of the distance between the average and my model; 0: off
+        self.share = share  # multiple of the distance between the average and my model; 0: off
         self._averages: list[Averaged] = []
         self._trained: Model | None = None
 
@@ -42,12 +43,12 @@ class Lookahead:
             self._trained = model
 
     def _trained_among(self, step: Average) -> Model | None:
-        """`mine` has no weight, as in `fedavg`: is the model that I trained last one of the others?"""
+        """If `mine` has no weight, as in `fedavg`: the model that I trained last, if it is one of the others."""
         known = self._trained
         return known if known is not None and any(known == other for other in step.others) else None
 
     def past(self, step: Train) -> Model | None:
-        """The model to move away from; None: what is trained is not an average. A corrected training starts where
+        """The model to move away from; None: the step does not train an average. A corrected training starts where
         the policy says, because a policy derives the next correction from there."""
         model = step.model
         if step.correction is not None or model.layout.part != "model":
@@ -65,7 +66,7 @@ class Lookahead:
         return Model(model.layout, np.concatenate([part.vector for part in parts]))
 
     def dump(self) -> dict[str, Any] | None:
-        """For a checkpoint; None: off."""
+        """The entry for a checkpoint; None: off."""
         rows = [tuple(average) for average in self._averages]
         return {"averages": rows, "trained": self._trained} if self.share else None
 

@@ -155,7 +155,7 @@ class Network(Protocol):
         ...
 
     def transferring(self, peer: PeerId) -> bool:
-        """Whether the first bytes of a model that is being sent to the peer have left, and more do."""
+        """Whether a model is being sent to the peer, and its bytes are moving."""
         ...
 
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval: ...
@@ -169,7 +169,7 @@ class Network(Protocol):
         vectors: Mapping[str, Part] | None = None,
         whole: bool = False,
     ) -> Offer:
-        """`vectors`: those that the answer must have beside the model. `whole`: it must not be partial."""
+        """`vectors`: what the answer must contain beside the model. `whole`: it must not be partial."""
         ...
 
     def forget(self, peer: PeerId) -> None:

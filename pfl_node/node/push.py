@@ -21,8 +21,8 @@ FINISH_TIMEOUT = 5.0  # seconds for the pending pushes of a node that stops
 
 
 class Pusher:
-    """One transfer to a peer at a time. A model that has begun to travel is finished; one that waits for it is
-    replaced by the next."""
+    """One transfer to a peer at a time. A transfer that has begun is completed; a queued model is replaced by the
+    next one."""
 
     def __init__(self, context: NodeContext, calls: Calls, waits: PendingWaits, patience: Deadlines) -> None:
         self._patience = patience
@@ -33,12 +33,12 @@ class Pusher:
         self._receipts = SendDeadlines(context.settings.round)
         self._slots = PushSlots(context.settings.wire.concurrency)
         self._tasks: dict[asyncio.Task[bool], None] = {}
-        self._unfinished: dict[PeerId, tuple[asyncio.Task[bool], float]] = {}  # of earlier rounds; protected until
-        self._queued: dict[PeerId, tuple[asyncio.Task[bool], asyncio.Task[bool]]] = {}  # and what each waits for
+        self._unfinished: dict[PeerId, tuple[asyncio.Task[bool], float]] = {}  # and until when it is protected
+        self._queued: dict[PeerId, tuple[asyncio.Task[bool], asyncio.Task[bool]]] = {}  # and the push it waits for
         self._number = 0
         self._accepted = 0.0  # time of the last accepted push
         self._lasted = 0.0  # seconds that it took
-        self._running: dict[PeerId, float] = {}  # since when
+        self._running: dict[PeerId, float] = {}  # the time at which each push began
 
     async def send(self, step: Send) -> tuple[PeerId, ...]:
         """Push to all, `wire.concurrency` at a time, and return the peers that accepted. Without a round, wait for
@@ -65,7 +65,7 @@ class Pusher:
         return tuple(p for p, task in done.items() if task.result())
 
     def _check_vectors(self, step: Send) -> None:
-        """Peers would refuse the message."""
+        """Raise if a Send has other vectors than the policy declares: peers would refuse the message."""
         expected = expected_vectors(self._context.mailbox.vectors, step.model.layout.part)
         if (given := parts_of(step.vectors)) != expected:
             raise ValueError(
@@ -74,7 +74,7 @@ class Pusher:
 
     @property
     def seconds(self) -> float:
-        """How long a push takes: the last accepted one or, if that is longer, one whose bytes flow."""
+        """How long a push takes: the last accepted one or, if that is longer, one in progress."""
         flowing = [since for peer, since in self._running.items() if self._context.network.transferring(peer)]
         return max(self._lasted, now() - min(flowing, default=now()))
 

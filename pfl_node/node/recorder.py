@@ -27,7 +27,7 @@ from pfl_node.types import ACCURACY, Eval, PeerId
 # The peer has another model, run or policy, or its answer budget is spent: retrying does not help.
 MISFIT = frozenset(r.value for r in (Reason.LAYOUT, Reason.UNKNOWN_RUN, Reason.NOT_SERVED, Reason.BUDGET))
 
-# Beside the policy's snapshot in a checkpoint: the local state, and the memory of `wire.compress`.
+# Beside the policy's snapshot in a checkpoint: the local state, and the compressor's state.
 LOCAL, SENT = "local", "sent"
 
 Observer = Callable[[str, Mapping[str, Any]], None]
@@ -44,7 +44,7 @@ def restore_checkpoint(
     """Restore the policy from the last checkpoint, if there is one; returns the content of it."""
     if found := store.load_checkpoint(layout, checkpoint_facts(settings, policy)):
         policy.restore(found.state)
-        log.info("going on from the checkpoint", round=policy.round, file=found.name)
+        log.info("continuing from the checkpoint", round=policy.round, file=found.name)
         if found.writer not in (None, policy.me):
             whose = f"{found.name} was written by node {found.writer}, and this is {policy.me}"
             warn(f"{whose}: is it in the right place?")
@@ -56,8 +56,8 @@ def restore_checkpoint(
             warn("all rounds are done already: give more --rounds, or another --data-dir")
         return found.state
     if (last := store.last_round()) is not None:
-        hint = "if it should go on, stop it and restore checkpoint-* from a backup"
-        warn(f"no checkpoint: beginning anew, though the journal has round {last}; {hint}")
+        hint = "to continue instead, stop the node and restore checkpoint-* from a backup"
+        warn(f"no checkpoint: starting over, although the journal has round {last}; {hint}")
     return {}
 
 
@@ -79,8 +79,8 @@ class Recorder:
     reports = 0
     given_up = 0  # models that rounds stopped waiting for
     _unsaved = 0  # rounds since the last checkpoint
-    _lines_lost = 0  # since the last line that was written
-    _failed_saves = 0  # since the last checkpoint
+    _lines_lost = 0  # lines lost since one was written
+    _failed_saves = 0  # failed attempts since the last checkpoint
     _logged = 0.0  # time of the last round in the log
     unwritten: tuple[str, ...] = ()  # files that the last save could not write
     _unwritten_best: dict[str, str] | None = None  # the metadata of a best model that is not on disk
@@ -118,7 +118,7 @@ class Recorder:
         self.observe = observe
         self.local = local  # the node's local state
         self.lookahead = lookahead or Lookahead(0.0)
-        self.sent = sent  # the memory of `wire.compress`
+        self.sent = sent  # the compressor's state
         self.tell = tell  # events for an operator
         self.best = tracker_of(settings, written=store.saves_models)
         self.measured: dict[str, Eval] = {}  # scores of the personal model, by split
@@ -140,7 +140,7 @@ class Recorder:
             self._line_lost(event, error)
         else:
             if self._lines_lost:
-                self.log.info("the journal is written again", lines_lost=self._lines_lost)
+                self.log.info("the journal can be written again", lines_lost=self._lines_lost)
             self._lines_lost = 0
         if self.observe:
             self.observe(event, data)
@@ -160,7 +160,7 @@ class Recorder:
         self.told[step.event] = dict(step.data)
         self.tell("told", {**step.data, "what": step.event})
         if step.event == DIVERGED:
-            self.log.warning("the training diverged and was thrown away", **step.data)
+            self.log.warning("the training diverged, and its result was discarded", **step.data)
         if step.event == OUT_OF_MEMORY:
             self.log.warning("the training was skipped, and the model stays as it was", **step.data)
         self.write(step.event, step.data)
@@ -201,7 +201,7 @@ class Recorder:
         """The next round begins much later: write the last one, and tell the operator."""
         if self._unsaved and self._snapshot is not None:
             await self._save(self._snapshot["model"], self._snapshot.get(LOCAL))
-        told = {**next_round, "at": next_round["at"] or "when another node comes"}
+        told = {**next_round, "at": next_round["at"] or "when another node joins"}
         self.log.info("waiting for the next round", **told)
         self.tell("waiting", next_round)
 
@@ -220,7 +220,7 @@ class Recorder:
         if best is None or best.model is None or (last is not None and step.round + 1 >= last):
             return
         self.policy.stops_after, self.policy.model = self.policy.round, best.model
-        if not self.policy.lockstep:  # there, all peers expect the model of this round
+        if not self.policy.lockstep:  # in lockstep, all peers expect the model of this round
             self.publish(Publish(best.model, step.round, step.tag, step.notes, step.vectors))
         row = {"round": step.round, "back_to": best.round, "why": "train.patience"}
         self.log.info("no better validation result: stopping early", **row)
@@ -321,7 +321,7 @@ class Recorder:
         snapshot = self._snapshot
         if snapshot is None or snapshot is self._kept:
             return None
-        self._unsaved = 0  # even on failure: the next attempt is after as many rounds again
+        self._unsaved = 0  # even on failure: the next attempt is a full interval later
         self._sync_journal()
         try:
             self.store.save_checkpoint(snapshot, self.learner.layout, checkpoint_facts(self.settings, self.policy))
@@ -352,7 +352,7 @@ class Recorder:
         except StoreError as error:
             self.log.error("the best model was not written", error=str(error))
             return False
-        if self._unwritten_best is facts:  # no better one came meanwhile
+        if self._unwritten_best is facts:  # no better model was found meanwhile
             self._unwritten_best = None
             self.best.forget_model()
         return True
@@ -362,7 +362,7 @@ class Recorder:
         try:
             self.store.sync()
         except StoreError as error:
-            self.log.warning("the end of the journal may be lost if the power goes", error=str(error))
+            self.log.warning("the end of the journal may be lost in a power failure", error=str(error))
 
     def _facts(self) -> dict[str, str]:
         """The metadata of model.safetensors."""

@@ -24,7 +24,7 @@ class NextRound:
 
     round: int
     why: str  # the setting: round.every, round.hours, round.alone
-    at: float | None  # seconds since 1970; None: when another node comes
+    at: float | None  # seconds since 1970; None: when another node joins
 
 
 def next_boundary(every: float, time: float) -> float:
@@ -44,7 +44,8 @@ def opening(hours: str, time: float, wall: WallClock) -> float:
 
 
 class RoundSchedule:
-    """`await begins(round)` returns when a round may begin; `await opened()` when no round is waited for."""
+    """`await begins(round)` returns when a round may begin; `await opened()`, when the node does not wait for a
+    round."""
 
     next: NextRound | None = None  # None: not waiting
 
@@ -92,7 +93,7 @@ class RoundSchedule:
         if begins > round:
             context.mailbox.advance(begins)
             context.peers.announce_start(begins)
-        context.patience.resume(now())  # the wait is no part of the round
+        context.patience.resume(now())  # the wait does not count towards the round
         return begins
 
     @property
@@ -100,7 +101,7 @@ class RoundSchedule:
         return self._context.wall
 
     def _obstacle(self, round: int, due: float) -> NextRound | None:
-        """None: the round may begin."""
+        """The reason to wait; None: the round may begin."""
         time = self._wall.time()
         if self._waits_alone and not self._context.peers.everyone(finished=True):
             return NextRound(round, "round.alone", None)
@@ -118,7 +119,7 @@ class RoundSchedule:
         return bool(rounds) and rounds[(len(rounds) - 1) // 2] > round
 
     def facts(self) -> dict[str, Any] | None:
-        """For the status: the next round, the time at which it begins, and why it does not begin now."""
+        """The entry of the status: the next round, the time at which it begins, and why it does not begin now."""
         if (found := self.next) is None:
             return None
         at = None if found.at is None else self._wall.date(found.at).astimezone().isoformat(timespec="seconds")

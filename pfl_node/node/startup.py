@@ -69,12 +69,12 @@ def check_correlated(cls: type[Policy], cfg: PolicyConfig, settings: Settings) -
 
 
 def check_private(cls: type[Policy], settings: Settings, learner: LearnerFacts) -> None:
-    """A gradient covers what travels: private parameters would keep their first values."""
+    """A gradient covers only parameters that are sent: private ones would keep their initial values."""
     stays = [entry.name for entry in learner.private_layout.entries if entry.trained]
     if cls.only_gradients and stays:
         raise ConfigError(
-            f"policy {settings.policy.name} trains only what travels, and {stays[0]} of task {settings.task.name} "
-            "is private: leave out `private`, or use another policy"
+            f"policy {settings.policy.name} trains only parameters that are sent, and {stays[0]} of task "
+            f"{settings.task.name} is private: leave out `private`, or use another policy"
         )
 
 
@@ -118,7 +118,7 @@ def check_reports(name: str, reports: int, *, had_rounds: bool) -> None:
 
 def entry_round(policy: Policy, swarm: int, own: int | None = None) -> int:
     """The first round of a node that joins a swarm whose median round is `swarm`. No single peer controls it.
-    `own` is the round that this node would begin; None: the policy's."""
+    `own` is the round that this node would begin; None: the policy's current round."""
     own = policy.round if own is None else own
     if policy.rounds is not None:
         swarm = min(swarm, policy.rounds)

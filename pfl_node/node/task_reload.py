@@ -51,7 +51,7 @@ class TaskReload:
             try:
                 await self.now()
             except TaskError:
-                continue  # it is logged, and the next time it may work
+                continue  # already logged; the next call may succeed
 
     async def _reload(self) -> dict[str, int]:
         try:

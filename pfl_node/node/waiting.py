@@ -21,7 +21,7 @@ class Wait:
 
 
 class PendingWaits:
-    """All of a node: a policy's main and its handlers may wait at the same time."""
+    """All pending waits of a node: a policy's main and its handlers may wait at the same time."""
 
     def __init__(self) -> None:
         self._open: list[Wait] = []

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 KINDS: dict[str, str] = {
     "opened": "the port is open: version, address, settings without secrets",
     "started": "the node has joined and its policy begins: round, samples",
-    "waiting": "the next round begins later: `round`, `at` (null: when another node comes), `why` (the setting)",
+    "waiting": "the next round begins later: `round`, `at` (null: when another node joins), `why` (the setting)",
     "round": "a round is done: its figures, and data of the policy",
     "told": "the policy recorded an event: `what`, and its data",
     "sent": "a model was sent to a peer: `call`, `peer`, `bytes`",

@@ -38,7 +38,7 @@ def final_accuracies(folder: Path, how: str, *, kill: bool) -> list[float]:
             nodes[-1].popen.kill()
             nodes[-1].popen.wait()
             nodes[-1] = node(NODES - 1)
-            nodes[-1].says("going on from the checkpoint")
+            nodes[-1].says("continuing from the checkpoint")
         assert [process.wait() for process in nodes] == [0] * NODES, nodes[-1].output
     last = [events(folder / f"n{n}")[-1] for n in range(NODES)]
     assert [row["event"] for row in last] == ["finished"] * NODES

@@ -229,7 +229,7 @@ def test_a_node_killed_while_it_writes_is_the_same_and_loses_no_more_than_was_no
         code, output = node(f"checkpoint.{step}={2 if step == 'prune' else 1}*off->panic", 1000)
         assert code == -signal.SIGKILL, output
         assert f"fail point checkpoint.{step}: panic" in output
-        assert ("going on from the checkpoint" in output) == (n > 0)
+        assert ("continuing from the checkpoint" in output) == (n > 0)
     code, output = node("", 30)
     assert code == 0, output
     rows = [json.loads(line) for line in (tmp_path / "n" / "journal.jsonl").read_text().splitlines()]

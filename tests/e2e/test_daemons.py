@@ -75,7 +75,7 @@ def test_a_node_ends_by_itself_when_its_rounds_are_done_and_goes_on_after_a_rest
         assert first.wait() == 0, first.output
         second = start("pfl_node", "--policy", "local", "--rounds", 5, "--data-dir", "n", *fast())
         assert second.wait() == 0, second.output
-        assert "going on from the checkpoint" in second.output
+        assert "continuing from the checkpoint" in second.output
     rounds = [
         line for line in (tmp_path / "n" / "journal.jsonl").read_text().splitlines() if '"event":"round"' in line
     ]

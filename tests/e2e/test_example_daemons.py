@@ -70,7 +70,7 @@ def test_a_killed_daemon_continues_with_its_optimizer(
         before, trained = rounds(tmp_path / "n3"), steps(tmp_path / "n3")
         assert trained > 0
         nodes[3] = node(3)
-        nodes[3].says("going on from the checkpoint")
+        nodes[3].says("continuing from the checkpoint")
         until(lambda: rounds(tmp_path / "n3") > before or None, nodes[3])
         for process in nodes:
             process.popen.send_signal(signal.SIGTERM)

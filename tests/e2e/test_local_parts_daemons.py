@@ -59,7 +59,7 @@ def test_a_killed_daemon_continues_with_its_private_tensors_and_its_optimizer(tm
         nodes[3].popen.wait()
         before = rounds(tmp_path / "n3")
         nodes[3] = node(3)
-        nodes[3].says("going on from the checkpoint")
+        nodes[3].says("continuing from the checkpoint")
         until(lambda: rounds(tmp_path / "n3") >= before + 2 or None, nodes[3])
         for process in nodes:
             process.popen.send_signal(signal.SIGTERM)

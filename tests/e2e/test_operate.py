@@ -79,7 +79,7 @@ def test_the_documented_backup_is_whole_and_private_while_the_node_runs(start: S
     node.popen.send_signal(signal.SIGTERM)
     assert node.wait() == 0
     again = start("pfl_node", *NODE[:-1], where / "pfl-node", *SETS, "--set", "policy.name=local")
-    again.says("going on from the checkpoint")
+    again.says("continuing from the checkpoint")
 
 
 def test_a_name_of_the_hosts_file_is_found_though_the_name_server_is_dead(start: Start, tmp_path: Path) -> None:

@@ -197,5 +197,5 @@ def test_rounds_that_are_done_and_cannot_be_written_are_a_failure_that_says_so(t
         assert asyncio.run(process._run(settings)) == 0  # the disk has room again: it does the round anew
     assert [e["model"] for e in logs if e["event"] == "finished"] == [str(tmp_path / "model.safetensors")]
     assert any(
-        e["event"].startswith("no checkpoint: beginning anew, though the journal has round 0") for e in logs
+        e["event"].startswith("no checkpoint: starting over, although the journal has round 0") for e in logs
     )

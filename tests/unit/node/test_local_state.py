@@ -190,7 +190,7 @@ def test_a_learner_without_state_gets_none() -> None:
 
 def test_a_checkpoint_with_other_private_tensors_is_refused() -> None:
     async def restored(trainer: StatefulTrainer) -> None:
-        with pytest.raises(StoreError, match="other private tensors"):
+        with pytest.raises(StoreError, match="different private tensors"):
             trainer.restore(STATE)
 
     with_trainer(KeepingLearner(), restored)

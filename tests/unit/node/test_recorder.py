@@ -310,7 +310,7 @@ def test_a_journal_that_is_written_again_says_how_many_lines_are_missing(tmp_pat
 
     with capture_logs() as logs:
         scene = play(tmp_path, act)
-    assert [e["lines_lost"] for e in logs if e["event"] == "the journal is written again"] == [3]
+    assert [e["lines_lost"] for e in logs if e["event"] == "the journal can be written again"] == [3]
     assert [row["round"] for row in scene.journal if row["event"] == "round"] == [3, 4]
 
 

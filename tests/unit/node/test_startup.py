@@ -96,7 +96,7 @@ def test_who_moves_along_gradients_needs_a_task_without_private_parameters() -> 
     assert made(OnlyGradients, learner)
     learner.private_layout = Layout((own, scaler), ())
     assert made(Plain, learner)
-    with pytest.raises(ConfigError, match=r"trains only what travels, and bn\.weight of task ward is private"):
+    with pytest.raises(ConfigError, match=r"parameters that are sent, and bn\.weight of task ward is private"):
         made(OnlyGradients, learner)
 
 

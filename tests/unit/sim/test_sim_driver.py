@@ -608,7 +608,7 @@ def test_a_policy_that_goes_round_in_circles_in_no_time_is_given_up(tmp_path: Pa
                 await step
 
     asks = type(step).__name__
-    with pytest.raises(SimulationStuck, match=f"n000 took 100000 steps in no time and asks for {asks} again"):
+    with pytest.raises(SimulationStuck, match=f"n000 took 100000 steps without waiting and awaits {asks} again"):
         ran(tmp_path, Spins, nodes=1)
 
 

@@ -31,7 +31,7 @@ BAD: list[tuple[type[Policy], str, type[Exception], str]] = [
         Broken,
         "it has not ended after 20000 steps, in round 0",
     ),
-    (bad_policies.Spins, "works in a swarm of 1", SimulationStuck, "n000 took 100000 steps in no time"),
+    (bad_policies.Spins, "works in a swarm of 1", SimulationStuck, "n000 took 100000 steps without waiting"),
     (bad_policies.Leaves, "works in a swarm of 3", Broken, "n000 did not finish: it is left in round 0"),
     (bad_policies.Backwards, "works in a swarm of 3", Broken, r"n000 reported its rounds in the order \[7, 6, 5"),
     (bad_policies.Backwards, "answers may be anything: some", Broken, "in round 0 it reported round 7"),
