@@ -18,19 +18,19 @@ from pfl_node.seeds import seed_from
 from pfl_node.settings.compress_type import Compression
 from pfl_node.types import PeerId
 
-IN_TURN = 8  # one of so many numbers is chosen in turn
+IN_TURN = 8  # one in 8 of the numbers is chosen in turn
 
 
 class Compressor:
-    """The compression of one node, and its memory of what was sent."""
+    """The compression of one node, and the numbers it sent last."""
 
     def __init__(self, how: str, me: PeerId) -> None:
         self.how = Compression.parse(how)
         self._me = me
         self._start: Model | None = None  # the initial model
         self._sent: dict[str, Vector] = {}  # by part: each number as it was last sent
-        self._messages = 0  # that differ
-        self._last: dict[str, tuple[Model, PartialModel]] = {}  # by part: the last model, and what was sent of it
+        self._messages = 0  # number of different messages
+        self._last: dict[str, tuple[Model, PartialModel]] = {}  # by part: the last model, and the message
 
     def begin(self, model: Model) -> None:
         """The model that this node starts with, before any training."""
@@ -84,7 +84,7 @@ class Compressor:
     # -- checkpoints and segments --------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any] | None:
-        """For a checkpoint; None: there is nothing to remember."""
+        """The state for a checkpoint; None: there is none."""
         return {"sent": dict(self._sent), "messages": self._messages} if self.how.kind else None
 
     def restore(self, row: Mapping[str, Any] | None) -> None:
@@ -92,7 +92,7 @@ class Compressor:
             self._sent, self._messages = dict(row["sent"]), row["messages"]
 
     def dump(self) -> dict[str, Any]:
-        """For the next segment of a simulation, where a model may be sent to further peers."""
+        """The state for the next segment of a simulation, in which the last model may be sent to further peers."""
         return {**(self.snapshot() or {}), "last": dict(self._last)}
 
     def load(self, row: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 This is TCP's retransmission timer (RFC 6298) with median and median deviation instead of mean and variance. The
 time that a peer needs is measured from the start of my round until its model begins to arrive, so it depends
-neither on my own training nor on the line. A model that is arriving is awaited while its transfer makes progress.
+neither on my own training nor on the link. A model that is arriving is awaited while its transfer makes progress.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PeerTiming:
         self._add(round, seconds)
 
     def took_longer(self, round: int, seconds: float) -> None:
-        """The round gave up on it after `seconds`. Less than its usual time says nothing."""
+        """The round gave up on it after `seconds`. If that is less than its usual time, it is ignored."""
         self.silent += 1
         if not self._needed or seconds >= self.usual:
             self._add(round, seconds)
@@ -73,8 +73,8 @@ class PeerTiming:
         return median(seconds for _, seconds in self._needed)
 
     def deadline(self, spread: float) -> float:
-        """If it took longer than usual in the last round, that counts, so that a deadline that was too short grows
-        immediately."""
+        """If the peer took longer than usual in the last round, that time is used, so that a deadline that was too
+        short grows immediately."""
         return enough([seconds for _, seconds in self._needed], spread, last=self._needed[-1][1])
 
 
@@ -108,7 +108,7 @@ class Deadline:
         return self._now + self.least
 
     def until(self, peer: PeerId) -> float:
-        """When the model of the peer should begin to arrive or, while it arrives, should be here."""
+        """When the model of the peer should begin to arrive or, if it is arriving, should be complete."""
         return max(self._begins(peer), self._deadlines.arrives_until(peer, self._round))
 
     def _begins(self, peer: PeerId) -> float:
@@ -136,11 +136,11 @@ class Deadlines:
     def __init__(self, settings: RoundSettings, now: float | None = None) -> None:
         self.settings = settings
         self.timings: dict[PeerId, PeerTiming] = {}
-        self.recent: deque[float] = deque(maxlen=RECENT)  # seconds, of any peers
+        self.recent: deque[float] = deque(maxlen=RECENT)  # arrival times of any peers, in seconds
         self._begun = now  # start of my round; None: no round has begun
         self._started: dict[int, float] = {}  # start of each round that has begun to wait
         self._over = -1  # the last closed round
-        self._arrivals: dict[tuple[PeerId, int], float] = {}  # of open rounds
+        self._arrivals: dict[tuple[PeerId, int], float] = {}  # when models of open rounds began to arrive
         self._spent = 0.0  # seconds of my round in which pushes timed out
         self._arriving: dict[tuple[PeerId, int], Arrival] = {}
 
@@ -185,7 +185,7 @@ class Deadlines:
             self._arriving[peer, round] = Arrival(now)
 
     def stopped(self, peer: PeerId, round: int, now: float, *, resumes: bool) -> None:
-        """A model that was arriving did not arrive; if it `resumes`, the sender may continue it."""
+        """The transfer of a model broke off; if it `resumes`, the sender may continue it."""
         arrival = self._arriving.get((peer, round))
         if arrival and resumes and round > self._over:
             arrival.broke = now
@@ -228,7 +228,7 @@ class Deadlines:
         self._begun, self._spent = now, 0.0
 
     def dump(self) -> dict[str, Any]:
-        """What goes on after a segment of a simulation."""
+        """The state for the next segment of a simulation."""
         return {
             "timings": {peer: timing.dump() for peer, timing in self.timings.items()},
             "recent": list(self.recent),
@@ -278,7 +278,7 @@ class SendDeadlines:
             timing.silent = 0
 
     def usual(self, peer: PeerId) -> float:
-        """Seconds after which a push to the peer is unlikely to be accepted; 0: unknown."""
+        """Seconds after which the peer is unlikely to accept a push; 0: unknown."""
         timing = self._timings.get(peer)
         return self._deadline(timing) if timing is not None and timing.known else 0.0
 
@@ -300,7 +300,7 @@ class SendDeadlines:
         return timing
 
     def dump(self) -> dict[PeerId, Any]:
-        """What goes on after a segment of a simulation."""
+        """The state for the next segment of a simulation."""
         return {peer: timing.dump() for peer, timing in self._timings.items()}
 
     def load(self, rows: Mapping[PeerId, Any]) -> None:
@@ -328,11 +328,11 @@ def enough(needed: Collection[float], spread: float, last: float = 0.0) -> float
 
 
 def median(values: Iterable[float]) -> float:
-    """Of at least one value; of an even number the upper one, which waits longer."""
+    """The median of at least one value. For an even number of values it is the upper one, which waits longer."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 
 
 def suffices(here: int, missing: int, quorum: float) -> bool:
-    """Whether a quorum has arrived, of those that arrived or still can."""
+    """Whether a quorum has arrived of the models that have arrived or still can."""
     return here >= ceil(quorum * (here + missing) - FUZZ)

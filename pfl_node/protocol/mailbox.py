@@ -44,7 +44,7 @@ class MailboxObserver(Protocol):
         """It did not arrive; if it `resumes`, the sender may continue it."""
 
     def came(self, peer: PeerId, round: int) -> None:
-        """A model is here, in time or late, or was refused because it is stale."""
+        """A model has arrived, in time or late, or was refused because it is stale."""
 
 
 class NoObserver:
@@ -69,7 +69,7 @@ class LateArrivals:
     peer counts once per round."""
 
     def __init__(self, rounds: int) -> None:
-        self.rounds = rounds  # by which a model may be late; 0: late models are refused
+        self.rounds = rounds  # number of rounds by which a model may be late; 0: late models are refused
         self._closed: dict[int, ClosedRound] = {}
 
     def close(self, round: int, asked: Iterable[PeerId], came: Iterable[PeerId], *, others: bool) -> None:
@@ -110,7 +110,7 @@ class Mailbox:
     ) -> None:
         self.limits = limits or Limits()
         self.takes = takes  # parts that the policy accepts
-        self.vectors = vectors or {}  # that come with each model
+        self.vectors = vectors or {}  # vectors that must accompany each model
         self.round = 0  # earlier rounds are closed
         self.observer: MailboxObserver = NoObserver()
         self._inbox: deque[Offer] = deque()
@@ -118,7 +118,7 @@ class Mailbox:
         self._latest: dict[PeerId, int] = {}  # the last round that a peer is known to have begun
         self._stale_for: set[PeerId] = set()  # peers that refused my model as stale since the last round
         self._in_flight: Counter[tuple[PeerId, int | None]] = Counter()  # admitted, not received yet
-        self._sizes: dict[tuple[PeerId, int | None], int] = {}  # bytes of these
+        self._sizes: dict[tuple[PeerId, int | None], int] = {}  # bytes of the models in flight
         self._waiting: Counter[PeerId] = Counter()  # bytes waiting or in flight
         self._spoiled: set[tuple[PeerId, int]] = set()  # peers whose model for the round was unusable
         self._late = LateArrivals(self.limits.late)
@@ -252,8 +252,8 @@ class Mailbox:
         rounds of peers.
 
         A peer that is merely ahead has waited for my models, so only peers that refused my model as stale count.
-        The answer is the round that at least half of the known peers have begun. A node that knows it was `absent`
-        believes any round, like a new node; others only as far as models are accepted.
+        The answer is the round that at least half of the known peers have begun. A node that was `absent` accepts
+        any round, like a new node; other nodes accept only rounds for which they accept models.
         """
         if not self._stale_for:
             return None
@@ -296,14 +296,14 @@ class Mailbox:
         return sum(1 for o in self._inbox if o.sender == sender) + self._in_flight[sender, None]
 
     def began(self, peer: PeerId, round: int) -> None:
-        """A peer may claim any round; it is believed only as far as its models would be accepted."""
+        """Record the round that a peer claims, limited to the rounds for which its models would be accepted."""
         believed = min(round, self.round + self.limits.ahead)
         self._latest[peer] = max(self._latest.pop(peer, 0), believed)
         if len(self._latest) > self.limits.peers:
             del self._latest[next(iter(self._latest))]
 
     def dump(self) -> dict[str, Any]:
-        """What goes on after a segment of a simulation. Nothing is on the wire then."""
+        """The state for the next segment of a simulation. No message is in flight then."""
         return {
             "round": self.round,
             "inbox": list(self._inbox),
@@ -342,7 +342,7 @@ class Mailbox:
         mine, all = self._waiting[sender], self._waiting.total()
         room = self.limits.size if round is None or round <= self.round else self.limits.size // 2
         if mine and mine + size > self.limits.size_per_peer:
-            raise Refused(Reason.FLOOD, f"{mine} bytes of yours are still waiting; slow down", sender)
+            raise Refused(Reason.FLOOD, f"{mine} bytes of your models are still waiting; slow down", sender)
         if all and all + size > room:
             raise Refused(Reason.FLOOD, f"{all} bytes of models are waiting here; try again later", sender)
 
@@ -358,14 +358,14 @@ class Mailbox:
     def _check_inbox(self, sender: PeerId) -> None:
         waiting = self.waiting_from(sender)
         if waiting >= self.limits.per_peer:
-            raise Refused(Reason.FLOOD, f"{waiting} models of yours are still waiting; slow down", sender)
+            raise Refused(Reason.FLOOD, f"{waiting} of your models are still waiting; slow down", sender)
         coming = sum(n for (_, round), n in self._in_flight.items() if round is None)
         if len(self._inbox) + coming >= self.limits.inbox:
             raise Refused(Reason.FLOOD, f"the inbox is full ({self.limits.inbox} models)", sender)
 
     def _check_shelves(self, sender: PeerId, round: int) -> None:
         if self._in_flight[sender, round]:
-            raise Refused(Reason.FLOOD, f"another model of yours for round {round} is being received", sender)
+            raise Refused(Reason.FLOOD, f"another of your models for round {round} is being received", sender)
         coming = sum(n for (_, round), n in self._in_flight.items() if round is not None)
         if sum(len(s) for s in self._shelves.values()) + coming >= self.limits.shelves:
             raise Refused(Reason.FLOOD, f"too many models for coming rounds ({self.limits.shelves})", sender)

@@ -74,17 +74,17 @@ class EffortLimit:
     def __init__(self, most: float, window: float = MINUTE) -> None:
         self.most = most
         self.work = SlidingWindow(window)
-        self._level = 0.0  # of a leaky bucket, in seconds of work for all peers, at the time `_at`
+        self._level = 0.0  # level of a leaky bucket at the time `_at`, in seconds of work for all peers
         self._at = 0.0
         self._last = 0.0  # seconds that the last job took
 
     def check(self, peer: PeerId, now: float, under_way: int = 0) -> None:
-        """Raises Refused if no job for this peer may begin while `under_way` others have begun and not ended."""
+        """Raises Refused if no job for this peer may begin while `under_way` other jobs are in progress."""
         took = sum(seconds for _, seconds in self.work.of(peer, now))
         if took >= self.most / 2:
             raise Refused(Reason.FLOOD, f"your models took {took:.1f} s of the last {self.work.window:g} s", peer)
         if self._level_at(now) + under_way * self._last >= BURST:
-            raise Refused(Reason.FLOOD, "models of other peers use all the time that training leaves", peer)
+            raise Refused(Reason.FLOOD, "models of other peers use all the time left by training", peer)
 
     def done(self, peer: PeerId, seconds: float, now: float) -> None:
         self.work.add(peer, seconds, now)

@@ -1,4 +1,4 @@
-"""The validation gate: which models of an `Average` are not merged, judging by their losses. Pure."""
+"""The validation gate: it decides by their losses which models of an `Average` are not merged. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LEARNT = 0.1  # smallest assumed progress, as a share of an untrained model's lo
 
 
 def completed(step: Average, whole: Model) -> tuple[Model, ...] | None:
-    """Mine and the others as whole models: a core, a head or a partial model is completed with my numbers. None:
-    they cannot be scored."""
+    """My model and the others as whole models: a core, a head or a partial model is completed with my numbers.
+    None: they cannot be scored."""
     part, models = step.mine.layout.part, (step.mine, *(m.over(step.mine) for m in step.others))
     if part == "model":
         return models
@@ -28,7 +28,7 @@ def completed(step: Average, whole: Model) -> tuple[Model, ...] | None:
 
 def refused(scores: Sequence[Eval], untrained: float, tolerance: float, part: Part = "model") -> list[int]:
     """Indices of the others that would undo more than this share of my progress. `scores` are mine, then theirs.
-    If my own head is worse than an untrained one, I do not use it: my data says nothing about it, and no head is
+    If my own head is worse than an untrained one, I do not use it, so my data cannot judge heads and none is
     refused."""
     mine, *theirs = (score.loss for score in scores)
     if not isfinite(mine) or (part == "head" and mine > untrained):

@@ -58,8 +58,7 @@ class Guard:
         self._count(peer, reason, WEIGHTS.get(Reason(reason), 0.0) if reason in set(Reason) else 0.0, now)
 
     def examine(self, offer: Offer, mine: Model | None, now: float) -> Offer:
-        """Check the norm, and the distance and direction from my model; of other vectors the norm. Raises
-        Refused."""
+        """Check the norm of each vector, and the model's distance and direction from mine. Raises Refused."""
         for model in (offer.model, *offer.vectors.values()):
             self._provenance.came(model, offer.sender)
         if found := self._outlier(offer, mine):
@@ -154,7 +153,7 @@ class Guard:
 
 
 class Provenance:
-    """Remembers the sender of an array as long as the array is in use; a core or a head is a view of it."""
+    """Maps an array to its sender as long as the array is in use; a core or a head is a view of the array."""
 
     def __init__(self) -> None:
         self._senders: dict[int, tuple[ref[Vector], PeerId]] = {}

@@ -1,6 +1,6 @@
-"""Which models are far from those of other peers, and which of them honest training does not produce. Pure.
+"""Finds models that are far from those of other peers, and those that honest training does not produce. Pure.
 
-A model that is far from mine is refused, but this is no offence: other data give other models. A sender is
+A model that is far from mine is refused without a penalty, because other data give other models. A sender is
 penalised for a model that points away from mine, because even unrelated models are orthogonal, and for one several
 times as large as those of others. If a third of the peers send similar models, they are a cluster, and none is
 penalised.
@@ -26,7 +26,7 @@ SLACK = 0.5  # smallest distance of an outlier from the median, as a share of th
 TURNED = 0.2  # a cosine below -TURNED, and below the random fluctuation, points away
 CHANCE = 4.0  # standard deviations of the cosine of two random vectors, each 1 / sqrt(size)
 LARGE = 2.0  # multiple of the largest accepted norm; long training or a high learning rate stay below
-CLUSTER = 1 / 3  # of the other peers; more of them are a cluster
+CLUSTER = 1 / 3  # share of the other peers; a larger group is a cluster
 BLOCK = 1 << 16
 
 
@@ -45,7 +45,7 @@ class Outlier:
 
     what: str
     figure: float
-    usual: float  # the largest accepted value; of the cosine the smallest
+    usual: float  # the largest accepted value; for the cosine, the smallest
     weight: float = 0.0
 
     def __str__(self) -> str:
@@ -65,8 +65,8 @@ class TypicalModels:
         self._last: OrderedDict[tuple[str, PeerId], Figures] = OrderedDict()
 
     def judge(self, peer: PeerId, model: Model, mine: Model | None, name: str = "") -> Outlier | None:
-        """Compare with what the others sent last (the same part, or the vector of this name), and remember. Bad
-        figures are remembered too: the median tolerates them, and must follow if all peers change."""
+        """Compare with what the others sent last (the same part, or the vector of this name), and store the
+        figures. Bad figures are stored too: the median tolerates them, and must follow if all peers change."""
         figures, kind = measure(model, mine), name or model.layout.part
         others = [known for (part, who), known in self._last.items() if part == kind and who != peer]
         self._last[kind, peer] = figures
@@ -118,8 +118,8 @@ def bound(usual: Sequence[float], mads: float) -> float:
 
 
 def measure(model: Model, mine: Model | None) -> Figures:
-    """In one pass over both vectors, in blocks and in float64. A partial model is completed with my numbers, which
-    is how it is used; but its direction is that of the numbers that were sent."""
+    """The figures of a model, computed in one pass over both vectors, in blocks and in float64. A partial model is
+    completed with my numbers, which is how it is used; but its direction is that of the numbers that were sent."""
     beside = mine is not None and mine.layout.part != "predictions" and mine.layout == model.layout
     if isinstance(model, PartialModel):
         return _measure_partial(model, mine if beside else None)
@@ -149,5 +149,5 @@ def _measure_partial(model: PartialModel, mine: Model | None) -> Figures:
 
 
 def cosine(product: float, one: float, other: float) -> float:
-    """From the inner product and both norms: 1 same direction, -1 opposite; 0 if a norm is 0."""
+    """The cosine from the inner product and both norms: 1 same direction, -1 opposite; 0 if a norm is 0."""
     return max(-1.0, min(1.0, product / one / other)) if one > 0 and other > 0 else 0.0

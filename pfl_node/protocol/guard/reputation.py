@@ -22,7 +22,7 @@ WEIGHTS = {
     Reason.TOO_LARGE: 1.0,
     Reason.BOMB: 1.0,
     Reason.CHECKSUM: 0.1,
-    Reason.FLOOD: 0.005,  # honest peers meet busy receivers too; this is for three per second over minutes
+    Reason.FLOOD: 0.005,  # honest peers may hit a limit too; this counts at three per second over minutes
 }
 
 
@@ -30,7 +30,7 @@ WEIGHTS = {
 class Reputation:
     """The penalty of one peer."""
 
-    score: float = 0.0  # at the time `at`
+    score: float = 0.0  # the penalty at the time `at`
     at: float = 0.0
     until: float = 0.0  # the end of its quarantine
     times: int = 0  # number of its quarantines
@@ -57,7 +57,7 @@ class Reputations:
             return None
         seconds = self.rules.quarantine * min(1 << record.times, LONGEST)
         record.until, record.times = now + seconds, min(record.times + 1, LONGEST)
-        # Afterwards half of the limit remains.
+        # after the quarantine, half of the limit remains
         record.score, record.at = self.rules.limit / 2, record.until
         return seconds
 

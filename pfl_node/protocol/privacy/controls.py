@@ -66,8 +66,8 @@ class Ledger(Protocol):
 
 
 def privacy_of(settings: Settings, ledger: Ledger, *, certain: bool) -> PrivacyControls:
-    """The controls of a real node: secret noise, and the budgets that the ledger says are left. `certain`: callers
-    are authenticated."""
+    """The controls of a real node: secret noise, and the remaining budgets according to the ledger. `certain`:
+    callers are authenticated."""
     s = settings.privacy
     oracle = NoisyScores(s, secrets.SystemRandom(), ledger) if s.oracle else None
     account = DpAccount(ledger, secrets.token_hex(16))
@@ -103,7 +103,7 @@ def simulated(
         oracle = NoisyScores(settings.privacy, random.Random(f"{settings.seed}/oracle/{me}/{before['answers']}"))
         oracle.restore(before)
     if held is not None:
-        account.steps.clear()  # without an interruption the learner still has them
+        account.steps.clear()  # the learner still has them if the run was not interrupted
     for row in (held or {}).get("trained", ()):
         account.load(row)
     return PrivacyControls(settings, oracle, account)

@@ -18,7 +18,7 @@ class DpStep(NamedTuple):
     """One step of DP-SGD."""
 
     noise: float  # in units of the clipping norm
-    rate: float  # probability of a sample to be in the batch
+    rate: float  # probability that a sample is in the batch
 
 
 class DpAccount:
@@ -27,7 +27,7 @@ class DpAccount:
     def __init__(self, note: Note = nowhere, secret: str = "") -> None:
         self.secret = secret  # part of the noise seeds, whose other parts are public
         self.steps: Counter[DpStep] = Counter()
-        self.epsilon = 0.0  # of all steps; updated by the caller, which can compute it
+        self.epsilon = 0.0  # epsilon of all steps; set by the caller, which can compute it
         self.exhausted = False  # the limit is reached and training has stopped
         self.partners: int | None = None  # neighbours whose noise cancels that of the last training
         self._note = note

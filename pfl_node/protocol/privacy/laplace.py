@@ -1,6 +1,6 @@
 """Exact sampling of Laplace noise on integers, so that no floating-point rounding reveals the original value.
 
-After Canonne, Kamath and Steinke 2020, "The Discrete Gaussian for Differential Privacy", section 5.2.
+Based on Canonne, Kamath and Steinke 2020, "The Discrete Gaussian for Differential Privacy", section 5.2.
 """
 
 from __future__ import annotations

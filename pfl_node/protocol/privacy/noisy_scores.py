@@ -28,9 +28,9 @@ from pfl_node.settings.sections import PrivacySettings
 from pfl_node.types import Eval, PeerId
 
 GRID = 1 << 16
-PEERS = 4096  # peers that are answered at all: without TLS names can be invented
+PEERS = 4096  # maximum number of peers that get answers: without TLS a caller can invent names
 KEPT = 100_000  # answers that are remembered
-SLACK = 1e-9  # for sums of floats
+SLACK = 1e-9  # tolerance for sums of floats
 TOLD = "told"
 
 Figures = npt.NDArray[np.floating[Any]]  # one per sample
@@ -51,7 +51,7 @@ def grid_sum(figures: Figures, most: float) -> int:
 
 
 def noisy_mean(figures: Figures, most: float, epsilon: float, chance: Random) -> float:
-    """From 0 to `most`; epsilon-differentially private."""
+    """A mean from 0 to `most` that is epsilon-differentially private."""
     noise = laplace(Fraction(repr(epsilon)) / GRID, chance)
     mean = (grid_sum(figures, most) + noise) / (GRID * len(figures))
     return min(max(mean, 0.0), 1.0) * most
@@ -64,7 +64,7 @@ class NoisyScores:
     def __init__(self, settings: PrivacySettings, chance: Random, note: Note = nowhere) -> None:
         self.settings = settings
         self.spent: dict[PeerId, float] = {}
-        self.total = 0.0  # of all distinct answers
+        self.total = 0.0  # epsilon of all distinct answers
         self.answers = 0
         self._chance = chance
         self._note = note
@@ -84,8 +84,8 @@ class NoisyScores:
             raise Refused(Reason.BUDGET, f"{PEERS} peers have been answered, which is the limit", peer)
 
     def known(self, peer: PeerId, model: Model) -> Eval | None:
-        """The answer that this peer already received for this model; None: there is none, and it may ask. Raises
-        Refused."""
+        """The answer that this peer already received for this model; None: there is none, and the peer may request
+        one. Raises Refused."""
         self.admit(peer)
         answer = self._told.get(digest(model))
         return answer.score if answer and peer in answer.to else None
@@ -110,7 +110,7 @@ class NoisyScores:
         try:
             self._note(TOLD, row)
         except StoreError as error:
-            text = "the answer cannot be recorded, so it is not given; try again later"
+            text = "the answer cannot be recorded, so it is withheld; try again later"
             raise Refused(Reason.NOT_READY, text, peer) from error
         self.load(row)
         return score

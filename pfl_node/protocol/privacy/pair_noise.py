@@ -1,11 +1,11 @@
-"""Noise that cancels between neighbours, and how much noise of its own a node then still needs. Pure.
+"""Noise that cancels between neighbours, and how much independent noise a node needs in addition. Pure.
 
-After Allouah et al. 2024, "The Privacy Power of Correlated Noise in Decentralized Learning" (DECOR): node i adds
-v_ij to each gradient and its neighbour j adds -v_ij; both derive it from a secret that no other node has. On top,
-each node adds independent noise. Neighbouring data sets differ in the gradient of one node, by one clipped sample.
-An observer of all messages is left with the part of node i's noise that the other messages do not explain: its
-conditional variance, which is 1 / (S^-1)_ii for the covariance S of all nodes' noise. Poisson sampling,
-composition and epsilon are those of DP-SGD with that much independent noise (`dp_account`).
+Based on Allouah et al. 2024, "The Privacy Power of Correlated Noise in Decentralized Learning" (DECOR): node i
+adds v_ij to each gradient and its neighbour j adds -v_ij; both derive it from a secret that no other node has. In
+addition, each node adds independent noise. Neighbouring data sets differ in the gradient of one node, by one
+clipped sample. An observer of all messages is left with the part of node i's noise that the other messages do not
+explain: its conditional variance, which is 1 / (S^-1)_ii for the covariance S of all nodes' noise. Poisson
+sampling, composition and epsilon are those of DP-SGD with that much independent noise (`dp_account`).
 
 # paper: its accountant takes the largest (S^-1)_ii of the whole graph; here: that of the node and its neighbours,
 # without the colluders, as if the noise of all other pairs were known, because a node cannot check who else added
@@ -19,7 +19,7 @@ from math import sqrt
 
 from pfl_node.types import PeerId
 
-SharedSecret = Callable[[PeerId], bytes | None]  # with a peer; None: there is no key of this peer
+SharedSecret = Callable[[PeerId], bytes | None]  # the secret shared with a peer; None: the peer has no key
 PairSeeds = tuple[tuple[int, str], ...]  # for each neighbour: my sign, and the seed of the pair's noise
 
 
@@ -35,7 +35,7 @@ def pair_seeds(me: PeerId, peers: Iterable[PeerId], secret: SharedSecret, run: s
 
 
 def least_variance(pair: float, honest: int) -> float:
-    """The independent variance that suffices for each node with so many honest neighbours, relative to that of
+    """The independent variance that suffices for a node with this number of honest neighbours, relative to that of
     plain DP-SGD. `pair` is the standard deviation of a pair's noise, relative to dp_noise.
 
     It is the x with x + honest * masked_variance(pair, x) = 1.
@@ -56,8 +56,8 @@ def own_variance(pair: float, neighbours: int, colluders: int, degree: int, sens
     """The independent variance that this node adds, relative to plain DP-SGD at the same epsilon.
 
     `degree` is the usual number of neighbours in the run. Every node adds at least what a node of that degree
-    needs, so each neighbour masks at least so much; a node with fewer neighbours adds more. `sensitivity` is that
-    of the mean gradient to one sample, in units of a node with full batches."""
+    needs, so each neighbour masks at least that much; a node with fewer neighbours adds more. `sensitivity` is
+    that of the mean gradient to one sample, in units of a node with full batches."""
     least = least_variance(pair, max(degree - colluders, 0))
     honest = max(neighbours - colluders, 0)
     return max(least, sensitivity**2 - honest * masked_variance(pair, least))

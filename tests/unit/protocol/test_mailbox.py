@@ -330,7 +330,7 @@ def test_bytes_that_wait_are_bounded_per_peer_and_in_all_but_a_single_model_may_
     size = constant(0.0).nbytes
     box = Mailbox(Limits(per_peer=9, size=4 * size, size_per_peer=2 * size))
     box.admit(A, None, size=100 * size)  # nothing else waits
-    with pytest.raises(Refused, match="bytes of yours are still waiting"):
+    with pytest.raises(Refused, match="bytes of your models are still waiting"):
         box.admit(A, None, size=size)
     with pytest.raises(Refused, match="bytes of models are waiting here"):
         box.admit(B, None, size=size)
