@@ -83,7 +83,7 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def policies_in(name: str) -> list[str]:
-    """The policies that `policy.name` lists where several may run: `pens,el`; `all` is the whole table."""
+    """The policies in a list such as `pens,el`; `all` is the whole table."""
     words = [word.strip() for word in name.split(",") if word.strip()]
     return list(dict.fromkeys(one for word in words for one in (POLICIES if word == "all" else [word])))
 
@@ -116,7 +116,7 @@ def configure(cls: type[Policy], options: Mapping[str, Any]) -> PolicyConfig:
     """Validate the knobs of a policy; an error is one line that names the knob and its range."""
     for name, field in cls.Config.model_fields.items():
         if isinstance(options.get(name), bool) and field.annotation in NUMBERS:  # pydantic would accept true as 1
-            raise ConfigError(f"policy.{name} = {options[name]!r}: it is a number ({field.description})")
+            raise ConfigError(f"policy.{name} = {options[name]!r}: must be a number ({field.description})")
     try:
         return cls.Config.model_validate(dict(options))
     except ValidationError as error:

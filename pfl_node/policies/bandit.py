@@ -16,17 +16,17 @@ from pfl_node.policies.topology import neighbours
 from pfl_node.steps import Average, Fetch, Fresh, Gather, Linger, Peers, Publish, Report, Score, Send, Train
 from pfl_node.types import Eval, Offer, PeerId
 
-NEW, WORST = (1.0, 1.0), 1e9  # the belief about a peer never met; the loss of a model that has none
+NEW, WORST = (1.0, 1.0), 1e9  # the prior of an unknown peer; the loss of a model whose loss is not finite
 
 
 class Bandit(Policy):
-    """Peers by Thompson sampling, group size by validation; no number of clusters (this project, 2026)."""
+    """Chooses peers by Thompson sampling and the group size by validation loss (this project, 2026)."""
 
     class Config(PolicyConfig):
         explore: int = Field(2, ge=1, description="models exchanged with random peers in a round")
         exploit: int = Field(2, ge=0, description="models fetched from peers that helped before")
-        memory: float = Field(0.95, ge=0, le=1, description="factor on what is known about peers, each round")
-        score_samples: int = Field(100, ge=1, description="own samples that models are scored on, at most")
+        memory: float = Field(0.95, ge=0, le=1, description="factor on the counts of each peer, per round")
+        score_samples: int = Field(100, ge=1, description="own samples to score models on, at most")
 
     lockstep = pulls = late = True
     asks, serves = False, ("model",)
@@ -34,7 +34,7 @@ class Bandit(Policy):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.start = self.model  # of the next training; self.model is what I use and report
+        self.start = self.model  # where the next training starts; self.model is the one I use and report
         self.belief = dict[PeerId, tuple[float, float]]()  # 1 + how often a peer's model helped, and did not
 
     async def main(self) -> None:
@@ -47,7 +47,7 @@ class Bandit(Policy):
             own, shared = posterior(await Score([v, self.start], split="val", samples=self.cfg.score_samples))
             self.model = await Average(v, [self.start], [shared], own)  # 7
             await Report(t, self.model)
-            await Publish(v, t)  # peers average what was trained, not what was averaged
+            await Publish(v, t)  # peers fetch the trained model, not the average
         await Linger()
 
     async def receive(self, v: Model, t: int) -> list[Offer]:
@@ -74,7 +74,7 @@ class Bandit(Policy):
 
 
 def posterior(scores: Sequence[Eval]) -> list[float]:
-    """Of models: proportional to the likelihood of the samples that they were scored on."""
+    """The probability of each model, proportional to the likelihood of the samples it was scored on."""
     losses = [s.loss if isfinite(s.loss) else WORST for s in scores]
     p = [exp(-min(s.samples * (x - min(losses)), 700)) for s, x in zip(scores, losses, strict=True)]
     return [x / sum(p) for x in p]

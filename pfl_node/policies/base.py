@@ -43,10 +43,10 @@ class Policy(ABC):
     solitary: ClassVar[bool] = False  # needs no peers
     takes: ClassVar[tuple[Part, ...]] = ("model",)  # parts that peers may push
     serves: ClassVar[tuple[Part, ...]] = ("model", "core", "head", "predictions")  # parts that peers may fetch
-    asks: ClassVar[bool] = True  # awaits Ask, so peers may let this node score their models
+    asks: ClassVar[bool] = True  # awaits Ask, so this node scores models for its peers
     oracular: ClassVar[bool] = False  # gets its true cluster, so only a lab can run it
     only_gradients: ClassVar[bool] = False  # awaits Gradient and never Train: private parameters are not trained
-    exact: ClassVar[bool] = False  # weights as claimed, as in its paper, unless `aggregate.claim` is a number
+    exact: ClassVar[bool] = False  # claimed sample counts are unlimited, unless `aggregate.claim` is a number
     lockstep: ClassVar[bool] = False  # all nodes share the rounds: a late node starts at the current one
     pulls: ClassVar[bool] = False  # fetches in every round although it is lockstep
     late: ClassVar[bool] = False  # its Gather also returns models that arrived too late for an earlier round
@@ -67,9 +67,9 @@ class Policy(ABC):
         self.cfg = cfg
         self.model = model  # my personal model
         self.rounds = rounds  # None: until the node is stopped
-        self.seed = seed  # of the run: the same on every node
-        self.rng = rng  # my own
-        self.samples = samples  # training samples
+        self.seed = seed  # seed of the run: the same on every node
+        self.rng = rng  # my own generator
+        self.samples = samples  # number of my training samples
         self.truth = truth  # my true cluster; None unless the policy is oracular
         self.round = 0  # current round; a restarted or late node begins above zero
 

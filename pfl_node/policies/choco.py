@@ -21,11 +21,9 @@ class Choco(Dpsgd):
 
     class Config(Dpsgd.Config):
         share: float = Field(
-            0.2, gt=0, le=1, description="of the numbers, that a message has: those that differ most"
+            0.2, gt=0, le=1, description="share of the numbers that are sent: those that differ most"
         )
-        gamma: float = Field(
-            0.5, gt=0, le=1, description="consensus step size; the smaller the share, the smaller"
-        )
+        gamma: float = Field(0.5, gt=0, le=1, description="consensus step size; smaller for a smaller share")
 
     averages = False
     keeps = (*Dpsgd.keeps, "mine", "version", "theirs", "synced")
@@ -37,9 +35,9 @@ class Choco(Dpsgd):
         self.synced: set[PeerId] = set()  # neighbours that have my x_hat_i
 
     # paper: x_hat is 0 at first, and no message is lost; here: a neighbour that has no x_hat_i, or missed a change
-    # of it, gets it as a whole, because with a wrong one it would be pulled to a wrong place
+    # of it, gets it as a whole, because a wrong x_hat_i would pull its model to a wrong place
     # paper: after a gradient step (2-3) x moves (4), then q is sent (5-8); here: after a training q is
-    # sent, then x moves, because it then moves by what arrived in this round
+    # sent, then x moves, because x then uses the messages of this round
     async def mix(self, t: int, near: Near) -> None:
         change = np.abs(self.model.vector - self.mine.vector)
         k = max(1, round(self.cfg.share * change.size))
@@ -62,7 +60,7 @@ class Choco(Dpsgd):
         self.model = await Average(self.model, others, w, own=1 - sum(w))  # 4: x + gamma sum w (x_hat_j - x_hat_i)
 
     def update(self, offers: Sequence[Offer], near: Sequence[PeerId]) -> None:
-        """x_hat_j += q_j (8), if q_j is the change that follows mine of x_hat_j."""
+        """x_hat_j += q_j (8), if q_j is the change that follows my version of x_hat_j."""
         for o in sorted(offers, key=lambda o: o.tag):
             version, x_hat = self.theirs.pop(o.sender, (0, None))
             if not isinstance(o.model, PartialModel):

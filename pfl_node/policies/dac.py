@@ -12,7 +12,7 @@ from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Score, Train
 from pfl_node.types import Eval, Offer, PeerId
 
-TOLD, MOST = 4096, 1e6  # similarities sent with a model; the highest similarity (a loss near zero)
+TOLD, MOST = 4096, 1e6  # most similarities sent with a model; highest similarity (loss near zero)
 
 
 class Dac(Policy):
@@ -20,7 +20,7 @@ class Dac(Policy):
 
     class Config(PolicyConfig):
         n_sampled: int = Field(4, ge=1, description="peers whose models are fetched in a round")
-        a: float = Field(30.0, ge=0, description="weight of the similarities in the end: tau converges to a + 1")
+        a: float = Field(30.0, ge=0, description="final weight of the similarities: tau converges to a + 1")
         b: float = Field(0.2, ge=0, description="how fast tau converges")
         score_samples: int | None = Field(None, ge=1, description="own samples to score a model on; none: all")
 
@@ -46,21 +46,21 @@ class Dac(Policy):
             self.hear(offers, peers)
             self.model = await Average(trained, w, weights=n, own=float(self.samples), claimed=True)
             await Report(t, self.model, {"from": [o.sender for o in offers]}, notes=self.told)
-            await Publish(trained, t, notes=self.told)  # peers average what was trained, not what was averaged
+            await Publish(trained, t, notes=self.told)  # peers fetch the trained model, not the average
         await Linger()
 
     def sample(self, peers: Sequence[PeerId], tau_t: float) -> list[PeerId]:
-        """n of them without replacement, with p = softmax(tau * s); one of whom I know nothing has s = 0."""
+        """n_sampled peers without replacement, with p = softmax(tau * s); s = 0 for a peer without an estimate."""
         left, chosen = {j: tau_t * self.s.get(j, self.hearsay.get(j, 0.0)) for j in peers}, list[PeerId]()
         while left and len(chosen) < self.cfg.n_sampled:
-            top = max(left.values())  # without it exp overflows
+            top = max(left.values())  # exp would overflow without it
             chosen += self.rng.choices(list(left), [exp(v - top) for v in left.values()])
             del left[chosen[-1]]
         return chosen
 
     def hear(self, offers: Sequence[Offer], peers: Sequence[PeerId]) -> None:
-        """The two-hop estimate: s_ij = s_kj for a peer j I never met, of the most similar k that told of it."""
-        # paper: an estimate is passed on like a measurement; here: for two hops, because it becomes stale
+        """The two-hop estimate for a peer j I have not scored: s_ij = s_kj of the most similar k that sent it."""
+        # paper: estimates are sent like measurements; here: they are not, because they become stale
         for o in sorted(offers, key=lambda o: self.s[o.sender]):
             self.hearsay |= {PeerId(j): min(s, MOST) for j, s in o.notes.items() if s > 0}
         self.hearsay = {j: self.hearsay[j] for j in peers if j in self.hearsay and j not in self.s}

@@ -17,7 +17,7 @@ class Dfca(Policy):
     """DFCA, decentralized federated clustering (Kirch et al. 2025), after IFCA (Ghosh et al. 2020)."""
 
     class Config(PolicyConfig):
-        k: int = Field(2, ge=1, description="models of a node; about as many as there are clusters")
+        k: int = Field(2, ge=1, description="number of models of a node; about the number of clusters")
         degree: int = Field(4, ge=1, description="random peers that a node sends its model to in a round")
         init: Literal["global", "local"] = Field(
             "global", description="the k initial models: the same on all nodes (DFCA-GI), or own ones (DFCA-LI)"
@@ -58,8 +58,8 @@ class Dfca(Policy):
 
     async def merge(self) -> None:
         # paper: its code averages each arrival with my model at once, with a fixed weight; here: all count
-        # alike, between two trainings, because a training under way would replace what arrived meanwhile
-        arrived, self.arrived = self.arrived, {}  # at once: more may arrive during an Average
+        # alike, between two trainings, because a training in progress would overwrite what arrived meanwhile
+        arrived, self.arrived = self.arrived, {}  # first, because more may arrive during an Average
         for j, (running, n) in sorted(arrived.items()):
             self.models[j] = await Average(self.models[j], [running], [float(n)])
         self.model = self.models[self.j]

@@ -14,7 +14,7 @@ class Alternating(Lockstep):
 
     class Config(Lockstep.Config):
         # paper: its authors' code has 1 epoch of v and 5 of u with 100 times the learning rate; here: u and all
-        # rates as the settings say, because they are what policies share
+        # rates as the settings say, because all policies share them
         head_epochs: float | None = Field(1.0, gt=0, description="epochs of the head; none: as the settings say")
         core_epochs: float | None = Field(None, gt=0, description="epochs of the core; none: as the settings say")
         at_once: bool = Field(False, description="train both together, as FedPer does (Arivazhagan et al. 2019)")
@@ -37,6 +37,6 @@ class DFedAlt(Alternating, El):
 
     async def mix(self, t: int, near: Near) -> None:
         # paper: its authors' code takes the mean with neighbours that each client draws; here: the mean on el's
-        # graph, because every node then sends and receives as much
+        # graph, because every node then sends and receives the same amount
         offers = await self.exchange(t, near, self.model.core)
         self.model = await Average(self.model.core, [o.model for o in offers]) + self.model.head

@@ -28,7 +28,7 @@ class Ditto(El):
     async def learn(self) -> None:
         trained = await Train(self.w)  # w from w^t
         # paper: its code takes turns, a step eta (grad F(v) + lambda (v - w^t)) of v and one of w on each batch;
-        # here: two trainings, because one is a step of a policy; v and w still get the same number of steps
+        # here: two trainings, because a policy's step is one training; v and w still get the same number of steps
         self.model = await Train(self.model, prox=self.cfg.lam, anchor=self.w)  # v
         self.w = trained
 

@@ -19,7 +19,7 @@ DRAWN = ("ring", "regular")
 
 
 class Dpsgd(Lockstep):
-    """D-PSGD, decentralized parallel SGD on a graph that stays (Lian et al. 2017, Algorithm 1)."""
+    """D-PSGD, decentralized parallel SGD on a fixed graph (Lian et al. 2017, Algorithm 1)."""
 
     class Config(Lockstep.Config):
         graph: str = Field("regular", description="ring, regular, or a file with an edge per line (ids or places)")
@@ -30,7 +30,7 @@ class Dpsgd(Lockstep):
         def _read(self) -> Dpsgd.Config:
             if self.graph not in DRAWN:
                 if not Path(self.graph).exists():
-                    raise ValueError(f"graph = {self.graph!r} is no file; {nearest(self.graph, DRAWN)}")
+                    raise ValueError(f"graph = {self.graph!r} is not a file; {nearest(self.graph, DRAWN)}")
                 self._edges = read_edges(self.graph)
             return self
 
@@ -70,7 +70,7 @@ class Dpsgd(Lockstep):
         self.model = await Average(self.model, [o.model for o in offers], weights=w, own=1 - sum(w))  # 4
 
     def weights(self, near: Near, offers: Sequence[Offer]) -> list[float]:
-        mine = max(len(self.graph.get(self.me, ())), len(near.of), len(offers))  # some are late, of old neighbours
+        mine = max(len(self.graph.get(self.me, ())), len(near.of), len(offers))  # with late ones of old neighbours
         return [metropolis_hastings(mine, len(self.graph.get(o.sender, ()))) for o in offers]
 
 

@@ -55,7 +55,7 @@ class Patient(Policy):
 
     @property
     def judging(self) -> bool:
-        """Whether the current rounds count."""
+        """Whether the current round counts for early stopping."""
         return True
 
     @property

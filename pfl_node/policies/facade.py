@@ -19,14 +19,14 @@ class Facade(El):
     """FACADE, fair and clustered decentralized learning (Trinca 2024, Algorithm 1)."""
 
     class Config(El.Config):
-        k: int = Field(2, ge=1, description="heads; about as many as there are clusters")
-        warmup: int = Field(10, ge=0, description="first rounds, of plain EL; 0: heads are initialised separately")
+        k: int = Field(2, ge=1, description="number of heads; about the number of clusters")
+        warmup: int = Field(10, ge=0, description="initial rounds of plain EL; 0: heads initialised separately")
         samples: int = Field(80, ge=1, description="own samples that heads are scored on")
-        own_samples: bool = Field(False, description="draw them anew for each head, as the thesis' code does")
+        own_samples: bool = Field(False, description="draw new samples for each head, as the thesis' code does")
         all_reduce: bool = Field(True, description="after the last round, one exchange with all nodes")
 
     keeps, serves = ("heads", "j"), ("model", "core", "head")
-    part: ClassVar[Part] = "head"  # of which there are k
+    part: ClassVar[Part] = "head"  # the part of which there are k
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)

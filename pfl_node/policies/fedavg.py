@@ -1,4 +1,4 @@
-"""`fedavg`: federated averaging, every node its own server. The words are those of the paper's Algorithm 1."""
+"""`fedavg`: federated averaging; every node is its own server. The words are those of the paper's Algorithm 1."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FedAvg(Policy):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.begun = False
-        self.next = 0  # the round that my model is the common one of; after a restart nobody knows
+        self.next = 0  # the round whose common model I have; after a restart it is unknown
 
     async def main(self) -> None:
         if not self.begun:
@@ -47,7 +47,7 @@ class FedAvg(Policy):
                 await Report(t, self.model, {"from": [o.sender for o in came]})
 
     async def updates(self, t: int) -> Sequence[Offer]:
-        """The models of S_t, sorted by id; mine is one of them if I am in it."""
+        """The models of S_t, sorted by id, including mine if I am in S_t."""
         peers = await Peers()
         clients = sample([self.me, *peers], fraction=self.cfg.C, seed=self.seed, round=t)  # S_t, max(C * K, 1)
         mine = []
@@ -63,7 +63,7 @@ class FedAvg(Policy):
         return await Train(w)
 
     async def catch_up(self, t: int) -> bool:
-        """I was not in round t - 1: take the model that most others have. True: it is that of round t or later."""
+        """I lack the model of round t - 1: take the one that most peers have. True: it is of round t or later."""
         peers = await Peers()
         order = self.rng.sample(peers, len(peers))
         offers = await Fetch(order[:ASKED], whole=True) or await Fetch(order[ASKED:], whole=True)
@@ -75,6 +75,6 @@ class FedAvg(Policy):
         self.model = await Average(self.model, [o.model for o in agreed], own=0)
         if newest < t:
             return False
-        self.next = newest + 1  # until then I follow
+        self.next = newest + 1  # until then I fetch the common model
         await Report(t, self.model, {"from": [o.sender for o in agreed]})
         return True

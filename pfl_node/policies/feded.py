@@ -17,7 +17,7 @@ from pfl_node.types import Offer
 
 
 class FedEd(Policy):
-    """FedED, weighted ensemble distillation (Eriksson 2022, Algorithm 2); a round is all of it."""
+    """FedED, weighted ensemble distillation (Eriksson 2022, Algorithm 2); each round runs all of it."""
 
     class Config(Student):
         weights: ensemble.How = Field("w2", description="client weights: w0 by size, w1 by class, w2 by sample")
@@ -25,9 +25,9 @@ class FedEd(Policy):
         # paper: no bound (1); here: 0.4, because a client to which no sample is novel would be the only teacher
         most: float = Field(0.4, gt=0, le=1, description="w2: largest mean weight of a client; paper: 1")
         gamma: float = Field(1.0, gt=0, le=1, description="share of the clients that teach a sample")
-        epochs: float = Field(20.0, gt=0, description="of the local training")
-        autoencoder_epochs: int = Field(30, ge=1, description="w2: of the autoencoder that measures novelty")
-        wait: float = Field(600.0, gt=0, description="seconds to wait for nodes that train for longer")
+        epochs: float = Field(20.0, gt=0, description="epochs of the local training")
+        autoencoder_epochs: int = Field(30, ge=1, description="w2: epochs of the autoencoder for novelty")
+        wait: float = Field(600.0, gt=0, description="seconds to wait for slower nodes")
 
     lockstep, exact, asks = True, True, False
     takes = serves = ("predictions",)
@@ -40,7 +40,7 @@ class FedEd(Policy):
     # paper: a server has the teacher and the student; here: every node, because there is no server
     async def main(self) -> None:
         if not (self.more or self.taught):
-            self.round -= 1  # the others were done when I came: their last round is mine
+            self.round -= 1  # the others had finished when I joined: take part in their last round
         for t in self.remaining():
             f_k = await self.local_training(t)
             offers = await self.exchange(t, await self.predict(f_k))
@@ -70,8 +70,8 @@ class FedEd(Policy):
         await Send(peers, mine, round=t)
         came = list(await Gather(peers, t, patience=self.cfg.wait, others=True))
         senders = {o.sender for o in came}
-        await Send(sorted(senders - set(peers)), mine, round=t)  # they came when I had sent, and wait for mine
-        missing = await Fetch(sorted(set(peers) - senders), part="predictions")  # they may have sent before I came
+        await Send(sorted(senders - set(peers)), mine, round=t)  # they joined after my Send and wait for mine
+        missing = await Fetch(sorted(set(peers) - senders), part="predictions")  # they may have sent before that
         came += [o for o in missing if o.round == t]
         return sorted([Offer(self.me, mine, t, samples=self.samples), *came], key=lambda o: o.sender)
 

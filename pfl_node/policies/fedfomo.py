@@ -21,15 +21,15 @@ class FedFomo(Policy):
     class Config(PolicyConfig):
         M: int = Field(5, ge=1, description="peers whose models are fetched in a round")
         epsilon: float = Field(0.3, ge=0, le=1, description="share of random peers among them in the first round")
-        decay: float = Field(0.05, ge=0, le=1, description="by which epsilon decreases in each round")
+        decay: float = Field(0.05, ge=0, le=1, description="decrease of epsilon in each round")
 
     takes, asks = (), False
     keeps = ("P", "before")
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.P: dict[PeerId, float] = {}  # the sums of the weights that peers had
-        self.before = self.model  # mine before its last training
+        self.P: dict[PeerId, float] = {}  # the sum of the weights of each peer so far
+        self.before = self.model  # my model before its last training
 
     # paper: a server has all models and samples for a client; here: each node fetches from peers, because there
     # is no server

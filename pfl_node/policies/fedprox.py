@@ -10,7 +10,7 @@ from pfl_node.steps import Train
 
 
 class FedProx(FedAvg):
-    """FedProx (Li et al. 2020), as Eriksson 2022, equation 2.7, tells it."""
+    """FedProx (Li et al. 2020), as in Eriksson 2022, equation 2.7."""
 
     class Config(FedAvg.Config):
         mu: float = Field(0.1, ge=0, description="weight of the proximal term; 0: fedavg")

@@ -19,8 +19,8 @@ class Ggc(Policy):
     """DPFL, groups from greedy graph construction (Kharrat, Canini & Horvath 2025, GGC and BGGC)."""
 
     class Config(PolicyConfig):
-        B_c: int = Field(4, ge=1, description="collaborators, at most; as many models are fetched in a round")
-        search: int | None = Field(None, ge=0, description="peers to look at in the first round; none: all")
+        B_c: int = Field(4, ge=1, description="maximum number of collaborators, and of models fetched in a round")
+        search: int | None = Field(None, ge=0, description="peers to consider in the first round; none: all")
 
     takes, asks = (), False
     keeps = ("C",)
@@ -42,7 +42,7 @@ class Ggc(Policy):
             own, *p = weights(self.offer(w), group, self.claim)
             self.model = await Average(w, [o.model for o in group], p, own)
             await Report(t, self.model, {"from": self.C})
-            await Publish(w, t)  # peers average what was trained, not what was averaged
+            await Publish(w, t)  # peers fetch the trained model, not the average
         await Linger()
 
     async def bggc(self, w: Model, peers: Sequence[PeerId]) -> list[Offer]:

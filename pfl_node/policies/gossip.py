@@ -17,7 +17,7 @@ class Gossip(Patient):
 
     class Config(Patient.Config):
         n_peers: int = Field(20, ge=1, description="models to wait for before they are merged")
-        delta: float = Field(1.0, gt=0, description="seconds between two sends, in the mean")
+        delta: float = Field(1.0, gt=0, description="mean seconds between two sends")
         jitter: float = Field(0.5, ge=0, le=1, description="largest deviation from delta, relative to it")
         quiet: float = Field(10.0, gt=0, description="seconds without a model before a round continues with fewer")
 

@@ -1,4 +1,4 @@
-"""`gradient_tracking`: follow an estimate of the mean gradient of all nodes, which travels beside the model."""
+"""`gradient_tracking`: follow an estimate of the mean gradient of all nodes, which is sent beside the model."""
 
 from __future__ import annotations
 

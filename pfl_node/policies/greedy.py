@@ -20,7 +20,7 @@ class Greedy(RandomPull):
     class Config(RandomPull.Config, Rating):
         # paper: table 3.2 prints 20 of "-" for Greedy; here: 4 of 20, because chapter 5 says so for this family
         m_sample: int = Field(20, ge=1, description="random peers that are rated in a round")
-        m_selected: int = Field(4, ge=1, description="the best of those, whose models are averaged with mine")
+        m_selected: int = Field(4, ge=1, description="how many of the best of those are averaged with mine")
 
         @model_validator(mode="after")
         def _selected_of_sample(self) -> Greedy.Config:

@@ -11,15 +11,15 @@ from pfl_node.model import Model
 from pfl_node.steps import Score
 from pfl_node.types import Offer
 
-WORST = 1e9  # the loss of a group that has none
+WORST = 1e9  # the loss of a group whose loss is not finite
 
 
 async def double_greedy(
     mine: Offer, offers: Sequence[Offer], most: int, rng: Random, claim: float | None, found: Sequence[Offer] = ()
 ) -> list[Offer]:
     """GGC of Kharrat, Canini & Horvath 2025: randomised double greedy search (Buchbinder et al. 2012). x grows
-    from the group `found` so far, y shrinks from all; each model joins x or leaves y, in random order, with the
-    odds of what either gains. At most `most` models are in the group."""
+    from the group `found` so far, y shrinks from all; each model joins x or leaves y, in random order, with odds
+    in proportion to the gain of each choice. At most `most` models are in the group."""
     new = [o for o in offers if o.model.is_finite()]
     x, y = list(found), [*found, *new]
     r_x, r_y = await rewards(mine, (x, y), claim)
@@ -37,7 +37,7 @@ async def double_greedy(
 
 
 async def rewards(mine: Offer, groups: Sequence[Sequence[Offer]], claim: float | None) -> list[float]:
-    """For each group: the lower the validation loss of its average with my model, the higher."""
+    """The negative validation loss of each group's average with my model."""
     scores = await Score([average(mine, group, claim) for group in groups], split="val")
     return [-min(e.loss, WORST) if isfinite(e.loss) else -WORST for e in scores]
 
@@ -47,7 +47,7 @@ def average(mine: Offer, group: Sequence[Offer], claim: float | None) -> Model:
 
 
 def weights(mine: Offer, group: Sequence[Offer], claim: float | None) -> list[float]:
-    """Of my model and the group's: the numbers of samples. Those that peers claim are limited to `claim` times the
-    median."""
+    """The weights of my model and of the group's models: their numbers of samples. The numbers that peers claim
+    are limited to `claim` times the median."""
     own, n = float(max(mine.samples, 1)), [float(max(o.samples, 1)) for o in group]
     return [own, *(n if claim is None or not n else bounded(n, claim, own))]

@@ -12,7 +12,8 @@ class Local(Patient):
     solitary = True
     takes = ()
 
-    # paper: the thesis' code does one epoch a round here; here: as many as others, because the text has E for all
+    # paper: the thesis' code does one epoch a round here; here: as many as the other policies, because the text
+    # has E for all
     async def main(self) -> None:
         for t in self.remaining():
             self.model = await Train(self.model)

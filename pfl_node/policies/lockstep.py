@@ -29,7 +29,8 @@ class Lockstep(Policy):
 
         @property
         def usual_degree(self) -> int:
-            """Neighbours that both send to a node and receive from it; 0: not the same ones."""
+            """Number of neighbours that both send to a node and receive from it; 0: senders and receivers
+            differ."""
             return 0
 
     lockstep = True
@@ -77,7 +78,7 @@ class Lockstep(Policy):
 
     @classmethod
     def pair_degree(cls, cfg: PolicyConfig) -> int:
-        """Not for subclasses whose round is more than one training and one exchange of whole models."""
+        """0 for subclasses whose round is more than one training and one exchange of whole models."""
         plain = (
             cls.averages and cls.takes == ("model",) and (cls.step, cls.learn) == (Lockstep.step, Lockstep.learn)
         )

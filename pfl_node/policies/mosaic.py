@@ -24,8 +24,8 @@ class Mosaic(Lockstep):
         self.shared: dict[PeerId, list[int]] = {}  # my neighbours, with the fragments in whose graphs they are
 
     async def near(self, t: int) -> Near:
-        # paper: fragments are disseminated independently; here: both ends derive a regular graph for each, because
-        # they must not wait for fragments in vain, and every node then sends and receives as much as in el
+        # paper: fragments are disseminated independently; here: both ends derive a regular graph for each, so that
+        # no node waits for a fragment that is not sent, and every node sends and receives as much as in el
         peers, self.shared = await Peers(), {}
         for f in range(self.cfg.K):
             for p in neighbours(self.me, peers, degree=self.cfg.degree, seed=self.seed + f, round=t):
@@ -38,7 +38,7 @@ class Mosaic(Lockstep):
         offers = await Gather(near.of, t)
         self.model = await Average(
             self.model, [o.model for o in offers]
-        )  # of each number: over those that have it
+        )  # each number over the models that have it
 
     async def all_reduce(self, t: int, everybody: Near) -> None:
         self.shared = {p: list(range(self.cfg.K)) for p in everybody.to}

@@ -24,7 +24,7 @@ class FindsNeighbours(Patient):
         self.strangers: list[PeerId] = []  # peers that were present and not chosen
 
     def count(self, sampled: Sequence[PeerId], selected: Sequence[PeerId]) -> None:
-        """Count a selection, unless there was nobody to select from."""
+        """Count a selection, unless there was no peer to select from."""
         if not sampled:
             return
         self.selections += 1

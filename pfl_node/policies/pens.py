@@ -55,7 +55,7 @@ class Pens(FindsNeighbours, Gossip):
     async def audience(self) -> Sequence[PeerId]:  # 4
         peers = await Peers()
         self.alone = self.abandoned(peers)
-        return [p for p in peers if self.alone or p not in self.strangers]  # and new nodes, to be found
+        return [p for p in peers if self.alone or p not in self.strangers]  # includes new nodes
 
     @property
     def wanted(self) -> int:  # 12

@@ -53,8 +53,8 @@ async def rate_peers(
 
 
 def best_first(rated: Iterable[tuple[T, Eval]], metric: Metric) -> list[T]:
-    """NaN comes last; ties keep their order. In place of the accuracy, the metric that the task calls best counts,
-    if every peer told it, and the loss if labels are not classes."""
+    """NaN comes last; ties keep their order. Instead of the accuracy, the task's best metric is used if every peer
+    reported it, and the loss if labels are not classes."""
     pairs = list(rated)
     scored = all(score.score is not None for _, score in pairs)
     classless = all(isnan(score.accuracy) for _, score in pairs)

@@ -14,7 +14,7 @@ from pfl_node.policies.topology import exponential, recipients, senders
 from pfl_node.steps import Average, Gather, Peers, Send
 from pfl_node.types import Offer, Part
 
-LEAST = 1e-9  # a node that sends and never receives halves its weight in each round
+LEAST = 1e-9  # lower bound of w: a node that sends and never receives halves it in each round
 
 
 class Sgp(Lockstep):
@@ -27,7 +27,7 @@ class Sgp(Lockstep):
         degree: int = Field(1, ge=1, description="recipients of a node in a round")
 
     keeps = ("w",)
-    part: ClassVar[Part] = "model"  # that is shared
+    part: ClassVar[Part] = "model"  # the part that is shared
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -38,16 +38,16 @@ class Sgp(Lockstep):
         if self.cfg.graph == "random":
             return Near(recipients(self.me, peers, **drawn), senders(self.me, peers, **drawn))
         # paper: with two recipients, a round repeats a distance of the last one; here: both are new, because all
-        # distances then have their turn sooner
+        # distances are then used sooner
         return Near(*exponential(self.me, peers, degree=self.cfg.degree, round=t))
 
-    # paper: x and w travel, and one gradient step at z changes x (3-4); here: z = x / w and w travel, and z is
+    # paper: x and w are sent, and one gradient step at z changes x (3-4); here: z = x / w and w are sent, and z is
     # trained, because a small w would otherwise multiply the step; x = w z, so that the sums are the same
     async def mix(self, t: int, near: Near) -> None:
         z, p = self.model.of(self.part), 1 / (1 + len(near.to))
         took = await Send(near.to, z, round=t, notes={"w": p * self.w})  # 5: the share p of x and of w
-        # paper: every message arrives; here: the sender keeps the shares that nobody accepted, because the sums of
-        # x and of w over all nodes must not change
+        # paper: every message arrives; here: the sender keeps the shares that no recipient accepted, because the
+        # sums of x and of w over all nodes must not change
         own = self.w * (1 - p * len(set(took) & set(near.to)))
         offers = await Gather(near.of, t, others=True)
         w = [pushed(o) for o in offers]
@@ -62,6 +62,6 @@ class Sgp(Lockstep):
 
 
 def pushed(offer: Offer) -> float:
-    """The weight that came with a model; what is no weight counts as none."""
+    """The weight that came with a model; an invalid weight counts as 0."""
     w = offer.notes.get("w", 0.0)
     return w if isfinite(w) and w > 0 else 0.0

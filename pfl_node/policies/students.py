@@ -19,14 +19,14 @@ class Student(PolicyConfig):
     student: Literal["fresh", "mine"] = Field("fresh", description="the model that learns: a new one, or mine")
     student_model: str | None = Field(None, description="the student's network, by name; none: the local model's")
     # thesis' code: the student's raw outputs against the teacher's probabilities, and w1's rows unnormalised
-    loss: Literal["mse", "mse_softmax", "ce", "kl"] = Field("mse", description="between student and teacher")
-    temperature: float = Field(1.0, gt=0, description="of kl")
+    loss: Literal["mse", "mse_softmax", "ce", "kl"] = Field("mse", description="loss between student and teacher")
+    temperature: float = Field(1.0, gt=0, description="temperature of kl")
     # paper: with w2 100 epochs of lr 1e-5; here: as with w0 and w1, because on few samples 1e-5 hardly learns
-    student_epochs: int = Field(30, ge=1, description="of the student")
-    lr: float = Field(1e-3, gt=0, description="of the student")
-    batch: int = Field(50, ge=1, description="of the student")
+    student_epochs: int = Field(30, ge=1, description="epochs of the student")
+    lr: float = Field(1e-3, gt=0, description="learning rate of the student")
+    batch: int = Field(50, ge=1, description="batch size of the student")
     held: float = Field(0.2, ge=0, lt=1, description="share of the samples that the student does not train on")
-    best: bool = Field(False, description="take the best epoch on those; false: the last one")
+    best: bool = Field(False, description="take the epoch that is best on those; false: the last one")
 
     @model_validator(mode="after")
     def _one_student(self) -> Student:

@@ -40,8 +40,8 @@ def senders(me: PeerId, peers: Iterable[PeerId], *, degree: int, seed: int, roun
 
 
 def _members(me: PeerId, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
-    """All of them, sorted. What `Peers` answers is a sorted tuple; to sort thousands again would cost more than
-    the rest of a round."""
+    """All members, sorted. `Peers` answers with a sorted tuple; sorting thousands again would cost more than the
+    rest of a round."""
     if not isinstance(peers, tuple):
         return tuple(sorted({me, *peers}))
     place = bisect_left(peers, me)
@@ -126,7 +126,8 @@ def rings(members: tuple[PeerId, ...], degree: int, seed: int) -> Graph:
 
 
 def _lay(edges: set[Edge], more: list[Edge]) -> bool:
-    """Add edges that give every node as many new neighbours as they would; False: impossible."""
+    """Add `more` edges to `edges`. A duplicate is crossed with another new edge, so that every node still gets as
+    many new neighbours. False: impossible."""
 
     def free(a: PeerId, b: PeerId) -> bool:
         return a != b and _edge(a, b) not in edges and _edge(a, b) not in own
@@ -215,4 +216,4 @@ def _graph(members: Iterable[PeerId], edges: Iterable[Edge]) -> Graph:
 
 def _check(degree: int) -> None:
     if degree < 0:
-        raise ValueError(f"a degree of {degree}")
+        raise ValueError(f"the degree is {degree}; it must be zero or more")

@@ -131,4 +131,4 @@ def test_a_mistake_in_the_file_is_one_line_before_anything_runs(tmp_path: Path) 
 def test_a_graph_that_is_neither_drawn_nor_a_file_is_one_line(graph: str, hint: str) -> None:
     with pytest.raises(ConfigError) as error:
         configure(Dpsgd, {"graph": graph})
-    assert str(error.value) == f"policy (Dpsgd): graph = {graph!r} is no file; {hint}"
+    assert str(error.value) == f"policy (Dpsgd): graph = {graph!r} is not a file; {hint}"
