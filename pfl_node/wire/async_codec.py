@@ -26,5 +26,5 @@ async def take(decoder: Decoder, chunk: Chunk) -> None:
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:
-        await asyncio.gather(work, return_exceptions=True)  # the decoder may be kept: nobody else may use it then
+        await asyncio.gather(work, return_exceptions=True)  # the decoder may be kept and used again
         raise

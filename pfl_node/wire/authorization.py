@@ -14,9 +14,9 @@ from pfl_node.security.trust import Trust
 log = logging.getLogger(__name__)
 
 READ_ONLY = frozenset({"GetStatus", "GetHistory", "WatchEvents", "List", "Check", "Watch", "ServerReflectionInfo"})
-OPERATOR_CALLS = frozenset({"Reload"})  # for operators, and for the node's own certificate
+OPERATOR_CALLS = frozenset({"Reload"})  # allowed for operators and for the node's own certificate
 LOG_INTERVAL = 60.0  # seconds between log lines about the same caller and reason
-LOG_LIMIT = 1024  # callers and reasons
+LOG_LIMIT = 1024  # pairs of caller and reason
 
 
 class Authorization:

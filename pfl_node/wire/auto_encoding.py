@@ -1,4 +1,4 @@
-"""`wire.encoding = "auto"`: the encoding of a model, by the line to its receiver. Pure."""
+"""`wire.encoding = "auto"`: chooses the encoding of a model by the link to its receiver. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHORT = 2.0  # seconds; a transfer that takes no longer is not worth the loss of
 
 
 class AutoEncoding:
-    """fp32 on fast lines; int8 and zstd where a transfer would take longer than the node's training."""
+    """fp32 on fast links; int8 and zstd where a transfer would take longer than the node's training."""
 
     def __init__(self, settings: WireSettings) -> None:
         auto = settings.encoding == "auto"
@@ -21,7 +21,7 @@ class AutoEncoding:
         self._slow = settings.model_copy(update=compact) if auto else settings
 
     def of(self, bandwidth: Bandwidth, nbytes: int) -> WireSettings:
-        """The settings with which to encode a model of so many bytes."""
+        """The settings with which to encode a model of this many bytes."""
         if self._fast is self._slow:
             return self._fast
         return self._slow if bandwidth.slow(nbytes, max(SHORT, self.training())) else self._fast

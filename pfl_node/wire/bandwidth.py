@@ -6,9 +6,9 @@ from pfl_node.types import PeerId
 
 NEW = 0.3  # weight of the latest transfer
 ENOUGH = 1 << 16  # bytes; smaller transfers measure latency rather than bandwidth
-MARGIN = 2.0  # by which a link may become slower
-LOWEST = 1 / 16  # of the initial guess
-BRIEF = 1.0  # seconds; a transfer that breaks off earlier shows little
+MARGIN = 2.0  # factor by which a link may become slower
+LOWEST = 1 / 16  # smallest estimate, as a fraction of the initial guess
+BRIEF = 1.0  # seconds; a transfer that breaks off earlier is not measured
 PEERS = 4096  # peers that are remembered; those unused for longest are dropped first
 
 
@@ -27,11 +27,12 @@ class Bandwidth:
         return self.rate if self.measured else None
 
     def timeout(self, base: float, nbytes: int) -> float:
-        """Seconds for a call that transfers so many bytes."""
+        """The timeout, in seconds, of a call that transfers this many bytes."""
         return base + MARGIN * nbytes / self.rate
 
     def slow(self, nbytes: int, seconds: float) -> bool:
-        """Whether so many bytes take longer than this; once they do, until they take less than half of it."""
+        """Whether this many bytes take longer than `seconds`. With hysteresis: once True, until they take less
+        than half of it."""
         if self.measured:
             self._slow = nbytes / self.rate > (seconds / 2 if self._slow else seconds)
         return self._slow
@@ -42,7 +43,8 @@ class Bandwidth:
         self._learn(nbytes / seconds)
 
     def broke(self, nbytes: int, seconds: float) -> None:
-        """A transfer broke off after so many bytes. They may have waited in buffers, so the line is not faster."""
+        """A transfer broke off after this many bytes. Some may still be in buffers, so this is an upper bound of
+        the bandwidth."""
         if seconds < BRIEF or nbytes < ENOUGH:
             return
         rate = nbytes / seconds
@@ -67,7 +69,7 @@ class Bandwidths:
         self._peers: dict[PeerId, Bandwidth] = {}
 
     def measured(self) -> dict[PeerId, int]:
-        """Bytes per second, of the peers to which enough was sent."""
+        """Bytes per second to each peer that was sent enough."""
         return {peer: round(line.rate) for peer, line in self._peers.items() if line.measured}
 
     def of(self, peer: PeerId) -> Bandwidth:

@@ -1,4 +1,4 @@
-"""Authorizes every call and gives it a place before its message is read.
+"""Authorizes every call and gives it a slot before its message is read.
 
 gRPC reads the message of a unary call before it runs the handler. A stream's handler runs first, and both look the
 same on the wire, so unary calls are registered as streams of one message.
@@ -30,7 +30,7 @@ EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
 class OpenCall:
-    """A call in progress: its place, its connection and its task."""
+    """A call in progress: its slot, its connection and its task."""
 
     def __init__(self, slot: CallSlot, connection: CallerConnection) -> None:
         self.slot = slot
@@ -104,7 +104,7 @@ class CallGate(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     @asynccontextmanager
     async def _admitted(self, name: str, context: Context) -> AsyncIterator[OpenCall]:
-        """End a call that is not authorized, finds no place or sends no message with a status."""
+        """Ends a call with a status if it is not authorized, gets no slot or sends no message."""
         try:
             call = self._admit(name, context)
         except Refused as refused:

@@ -1,7 +1,7 @@
 """Which calls may run at the same time. Pure; time is passed in.
 
-A call without a complete first message is *unread*: it holds memory for what has arrived and shows nothing about
-its caller. Unread calls make room for others, the oldest one of the caller that has most of them first.
+A call without a complete first message is *unread*: it holds memory for what has arrived, and its caller is not
+known yet. Unread calls are evicted for others, beginning with the oldest one of the caller that has most of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pfl_node.errors import Reason, Refused
 
 PER_CALLER = 64  # calls of one caller
-RESERVE = 8  # calls that a caller may have although all places are taken
+RESERVE = 8  # calls that a caller may have although all slots are taken
 FRESH = 1.0  # seconds for which an unread call is not evicted…
 BURST = 4  # …unless there are this many times too many
 QUIET = 5.0  # seconds without a byte after which an unread call ends
@@ -38,10 +38,10 @@ class CallSlots:
         return self._calls.total()
 
     def begin(self, caller: str, now: float) -> tuple[CallSlot, CallSlot | None]:
-        """The place of a new call, and the unread call that must end for it. Raises Refused."""
+        """The slot of a new call, and the unread call that must end for it. Raises Refused."""
         mine = self._calls[caller]
         if mine >= PER_CALLER:
-            raise Refused(Reason.FLOOD, f"{mine} calls of yours are in progress; wait for them")
+            raise Refused(Reason.FLOOD, f"{mine} of your calls are in progress; wait for them")
         if len(self) >= (2 * self.most if mine < RESERVE else self.most):
             raise Refused(Reason.FLOOD, f"{len(self)} calls are in progress here; try again later")
         evicted = self._crowded(now) if len(self._unread) >= self.unread else None
@@ -61,7 +61,7 @@ class CallSlots:
             del self._calls[slot.caller]
 
     def late(self, slot: CallSlot, now: float, active: float) -> bool:
-        """The first message should have arrived; `active`: when the last byte arrived on the call's connection."""
+        """Whether the first message is overdue; `active`: when the last byte arrived on the call's connection."""
         age = now - slot.began
         return slot in self._unread and (age > LONGEST or min(age, now - active) > QUIET)
 

@@ -28,28 +28,28 @@ class CallerConnection:
 
     def __init__(self, listener: Listener, network: socket.socket, host: str, now: float) -> None:
         self.host = host
-        self.name = ""  # of the connection to gRPC's server
+        self.name = ""  # name of the connection to gRPC's server
         self.certificate: Certificate | None = None
         self.proven = False
         self.closed = False
         self.opened = self.active = now  # when it was accepted, and when the last bytes arrived
-        self.received = 0  # bytes
-        self.calls = 0  # in progress
+        self.received = 0  # bytes received
+        self.calls = 0  # calls in progress
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._network = network
-        self._request = b""  # of a connection through this relay
+        self._request = b""  # a request for a connection through this relay
         self._server: socket.socket | None = None
         self._tls: TlsStream | None = None
-        self._pumps: tuple[Pump, ...] = ()  # to the server, and back
+        self._pumps: tuple[Pump, ...] = ()  # one to the server, one back
 
     @property
     def caller(self) -> str:
-        """What limits apply to: the id that TLS proves, else this connection."""
+        """The key for limits: the id that TLS proves, else this connection."""
         return self.certificate.id if self.certificate else self.name
 
     def wait(self) -> None:
-        """A connection that has sent nothing yet costs one file and no buffer."""
+        """Wait for the first bytes. Until then a connection costs one file and no buffer."""
         self._loop.add_reader(self._network, self._first_bytes)
 
     def pause(self) -> None:
@@ -82,7 +82,7 @@ class CallerConnection:
         try:
             first = self._network.recv(len(CONNECT), socket.MSG_PEEK)
             if not first:
-                self.close()  # it only looked whether the port is open
+                self.close()  # the caller only checked whether the port is open
             elif CONNECT.startswith(first) and self._listener.tunnels is not None:
                 self._loop.add_reader(self._network, self._request_bytes)
             elif context is None:

@@ -15,7 +15,7 @@ from pfl_node.wire.dialer import Dialer, Link
 from pfl_node.wire.dials import Dials
 
 CONNECT_TIMEOUT = 5.0  # seconds
-SOMEBODY_ELSE = (Reason.IMPOSTOR, Reason.NO_TLS)  # the peer was not reached
+SOMEBODY_ELSE = (Reason.IMPOSTOR, Reason.NO_TLS)  # something else answered at the peer's address
 
 S = TypeVar("S")
 
@@ -27,12 +27,12 @@ class PooledChannel(Generic[S]):
     link: Link
     stub: S
     idle_since: float
-    calls: int = 0  # in progress
+    calls: int = 0  # calls in progress
     retired: bool = False  # closed after its last call
 
 
 class ChannelPool(Generic[S]):
-    """Channels by peer id where it is known, else by address. With `idle`, unused ones are closed after so many
+    """Channels by peer id where it is known, else by address. With `idle`, unused ones are closed after that many
     seconds. With `dials`, a channel is connected before its first call, and failed dials to a peer back off."""
 
     def __init__(
@@ -63,7 +63,7 @@ class ChannelPool(Generic[S]):
     ) -> AsyncIterator[PooledChannel[S]]:
         """A channel for one call. Raises PeerGone, or Refused if the peer's certificate is not accepted."""
         channel = await self._connected(peer, address, timeout)
-        if channel.retired:  # while several callers waited for the connection
+        if channel.retired:  # retired while several callers waited for the connection
             raise PeerGone(channel.key, "the connection was closed")
         try:
             self._dialer.permit(channel.link)

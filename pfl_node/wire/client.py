@@ -39,7 +39,7 @@ from pfl_node.wire.upload import Upload
 Direction = Literal["in", "out"]
 
 LONGEST = 300.0  # seconds for a fetch or a score request that makes progress
-PULLS: dict[Part, str] = {"head": "GetHead", "predictions": "GetPredictions"}  # call by part; else GetModel
+PULLS: dict[Part, str] = {"head": "GetHead", "predictions": "GetPredictions"}  # RPC by part; others: GetModel
 RECONNECT = 60.0  # seconds to reach a peer again after a transfer broke off
 MOST_DETACHED = 4  # transfers to peers that were declared dead
 FIRST_DELAY, MOST_DELAY = 0.5, 5.0  # seconds between the attempts
@@ -78,7 +78,7 @@ class ErrorTranslation:
                 raise error_from_status(error, self.peer) from error
             case grpc.aio.UsageError():
                 raise PeerGone(self.peer, "the channel was closed") from error
-            case TimeoutError():  # a stalled stream says nothing about the bandwidth
+            case TimeoutError():  # a stalled stream is not a measurement of the bandwidth
                 raise PeerGone(self.peer, "the stream stalled") from error
             case asyncio.CancelledError():
                 task = asyncio.current_task()
@@ -105,7 +105,7 @@ class PeerClient:
         self.settings = settings
         self.traffic = PeerTraffic()
         self.encoding = AutoEncoding(settings)
-        self.bandwidths = Bandwidths(settings.min_bandwidth, settings.slowest)  # to the peers
+        self.bandwidths = Bandwidths(settings.min_bandwidth, settings.slowest)  # bandwidths to the peers
         self._incoming = Bandwidths(settings.min_bandwidth, settings.slowest)
         self._quiet = quiet
         self._longest = longest
@@ -217,7 +217,7 @@ class PeerClient:
         await self._pool.connect(peer, address)
 
     def abandon(self, peer: PeerId) -> None:
-        """Stop dialling a peer that states that nobody can connect to it."""
+        """Stop dialling a peer whose record says that it cannot be dialled."""
         self._pool.abandon(peer)
 
     def forget(self, peer: PeerId) -> None:
@@ -227,7 +227,7 @@ class PeerClient:
         self._pool.forget(peer)
 
     def transferring(self, peer: PeerId) -> bool:
-        """Whether a model is on its way to the peer. One that makes no progress is given up by itself."""
+        """Whether a model is being sent to the peer. A transfer without progress ends by itself."""
         return any(isinstance(one, Upload) and one.moved for one in self._transfers.get(peer, ()))
 
     async def close(self) -> None:
@@ -265,8 +265,8 @@ class PeerClient:
         return reply, nbytes
 
     async def _detachable(self, peer: PeerId, address: str, upload: Upload) -> Any:
-        """If the peer is declared dead in the middle, the caller need not wait. The transfer goes on for a while
-        in the background: a line that was cut is often back soon. The next one waits for it."""
+        """If the peer is declared dead during the transfer, the caller need not wait. The transfer continues for a
+        while in the background, because a broken link is often restored soon. The next transfer waits for it."""
         at, before = self._detached.get(peer, (address, None))
         if before is not None:
             if at != address:
@@ -283,13 +283,13 @@ class PeerClient:
             return task.result()
         self._detached[peer] = address, task
         task.add_done_callback(lambda done: self._reattached(peer, done))
-        raise PeerGone(peer, "declared dead in the middle of a transfer")
+        raise PeerGone(peer, "declared dead during a transfer")
 
     def _reattached(self, peer: PeerId, task: asyncio.Task[Any]) -> None:
         if self._detached.get(peer, ("", None))[1] is task:
             del self._detached[peer]
         if not task.cancelled():
-            task.exception()  # retrieve it: nobody waits for this transfer
+            task.exception()  # retrieve it: no caller waits for this transfer
 
     async def _upload(self, name: str, peer: PeerId, address: str, upload: Upload) -> Any:
         with self._transfer(peer, upload):
@@ -305,7 +305,7 @@ class PeerClient:
                     upload.offset = await self._offset(peer, address, upload, error)
 
     async def _offset(self, peer: PeerId, address: str, upload: Upload, error: PeerGone | Refused) -> int:
-        """Where to continue. Raises the error that broke the transfer if it cannot be continued."""
+        """The offset to continue from. Raises the error that broke the transfer if it cannot be continued."""
         request = pb.OffsetRequest(sender=self.me, run=self.run, content=upload.content)
         clock, delay = asyncio.get_running_loop().time, FIRST_DELAY
         end = clock() + min(RECONNECT, self.settings.resume)
@@ -320,7 +320,7 @@ class PeerClient:
                 if final or upload.abandoned or clock() + delay > end:
                     raise error from None
             else:
-                if upload.complete and not reply.bytes:  # only the receipt was lost, or all of it
+                if upload.complete and not reply.bytes:  # only the receipt was lost, or the receiver kept nothing
                     raise error
                 return reply.bytes
 

@@ -24,9 +24,9 @@ from pfl_node.wire.framing import Chunk, frame, parse
 from pfl_node.wire.payload import Payload, Stream
 from pfl_node.wire.vector_reader import IndexReader, PayloadReader, VectorReader, unzstd
 
-VERSION, STRUCTURED = 1, 2  # of the format; the second, with vectors or partial models, is refused by older nodes
+VERSION, STRUCTURED = 1, 2  # of the format; older nodes refuse the second one, which has vectors or partial models
 MAX_NOTES = 4096
-MAX_CONTENT = 64  # bytes of the name of encoded bytes
+MAX_CONTENT = 64  # bytes of a content name
 HEAVY = 4 << 20  # bytes of a vector that take some milliseconds to decompress
 
 # Fields of a stream that continues.
@@ -114,9 +114,9 @@ def read_header(message: bytes) -> tuple[Chunk, Envelope]:
         )
     part = PARTS.get(header.part)
     if part is None:
-        raise Refused(Reason.GARBAGE, f"part {header.part} is not known")
+        raise Refused(Reason.GARBAGE, f"part {header.part} is unknown")
     if header.encoding not in ENCODINGS:
-        raise Refused(Reason.GARBAGE, f"encoding {header.encoding} is not known")
+        raise Refused(Reason.GARBAGE, f"encoding {header.encoding} is unknown")
     if len(header.notes) > MAX_NOTES:
         raise Refused(Reason.TOO_LARGE, f"{len(header.notes)} notes; {MAX_NOTES} are allowed")
     notes = dict(header.notes) if header.notes else {}
@@ -141,9 +141,9 @@ def _read_vectors(header: pb.Header) -> dict[str, Part]:
     for vector in header.vectors:
         part = PARTS.get(vector.part)
         if part is None:
-            raise Refused(Reason.GARBAGE, f"part {vector.part} of a vector is not known")
+            raise Refused(Reason.GARBAGE, f"part {vector.part} of a vector is unknown")
         if not 0 < len(vector.name) <= MAX_VECTOR_NAME or vector.name in found:
-            raise Refused(Reason.GARBAGE, f"{vector.name[:MAX_VECTOR_NAME]!r} cannot be the name of a vector")
+            raise Refused(Reason.GARBAGE, f"{vector.name[:MAX_VECTOR_NAME]!r} is not a valid name of a vector")
         found[vector.name] = part
     return found
 
@@ -180,7 +180,7 @@ class Decoder:
         numbers = [one.size for one in layouts]
         if self._index:
             numbers[0] = header.present.count
-        self.nbytes = 4 * sum(numbers) + (4 * numbers[0] if self._index else 0)  # of memory when decoding is done
+        self.nbytes = 4 * sum(numbers) + (4 * numbers[0] if self._index else 0)  # when decoding is done
         self.heavy = header.zstd and self.nbytes > HEAVY  # one chunk may take long to decompress
         self.complete = False  # the trailer has arrived
         self._sound = True
@@ -196,7 +196,7 @@ class Decoder:
 
     @property
     def content(self) -> bytes:
-        """What the sender calls the encoded bytes; empty: the stream cannot be continued."""
+        """The sender's name for the encoded bytes; empty: the stream cannot be continued."""
         return self._header.content
 
     @property
@@ -222,7 +222,7 @@ class Decoder:
             raise Refused(Reason.GARBAGE, "a chunk after the trailer")
         if chunk.header is not None and chunk.header is not self._header:
             raise Refused(Reason.GARBAGE, "a second header")
-        self._sound = False  # unless all goes well
+        self._sound = False  # set again if this chunk is decoded without an error
         if chunk.data:
             self._unpack_data(chunk.data)
         if chunk.trailer is not None:

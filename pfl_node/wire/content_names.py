@@ -1,4 +1,4 @@
-"""Names of encoded models, by which a transfer that broke off is continued."""
+"""Names of encoded models, with which an interrupted transfer is continued."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 16  # models that are remembered
 
 
 def new_name() -> bytes:
-    """Others cannot guess it. It is no digest: the checksum of the stream covers all bytes."""
+    """A name that others cannot guess. It need not be a digest: the checksum of the stream covers all bytes."""
     return os.urandom(BYTES)
 
 

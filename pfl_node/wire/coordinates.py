@@ -1,8 +1,9 @@
-"""Which numbers of a partial model a message has: runs in the header, or an index before the numbers. Sans-io.
+"""Describes which numbers of a partial model a message has, by runs in the header or by an index before the
+numbers. Sans-io.
 
 An index is a bitmap with one bit for each number of the layout, or deltas: for each number that is present, the
 count of absent ones before it in one byte, where 255 means 255 absent ones and continues in the next byte. The
-sender takes the smaller one. Everything is checked before memory is allocated, or before it is used.
+sender takes the smaller one. The header is checked before memory is allocated, the index before it is used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Answers DialBack: opens a new connection to the address that the caller advertises, and says what came of it.
+"""Answers DialBack: opens a new connection to the address that the caller advertises, and returns the outcome.
 
-It must not become a way to dial others: only the address in the caller's own record is dialled, never one that is
-valid only on this machine, and without TLS only if the caller is there. The calls are limited per caller and in
-total. A connection counts only if the caller itself answers on it: private addresses exist in many networks.
+A caller must not be able to make this node dial others: only the address in the caller's own record is dialled,
+never one that is valid only on this machine, and without TLS only if the call comes from there or the caller is
+known as a member there. The calls are limited per caller and in total. A connection counts only if the caller
+itself answers on it: private addresses exist in many networks.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Ip = IPv4Address | IPv6Address
 
 
 class NotReached(Exception):
-    """With the reason, for the caller's operator."""
+    """The message is the reason, for the caller's operator."""
 
 
 class DialBacks:
@@ -59,7 +60,7 @@ class DialBacks:
         self._busy = 0
 
     async def answer(self, caller: Member, host: str) -> pb.DialBackReply:
-        """`host` is where the call comes from. Raises Refused above the limits."""
+        """`host` is the host of the caller's connection. Raises Refused above the limits."""
         if caller.id == self._membership.me.id:  # two private networks may use the same addresses
             raise Refused(Reason.NOT_SERVED, "the caller called itself")
         now = asyncio.get_running_loop().time()
@@ -68,7 +69,7 @@ class DialBacks:
         if self._busy >= AT_ONCE:
             raise Refused(Reason.FLOOD, f"{AT_ONCE} connections are being opened for others; try again later")
         if not self._direct(caller.address):
-            raise Refused(Reason.NOT_SERVED, "this node uses a proxy and cannot tell who is reachable")
+            raise Refused(Reason.NOT_SERVED, "this node uses a proxy and cannot check who is reachable")
         self._busy += 1
         try:
             await self._reach(caller, host)
@@ -95,13 +96,13 @@ class DialBacks:
         if str(found) == host:
             return
         if found.is_loopback or found.is_unspecified or found.is_link_local or found.is_multicast:
-            raise NotReached(f"{found} is no address that other machines can dial")
+            raise NotReached(f"{found} is not an address that other machines can dial")
         known = self._membership.get(caller.id)
         if self._trust is None and (known is None or known.address != caller.address):
             raise NotReached(f"your calls come from {host}, and no member answers at {caller.address}")
 
     async def _ping(self, address: str, caller: Member) -> None:
-        """Without TLS the id in the answer shows whether the caller answered."""
+        """Ping the address. Without TLS the id in the answer shows whether the caller answered."""
         ping = packet_codec.pack(Packet(Kind.PING, self._membership.me, 1, caller.id))
         async with grpc.aio.insecure_channel(address, options=channel_options(CONNECT_TIMEOUT)) as channel:
             try:
@@ -117,7 +118,7 @@ async def _resolve(name: str, port: int) -> Ip:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError) as error:
-        raise NotReached(f"the name {name} is not known here") from error
+        raise NotReached(f"the name {name} cannot be resolved here") from error
     return ip_address(str(found[0][4][0]).partition("%")[0])
 
 
@@ -129,7 +130,7 @@ async def _connect(host: str, port: int) -> None:
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError as error:
         if clock() - began > CONNECT_TIMEOUT + LATE:
-            raise Refused(Reason.NOT_READY, "this node is too busy to tell") from error
+            raise Refused(Reason.NOT_READY, "this node is too busy to check") from error
         raise NotReached(f"no answer within {CONNECT_TIMEOUT:g} s") from error
     except ConnectionRefusedError as error:
         raise NotReached(CONNECTION_REFUSED) from error

@@ -26,8 +26,8 @@ class Link:
 
     channel: Any  # grpc.aio.Channel, whose published types have no calls with bytes
     certificate: Certificate | None = None
-    generation: int = 0  # of our own certificate
-    forwarder: Forwarder | None = None  # whose connections the channel uses
+    generation: int = 0  # generation of our own certificate
+    forwarder: Forwarder | None = None  # opens the connections of the channel
 
     @property
     def peer(self) -> PeerId | None:
@@ -134,7 +134,7 @@ class TlsDialer(Dialer):
 
 
 def _target(address: str, path: Path | None) -> tuple[str, Forwarder | None]:
-    """What gRPC dials."""
+    """The target that gRPC dials."""
     if path is None:
         return address, None
     forwarder = Forwarder(path.connect)

@@ -1,7 +1,7 @@
 """Which peers this node can dial: failed dials back off, and repeated ones leave a peer out. Pure.
 
-What others say about a peer changes nothing here: only a successful dial makes up for failed ones. News of a peer,
-for example that it is alive after all, brings the next dial forward.
+Reports of other nodes about a peer are ignored here: only a successful dial resets the failures. News of a peer,
+for example that it is alive after all, makes the next dial earlier.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from random import Random
 from pfl_node.types import PeerId
 
 FIRST, LONGEST = 0.5, 30.0  # seconds from a failed dial to the next one; doubled each time
-JITTER = 0.25  # of that wait
+JITTER = 0.25  # fraction of that wait
 REPEATED = 2  # failed dials after which a peer is left out
 SOONEST = 1.0  # seconds between two dials, however much news there is
 PEERS = 4096
@@ -24,9 +24,9 @@ class DialRecord:
     """The last dials to a peer at one address."""
 
     address: str
-    reached: bool = False  # by the last dial
-    failures: int = 0  # since the last successful dial
-    reason: str = ""  # of the last failure
+    reached: bool = False  # whether the last dial succeeded
+    failures: int = 0  # failed dials since the last successful one
+    reason: str = ""  # reason of the last failure
     ended: float = float("-inf")  # when the last dial ended
     next: float = 0.0  # when the next one may begin
 
@@ -44,7 +44,7 @@ class Dials:
         return record if record is not None and record.address == address else None
 
     def includes(self, peer: PeerId, address: str, *, unreachable: bool = False) -> bool:
-        """Whether to exchange models with a peer; `unreachable` if it states that nobody can connect to it."""
+        """Whether to exchange models with a peer; `unreachable`: its record says that it cannot be dialled."""
         record = self.of(peer, address)
         if record is None:
             return not unreachable

@@ -1,4 +1,5 @@
-"""One model on its way from one peer, in as many streams as it takes: a stream that breaks off is continued."""
+"""The download of one model from one peer, in as many streams as it takes: a stream that breaks off is
+continued."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pfl_node.wire.codec import Decoder, read_header, truncated
 from pfl_node.wire.framing import Chunk, parse
 from pfl_node.wire.transfer_progress import ProgressLimit
 
-LEAST = 1 << 16  # bytes; less is fetched again as quickly
+LEAST = 1 << 16  # bytes; below this, fetching again is as fast as continuing
 
 
 class Download:
@@ -35,7 +36,7 @@ class Download:
 
     @property
     def offset(self) -> tuple[bytes, int]:
-        """The content that has begun to arrive, and how much of it is here."""
+        """The name of the content that has begun to arrive, and the number of bytes received."""
         if self._decoder is None or not self._decoder.resumable:
             return b"", 0
         return self._decoder.content, self._decoder.received
@@ -63,7 +64,7 @@ class Download:
             call.cancel()
 
     def detach(self) -> bool:
-        """Nobody fetches from a dead peer."""
+        """A download from a dead peer ends."""
         return False
 
     def may_continue(self, error: PeerError) -> bool:

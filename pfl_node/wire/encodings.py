@@ -28,7 +28,7 @@ class Coding(Protocol):
     block: int  # numbers
 
     def size(self, numbers: int) -> int:
-        """Encoded bytes of so many numbers from the start of a block."""
+        """The number of encoded bytes of this many numbers from the start of a block."""
 
     def encode(self, numbers: Vector) -> memoryview:
         """`numbers` are whole blocks, except for the last of the vector."""

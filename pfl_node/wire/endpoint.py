@@ -44,7 +44,7 @@ PORTS_TRIED = 32
 CHECK_INTERVAL = 1.0  # seconds between checks that gRPC's server is running
 STREAMS = 64  # concurrent calls on one connection
 PENDING = 8192  # calls that gRPC has received and not handed over yet; it cancels some of those beyond
-LEAST_CALLS = 64  # that run at the same time, however little memory there is
+LEAST_CALLS = 64  # concurrent calls that are allowed however little memory there is
 
 
 Options = list[tuple[str, Any]]
@@ -67,7 +67,8 @@ def channel_options(connect_timeout: float = 5.0) -> Options:
         ("grpc.keepalive_permit_without_calls", 0),
         # For retries gRPC buffers sent messages, up to 256 KiB; the caller decides what may be sent twice.
         ("grpc.enable_retries", 0),
-        # Otherwise a new channel to an address shares the connection of an old one, and its wait after a failure.
+        # Otherwise a new channel to an address shares the connection of an old one, and its back-off after a
+        # failure.
         ("grpc.use_local_subchannel_pool", 1),
         # Ignore the environment's proxy: peers are dialled directly.
         ("grpc.enable_http_proxy", 0),
@@ -216,7 +217,7 @@ class Endpoint:
 
 
 def _slots(concurrency: int) -> CallSlots:
-    """An eighth of the memory for messages that are incomplete, and half for all calls."""
+    """Incomplete messages may use an eighth of the memory, all calls together half of it."""
     one = WINDOW + MAX_MESSAGE
     most = max(LEAST_CALLS, min(concurrency, memory() // 2 // one))
     return CallSlots(most, max(LEAST_CALLS // 4, min(concurrency // 16, memory() // 8 // one)))

@@ -27,8 +27,8 @@ class FairShare:
         return spent >= self.limit
 
     def renew(self, load: float, share: float) -> None:
-        """Begin an interval. `load`: the part of the last one that the thread was busy; `share`: the part that it
-        may be."""
+        """Begin an interval. `load`: the fraction of the last interval in which the thread was busy; `share`: the
+        fraction that is allowed."""
         spent = self._spent.values()
         if load > share:
             self.limit = max(1.0, fair_level(spent, sum(spent) * share / load))
@@ -40,7 +40,7 @@ class FairShare:
 
 
 def fair_level(wanted: Collection[float], capacity: float) -> float:
-    """The largest amount for one such that all together get `capacity`: max-min fairness."""
+    """The largest amount per caller such that all together get `capacity`: max-min fairness."""
     left, number = capacity, len(wanted)
     for amount in sorted(wanted):
         if amount * number > left:

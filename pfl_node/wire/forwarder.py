@@ -22,7 +22,7 @@ BACKLOG = 8
 
 
 class Forwarder:
-    """Open until `close`. gRPC dials `target`, and dials it again when the connection is lost."""
+    """It is open until `close`. gRPC dials `target`, and redials it when the connection is lost."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect

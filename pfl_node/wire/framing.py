@@ -18,7 +18,7 @@ MAX_HEADER = 3 << 17  # bytes; the maximum number of notes with keys of 64 chara
 HEADER, DATA, TRAILER = 0x0A, 0x12, 0x1A  # tags: field 1, 2 and 3, length-delimited
 PADDING = 0x72  # field 14 of the header
 _TRAILER = struct.Struct("<BBBQ")  # field 3 of 9 bytes: its field 1, a fixed64
-ALIGNMENT = 16  # of the data in a message; allocated memory has at least this alignment
+ALIGNMENT = 16  # bytes; alignment of the data in a message, which allocated memory has at least
 SPARE = 4096  # bytes besides the data that may be kept in memory with it
 
 

@@ -20,7 +20,7 @@ PACKAGES = {
     "peer": "pfl_node/wire",
     "membership": "pfl_node/membership",
     "relay": "pfl_node/wire",
-}  # of the messages
+}  # where the messages of each file go
 SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
 # Version numbers depend on the release of the tools and do not make a stub stale.

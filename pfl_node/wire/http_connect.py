@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP's CONNECT, with which a proxy or a relay is asked for a connection."""
+"""Requests and answers of HTTP's CONNECT, which asks a proxy or a relay for a connection."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def ask(connection: socket.socket, request: ConnectRequest) -> None:
 
 
 async def read_answer(connection: socket.socket) -> None:
-    """The same, without the request. Nothing that follows the answer is read."""
+    """Read the answer to a request. Nothing that follows the answer is read."""
     loop = asyncio.get_running_loop()
     head = b""
     while not head.endswith(END):

@@ -1,4 +1,4 @@
-"""Accepts the connections of callers and limits them before they cost more than a file.
+"""Accepts the connections of callers and limits them before they cost more than a file descriptor.
 
 gRPC's server has no limit per address, and it cannot close the connection of a caller whose certificate is valid
 but not accepted. So it listens on a socket of this process only, and gets the connections that passed here.
@@ -33,12 +33,12 @@ SWEEP = 0.5  # seconds
 INTERVAL = 0.25  # seconds between measurements of the event loop's load
 RETRY = 0.1  # seconds until the next attempt to accept, if no file can be opened
 MOST_UNPROVEN, MOST_PROVEN = 1024, 16384  # connections
-MOST_BUSY = 0.8  # of the event loop's time for callers
+MOST_BUSY = 0.8  # fraction of the event loop's time for callers
 PER_CALLER = 16  # connections of one certificate
 
 
 class Access(Protocol):
-    """Who may connect (`wire/tls.py`)."""
+    """Decides who may connect (`wire/tls.py`)."""
 
     def server_context(self) -> ssl.SSLContext: ...
 
@@ -67,7 +67,7 @@ class Listener:
         self._named: dict[str, CallerConnection] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.evicted: Counter[str] = Counter()  # closed connections, by kind
-        self.busy_share: Callable[[], float] = lambda: MOST_BUSY  # of the event loop that callers may use now
+        self.busy_share: Callable[[], float] = lambda: MOST_BUSY  # callers' share of the event loop now
         self._fair = FairShare()
         self._paused: dict[CallerConnection, None] = {}  # oldest first
         self._measured = (0.0, 0.0)  # time and CPU time of this thread
@@ -102,7 +102,7 @@ class Listener:
         self._measure()
 
     def serve(self, local: LocalSocket | None) -> None:
-        """Where gRPC's server listens from now on."""
+        """Set the socket on which gRPC's server listens from now on."""
         self._local = local
 
     def refuse_new(self) -> None:
@@ -147,7 +147,8 @@ class Listener:
         return name, end
 
     def proved(self, connection: CallerConnection) -> None:
-        """Move the connection out of the reach of strangers, and make room for it among those of its caller."""
+        """Exempt the connection from the limits of unproven ones, and make room for it among those of its
+        caller."""
         if self._unproven.pop(connection, connection) is None:
             connection.proven = True
             self._proven[connection] = None
@@ -159,14 +160,14 @@ class Listener:
                 self._evict(list(self._proven), "proven", connection)
 
     def spend(self, connection: CallerConnection, units: float) -> None:
-        """The caller causes work. Above its share, nothing more is read from its connections for a moment."""
+        """Charge the caller for work. Above its share, its connections are not read for a moment."""
         if self._fair.spend(connection.caller, units) and connection not in self._paused:
             self._paused[connection] = None
             connection.pause()
 
     def may_shake_hands(self, connection: CallerConnection) -> bool:
         """Whether TLS may begin; else the connection is resumed later. A handshake costs the node more than the
-        stranger who begins it, so each address has a share, as callers have."""
+        unknown caller who begins it, so each address has a share, as callers have."""
         if self._fair.exhausted(connection.host):
             self._paused[connection] = None
             return False
@@ -220,7 +221,8 @@ class Listener:
         self._limit_unproven(host)
 
     def _limit_unproven(self, host: str) -> None:
-        """At most half of the places for one address. The oldest connection of the busiest address makes room."""
+        """One address may hold at most half of the unproven connections. The oldest one of the busiest address is
+        evicted."""
         limit = _limit(MOST_UNPROVEN)
         hosts = Counter(one.host for one in self._unproven) if len(self._unproven) > limit // 2 else Counter()
         if len(self._unproven) > limit:
@@ -255,7 +257,7 @@ class Listener:
         min(idle, key=lambda one: one.active, default=new).close()
 
     def _measure(self) -> None:
-        """Compare the load of the event loop with what callers may use, and divide it."""
+        """Measure the load of the event loop, and divide the time that callers may use among them."""
         before, now = self._measured, (self.now(), thread_time())
         self._measured = now
         elapsed = now[0] - before[0]
@@ -279,5 +281,5 @@ def _owner(connection: CallerConnection) -> str:
 
 
 def _limit(most: int) -> int:
-    """A relayed connection needs three files; all together use at most half of them."""
+    """A relayed connection needs three file descriptors; all together use at most half of those available."""
     return max(16, min(most, open_files() // 8))

@@ -13,7 +13,7 @@ from pathlib import Path
 from pfl_node.errors import Unavailable
 
 LINUX = hasattr(os, "O_PATH")
-LONGEST_PATH = 64  # bytes of the directory
+LONGEST_PATH = 64  # bytes of the directory's path
 SEND_BUFFER = 1 << 21  # bytes, if the system allows
 
 
@@ -38,7 +38,7 @@ class LocalSocket:
 
     @property
     def target(self) -> str:
-        """What gRPC's client in this process dials, once the socket is sealed."""
+        """The target that gRPC's client in this process dials, once the socket is sealed."""
         return f"unix:/proc/self/fd/{self._descriptor}" if LINUX else self.address
 
     def connect(self) -> tuple[str, socket.socket]:

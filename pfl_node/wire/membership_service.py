@@ -205,7 +205,7 @@ def _sender(wire: pb.Member) -> Member:
 
 
 def _old_sender(call: str, message: bytes) -> str:
-    """For the log: who sent a request of version 1, whose fields version 2 has, too."""
+    """The sender of a request of version 1, for the log; version 2 has its fields, too."""
     kind, field = OLD_METHODS[call]
     try:
         member = packet_codec.from_wire(getattr(parsed(kind, message), field))

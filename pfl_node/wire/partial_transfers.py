@@ -1,7 +1,7 @@
-"""Beginnings of models whose streams broke off, kept so that the sender can continue instead of starting again.
+"""Incomplete models whose streams broke off, kept so that the sender can continue instead of starting again.
 
-What is kept is the decoder: its vector is already allocated, so a beginning costs what the whole model does. They
-are limited to one for each sender, and in bytes, number and time. Time is passed in.
+The decoder is kept: its vector is already allocated, so an incomplete model costs as much memory as a whole one.
+They are limited to one for each sender, and in bytes, number and time. Time is passed in.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pfl_node.types import Envelope
 from pfl_node.wire.codec import Decoder
 from pfl_node.wire.framing import Chunk
 
-LEAST = 1 << 16  # bytes; less is sent again as quickly
-MOST = 64  # beginnings
+LEAST = 1 << 16  # bytes; below this, sending again is as fast as continuing
+MOST = 64  # incomplete models
 MIN_CONTENT = 8  # bytes of a name that others cannot guess
 
-Key = tuple[str, bytes]  # the sender, and what it calls the encoded bytes
+Key = tuple[str, bytes]  # the sender, and its name for the encoded bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class PartialTransfers:
         return sum(kept.decoder.nbytes for kept in self._kept.values())
 
     def decoder(self, first: Chunk, envelope: Envelope, layout: Layout, now: float) -> Decoder:
-        """For a new stream, or for one that continues. Raises Refused."""
+        """The decoder of a new stream or of one that continues. Raises Refused."""
         assert first.header is not None
         self._expire(now)
         kept = self._kept.pop((envelope.sender, first.header.content), None) if first.header.offset else None
         if kept is None:
             return Decoder(first, envelope, layout)
-        if kept.decoder.layout != layout:  # of the node: its task was loaded again
-            raise Refused(Reason.TRUNCATED, "the beginning does not fit any more; send it again")
+        if kept.decoder.layout != layout:  # the node has reloaded its task
+            raise Refused(Reason.TRUNCATED, "the incomplete model does not fit any more; send it again")
         kept.decoder.resume(first, envelope)
         return kept.decoder
 
@@ -70,7 +70,7 @@ class PartialTransfers:
         return reception
 
     def end(self, sender: str, reception: Reception, now: float, *, broken: bool) -> bool:
-        """The stream has ended; returns whether its beginning is kept."""
+        """The stream has ended; returns whether the incomplete model is kept."""
         key = sender, reception.decoder.content
         if self._open.get(key) is reception:
             del self._open[key]
@@ -78,8 +78,8 @@ class PartialTransfers:
         return broken and self._keep(key, reception.decoder, now)
 
     async def offset(self, sender: str, content: bytes, clock: Callable[[], float]) -> int:
-        """Bytes of this content that are here. A stream of it that is still open is ended: its sender is back on
-        another connection."""
+        """The number of bytes of this content that were received. If a stream of it is still open, it is ended:
+        the sender has reconnected."""
         if reception := self._open.get((sender, content)):
             reception.stop()
             await reception.ended.wait()

@@ -27,7 +27,7 @@ class Path:
     address: str
     paths: Paths
     site: str = ""  # the id of the member there, if the address contains it
-    relay: str = ""  # that was used last
+    relay: str = ""  # the relay that was used last
 
     async def connect(self) -> socket.socket:
         """Raises OSError, PeerGone or Refused."""

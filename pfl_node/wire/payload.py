@@ -18,7 +18,7 @@ from pfl_node.wire.transfer_progress import MessageSize
 from pfl_node.wire.vector_reader import ZSTD_WINDOW_LOG
 
 ONE_MESSAGE = 1 << 20  # bytes of payload up to which one message is faster than several
-SMALL = 1 << 18  # bytes of payload in one message on any line
+SMALL = 1 << 18  # bytes of payload that are sent in one message on any link
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Stream:
 
     size: MessageSize
     content: bytes = b""  # names the encoded bytes; empty: a stream that breaks off cannot be continued
-    offset: int = 0  # bytes that the receiver has
+    offset: int = 0  # bytes that the receiver already has
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Payload:
 
     @property
     def present(self) -> pb.Coordinates | None:
-        """Which numbers of a partial model there are; None: all."""
+        """The indices of a partial model's numbers; None: all."""
         return self._packed[0] if self._packed else None
 
     @property
@@ -69,7 +69,7 @@ class Payload:
         """Predictions are never int8: small values that share a block, and so a scale, with class counts become
         0."""
         if settings.encoding == "auto":
-            return "fp32"  # the line is not known here
+            return "fp32"  # the link is not known here
         predictions = self.model.layout.part == "predictions"
         return "fp16" if predictions and settings.encoding == "int8" else settings.encoding
 
@@ -82,7 +82,7 @@ class Payload:
         return self.size(settings) <= ONE_MESSAGE
 
     def fits_one_message(self, settings: WireSettings, rate: float | None) -> bool:
-        """Whether to send one message over a line of this rate, or of an unknown one."""
+        """Whether to send one message over a link of this rate; None: unknown."""
         size = self.size(settings)
         return size <= SMALL or (size <= ONE_MESSAGE and rate is not None and size < rate)
 

@@ -1,4 +1,5 @@
-"""Moves bytes from one socket to another as they arrive. Reads nothing while the other side does not take more."""
+"""Moves bytes from one socket to another as they arrive. Reads nothing while the other side does not accept
+more."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import ssl
 from collections.abc import Callable
 
 SIZE = 1 << 20  # bytes that are read at once
-_BUFFER = bytearray(SIZE)  # of all pumps: its bytes are sent or copied before the next read
+_BUFFER = bytearray(SIZE)  # shared by all pumps: its bytes are sent or copied before the next read
 _VIEW = memoryview(_BUFFER)
 
 Transform = Callable[[bytes], bytes]
@@ -50,7 +51,7 @@ class Pump:
         self._read(not self._unsent)
 
     def close(self) -> None:
-        """Before the sockets are closed."""
+        """Call this before the sockets are closed."""
         if not self._closed:
             self._read(False)
             self._closed = True

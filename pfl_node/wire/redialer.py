@@ -10,7 +10,7 @@ from pfl_node.errors import PeerError
 from pfl_node.types import PeerId
 from pfl_node.wire.dials import Dials
 
-AT_ONCE = 16  # dials
+AT_ONCE = 16  # concurrent dials
 LOOK = 5.0  # seconds between two looks at the peers, if there is no news
 
 
@@ -52,7 +52,7 @@ class Redialer:
                     await self._news.wait()
 
     def _start_due(self) -> float:
-        """The seconds until the next dial is due."""
+        """Start the dials that are due; returns the seconds until the next one is."""
         now, next_due = asyncio.get_running_loop().time(), LOOK
         for peer, address in self._wanted().items():
             wait = self._dials.wait(peer, address, now)
@@ -68,7 +68,7 @@ class Redialer:
         try:
             await self._dial(peer, address)
         except PeerError:
-            pass  # the pool has noted it
+            pass  # the pool has recorded the failure
         finally:
             self._dialling.pop(peer, None)
             self._news.set()

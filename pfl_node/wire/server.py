@@ -177,7 +177,7 @@ class PeerService:
         chunk: Chunk,
         progress: Callable[[int], None],
     ) -> None:
-        """Until the trailer. What has arrived of a stream that breaks off is kept for a while."""
+        """Read chunks until the trailer. The decoder of a stream that breaks off is kept for a while."""
         task, clock, before = asyncio.current_task(), asyncio.get_running_loop().time, decoder.received
         assert task is not None
         reception = self._partial.begin(sender, decoder, task.cancel)
@@ -227,7 +227,7 @@ class PeerService:
     def _stream(
         self, request: Request, payload: Payload, settings: WireSettings, bandwidth: Bandwidth
     ) -> Stream | None:
-        """How to answer a fetch; None: in one message."""
+        """The stream that answers a fetch; None: a single message."""
         if payload.fits_one_message(settings, bandwidth.known):
             return None
         content, size = self._contents.of(payload, settings), MessageSize(settings.chunk, bandwidth.known)
@@ -284,7 +284,7 @@ class IncomingCall:
         self._host = host
         self._name = name
         self._admitted: Envelope | None = None
-        self.resumes = False  # the beginning of its model is kept
+        self.resumes = False  # its incomplete model is kept
 
     def admit(self, envelope: Envelope) -> None:
         self.peer = CALLER.get() or envelope.sender

@@ -1,4 +1,4 @@
-"""Refusals as gRPC statuses and back; the reason and the round travel in the trailing metadata."""
+"""Refusals as gRPC statuses and back; the reason and the round are sent in the trailing metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ M = TypeVar("M", bound=Message)
 
 REASON_KEY = "pfl-reason"
 ROUND_KEY = "pfl-round"  # the round of the node that refuses
-DIGITS = 18  # of a round, at most
+DIGITS = 18  # largest number of digits of a round
 
 STATUS: dict[Reason, grpc.StatusCode] = {
     Reason.GARBAGE: grpc.StatusCode.INVALID_ARGUMENT,

@@ -1,11 +1,11 @@
-"""Judges a transfer by its progress, and adapts its messages to the line. Pure; time is passed in."""
+"""Ends a transfer without progress, and adapts the size of messages to the link. Pure; time is passed in."""
 
 from __future__ import annotations
 
-QUIET = 30.0  # seconds; every transfer must make progress in each such interval
+QUIET = 30.0  # seconds; every transfer must make progress in each interval of this length
 
-SMALLEST = 1 << 14  # bytes of a message on a slow line
-FIRST = 1 << 16  # bytes of the first message on an unknown line
+SMALLEST = 1 << 14  # bytes of a message on a slow link
+FIRST = 1 << 16  # bytes of the first message on an unknown link
 QUICK, SLOW = 0.05, 1.0  # seconds to write a message: below, the next one is larger; above, smaller
 
 
@@ -21,7 +21,7 @@ class ProgressLimit:
         self._moved = 0  # bytes so far
 
     def moved(self, total: int, now: float) -> float:
-        """So many bytes have moved since the transfer began. Returns `until`."""
+        """`total` bytes have moved since the transfer began. Returns `until`."""
         self._moved = total
         if total - self._counted >= self._enough:
             self._counted, self.until = total, now + self._quiet
@@ -37,7 +37,7 @@ class ProgressLimit:
 
 class MessageSize:
     """Bytes of the next message of a stream. Progress is visible message by message, so a message should take well
-    under a second; on a fast line fewer, larger ones cost less."""
+    under a second; on a fast link fewer, larger ones cost less."""
 
     def __init__(self, most: int, rate: float | None) -> None:
         """`rate`: bytes per second, if known."""

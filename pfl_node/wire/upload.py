@@ -1,4 +1,4 @@
-"""One model on its way to one peer, in as many streams as it takes: a stream that breaks off is continued."""
+"""The upload of one model to one peer, in as many streams as it takes: a stream that breaks off is continued."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from pfl_node.wire.quirks.stream_status import StreamStatus
 from pfl_node.wire.transfer_progress import MessageSize, ProgressLimit
 
 LEAST = 1 << 16  # bytes that a stream must have moved to be continued
-BUFFERED = 4 << 20  # bytes that may be on their way when the last message is written
-REPEATED = 3  # times the size of the model that may be written in all streams together
+BUFFERED = 4 << 20  # bytes that may be in flight when the last message is written
+REPEATED = 3  # multiple of the model's size that may be written in all streams together
 
 
 class Upload:
@@ -33,7 +33,7 @@ class Upload:
         self.offset = 0  # where the next stream begins
         self.complete = False  # the last message was written
         self.abandoned = False  # the peer is gone
-        self.detached: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # nobody waits for it
+        self.detached: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # no caller waits
         self.content = new_name()
         self._payload = payload
         self._envelope = envelope
@@ -43,7 +43,7 @@ class Upload:
         self._sent = 0  # bytes written in this stream
 
     async def attempt(self, call: Any) -> Any:
-        """The reply. Raises TimeoutError if the peer takes nothing more, takes too little or does not answer."""
+        """The reply. Raises TimeoutError if the peer accepts no more bytes, is too slow or does not answer."""
         clock, status = asyncio.get_running_loop().time, StreamStatus(call)
         began = clock()
         try:
@@ -63,7 +63,7 @@ class Upload:
         return reply
 
     def detach(self) -> bool:
-        """The peer was declared dead: whether the transfer goes on without its caller."""
+        """The peer was declared dead. Returns whether the transfer continues without its caller."""
         if self._sent >= LEAST and not self.detached.done():
             self.detached.set_result(None)
         return self.detached.done()
@@ -99,7 +99,7 @@ class Upload:
         self.complete = True
 
     def _answer_time(self, elapsed: float) -> float:
-        """Seconds for what is still on its way, and for the answer."""
+        """Seconds for the bytes still in flight, and for the answer."""
         buffered = min(self._sent, BUFFERED)
         seconds = elapsed * buffered / self._sent if self._sent else 0.0
         return self._settings.base_timeout + MARGIN * max(seconds, buffered / self._bandwidth.rate)

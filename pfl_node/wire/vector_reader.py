@@ -119,7 +119,7 @@ class PayloadReader:
 
     def __init__(self, readers: Sequence[IndexReader | VectorReader]) -> None:
         self.readers = readers
-        self._at = 0  # the reader whose numbers arrive
+        self._at = 0  # index of the reader whose numbers arrive
 
     @property
     def missing(self) -> int:

@@ -1,4 +1,4 @@
-"""Opens connections to sites behind relays: all their relays are tried until one succeeds."""
+"""Opens connections to sites behind relays. It tries all relays of a site until one succeeds."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class RelayCaller:
 
 
 def _text_only(error: PeerError) -> PeerGone:
-    """What a relay refuses says nothing about the site."""
+    """A relay's refusal is not a refusal of the site, so only its text is used."""
     return PeerGone(error.peer, error.text)
 
 

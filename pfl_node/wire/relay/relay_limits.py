@@ -1,4 +1,4 @@
-"""What one site may use of a relay, and what it has used. Pure; time is passed in."""
+"""The limits of one site at a relay, and its use so far. Pure; time is passed in."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ A_DAY = 86_400.0  # seconds
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayLimits:
     sites: int = 256
-    connections: int = 256  # of one site
-    per_caller: int = 16  # of these, from one caller
+    connections: int = 256  # connections of one site
+    per_caller: int = 16  # how many of them one caller may have
     bandwidth: float = 12.5e6  # bytes per second of one site, both directions together
-    bytes_per_day: int | None = None  # of one site
+    bytes_per_day: int | None = None  # bytes of one site
 
 
 @dataclass(slots=True)
@@ -23,22 +23,22 @@ class SiteUse:
 
     limits: RelayLimits
     since: float  # beginning of the day
-    bytes: int = 0  # in all
-    today: int = 0  # bytes
-    opened: int = 0  # connections in all
-    callers: Counter[str] = field(default_factory=Counter)  # connections now
+    bytes: int = 0  # bytes in total
+    today: int = 0  # bytes today
+    opened: int = 0  # connections in total
+    callers: Counter[str] = field(default_factory=Counter)  # open connections
     _tokens: float = 0.0
     _filled: float = 0.0
 
     def refusal(self, caller: str, now: float) -> str | None:
-        """Why the caller gets no connection."""
+        """The reason why the caller gets no connection."""
         limits = self.limits
         if self.callers.total() >= limits.connections:
             return f"it has {limits.connections} connections already"
         if self.callers[caller] >= limits.per_caller:
             return f"you have {limits.per_caller} connections to it already"
         if self.exhausted(now):
-            return f"it has used its {limits.bytes_per_day} bytes of today"
+            return f"it has used its {limits.bytes_per_day} bytes for today"
         return None
 
     def exhausted(self, now: float) -> bool:
@@ -56,7 +56,7 @@ class SiteUse:
             del self.callers[caller]
 
     def move(self, size: int, now: float) -> float:
-        """Count bytes; the seconds until more may be read."""
+        """Count bytes; returns the seconds until more may be read."""
         self.bytes += size
         self.today += size
         rate = self.limits.bandwidth

@@ -1,5 +1,5 @@
 """The calls of a relay. With TLS, certificates decide who may use it. Without TLS callers must be members; a site
-need not be one, because it becomes one by answering a ping, which has to reach it."""
+need not be a member, because it becomes one by answering a ping, which must reach it through the relay."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class RelayedSite:
         self._answering: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._alone_since: float | None = None  # when no relay connected callers; infinity: that was logged
-        self._failure = ""  # of the last attempt
+        self._alone_since: float | None = None  # when a relay last connected callers; infinity: logged
+        self._failure = ""  # failure of the last attempt
         self.counters: Counter[str] = Counter()  # connections answered and failed, registrations
 
     @property
@@ -71,7 +71,7 @@ class RelayedSite:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """End all registrations; the tasks that end. Connections that are open stay open."""
+        """End all registrations; returns their tasks. Open connections stay open."""
         tasks = [*self._keeping.values(), *self._answering, *([self._running] if self._running else [])]
         self._running = None
         for task in tasks:
@@ -104,7 +104,7 @@ class RelayedSite:
                 continue
 
     def _warn_if_alone(self, now: float) -> None:
-        """Once for each time that no relay connects callers for long."""
+        """Warn once per outage if no relay has connected callers for long."""
         if self._registered or self._alone_since is None:
             self._alone_since = now
         elif now - self._alone_since >= PATIENCE:
@@ -113,7 +113,7 @@ class RelayedSite:
             log.warning("no relay connects callers to this node%s: %s", tried, WHAT_TO_DO)
 
     async def _keep(self, relay: str) -> None:
-        """Be registered at this relay until the connection fails."""
+        """Stay registered at this relay until the connection fails."""
         why = "the relay ended the registration"
         link: Link | None = None
         try:

@@ -1,7 +1,7 @@
 """The relay: joins the connection of a caller with one that the site opens for it.
 
-A ticket is a random number that is valid once and for a few seconds. It is all that a connection shows, so a relay
-needs no TLS of its own for what is TLS already; who gets tickets is decided by the calls of `relay_service`.
+A ticket is a random number that is valid once and for a few seconds. A connection shows only its ticket, so the
+relay adds no TLS to connections that already carry TLS; the calls of `relay_service` decide who gets tickets.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pfl_node.wire.splice import Splice
 
 PATIENCE = 10.0  # seconds until both connections must have arrived
 TICKET_BYTES = 16
-REMEMBERED = 4  # times the sites that may be registered: whose use is kept
-FILES = 8  # a connection through the relay uses two files, and all together a quarter of them
+REMEMBERED = 4  # multiple of the site limit: number of sites whose use is kept
+FILES = 8  # a connection through the relay uses two file descriptors, and all together a quarter of them
 WAITING = 1024  # connections that are being opened, of all sites
 
 
@@ -75,7 +75,7 @@ class Rendezvous:
         self.limits = limits or RelayLimits()
         self.sites: dict[str, Registration] = {}
         self.use: dict[str, SiteUse] = {}
-        self.refused: Counter[str] = Counter()  # by reason
+        self.refused: Counter[str] = Counter()  # refusals by reason
         self._meetings: dict[str, Meeting] = {}  # by ticket
         self._splices: dict[Splice, Meeting] = {}
         self._closed = False
@@ -85,7 +85,7 @@ class Rendezvous:
         return len(self._splices)
 
     def figures(self) -> dict[str, Any]:
-        """For status and metrics."""
+        """Figures for status and metrics."""
         return {
             "sites": len(self.sites),
             "connections": self.connections,
@@ -113,7 +113,7 @@ class Rendezvous:
             del self.sites[registration.site]
 
     def open(self, caller: str, site: str) -> str:
-        """The caller's ticket. Raises Refused."""
+        """Announce the caller to the site, and return the caller's ticket. Raises Refused."""
         registration = self.sites.get(site)
         if registration is None:
             raise self._refusal(Reason.UNKNOWN_PEER, f"{site[:64]} is not registered at this relay")
@@ -133,7 +133,7 @@ class Rendezvous:
     # -- connections ---------------------------------------------------------------------------------------
 
     def arrive(self, request: ConnectRequest, connection: socket.socket) -> None:
-        """A connection that sent this request; it belongs to the relay from now on."""
+        """Take over a connection that sent this request."""
         ticket = request.authorization.removeprefix(BEARER)
         meeting = self._meetings.get(ticket)
         if meeting is None or request.target != meeting.site + SUFFIX or ticket in meeting.arrived:

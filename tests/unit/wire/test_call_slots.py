@@ -11,7 +11,7 @@ from pfl_node.wire.call_slots import BURST, FRESH, LONGEST, PER_CALLER, QUIET, R
 def test_one_caller_has_a_limited_number_of_calls() -> None:
     slots = CallSlots(1000, 1000)
     held = [slots.begin("eve", 0.0)[0] for _ in range(PER_CALLER)]
-    with pytest.raises(Refused, match=f"{PER_CALLER} calls of yours"):
+    with pytest.raises(Refused, match=f"{PER_CALLER} of your calls"):
         slots.begin("eve", 0.0)
     slots.begin("ann", 0.0)
     slots.end(held[0])

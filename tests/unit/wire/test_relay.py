@@ -256,7 +256,7 @@ def test_a_site_that_has_used_its_bytes_is_cut_off(tmp_path: Path) -> None:
                 with suppress(PeerGone):
                     await ann.send(bob.id, bob.at([relay]), MODEL, round=round)
             assert relay.rendezvous.use[bob.id].bytes < 10 * LAYOUT.nbytes
-            with pytest.raises(Refused, match="bytes of today"):
+            with pytest.raises(Refused, match="bytes for today"):
                 relay.rendezvous.open("ann", bob.id)
 
     asyncio.run(scenario())

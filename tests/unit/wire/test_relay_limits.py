@@ -33,7 +33,7 @@ def test_the_bytes_of_a_day_are_counted_anew_on_the_next_day() -> None:
     use = SiteUse(RelayLimits(bytes_per_day=100), since=0.0)
     use.move(100, 1.0)
     assert use.exhausted(1.0)
-    assert use.refusal("ann", 1.0) == "it has used its 100 bytes of today"
+    assert use.refusal("ann", 1.0) == "it has used its 100 bytes for today"
     assert use.refusal("ann", A_DAY) is None
 
 
