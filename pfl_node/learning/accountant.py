@@ -17,7 +17,7 @@ ORDERS = RDPAccountant.DEFAULT_ALPHAS
 
 
 def epsilon(steps: Mapping[DpStep, int], delta: float) -> float:
-    """Of all steps together, for adding or removing one sample."""
+    """The epsilon of all steps together, for adding or removing one sample."""
     if not steps:
         return 0.0
     spent = np.sum([_one(step) * times for step, times in steps.items()], axis=0)

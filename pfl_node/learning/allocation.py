@@ -1,4 +1,5 @@
-"""Which samples a node gets: its cluster's pool, its share of that, and what it holds out for validation.
+"""Decides which samples a node gets: its cluster's pool, its share of that, and the validation samples in its
+share.
 
 Works on indices and labels of samples, not on the samples.
 """
@@ -19,7 +20,7 @@ from pfl_node.learning.datasets import Dataset
 from pfl_node.learning.partition import Indices
 from pfl_node.learning.readers import Labels
 
-DRAWN = 500  # images of a node that knows only its id, unless task.samples says how many
+DRAWN = 500  # images of a node without an index, unless task.samples is set
 VAL_PART = 10  # by default every tenth sample is for validation
 TEST_SEED = 0  # the test images of a cluster are the same in every run, so that runs can be compared
 
@@ -42,8 +43,8 @@ class AllocationPlan:
     seed: int
     partition: str = "iid"
     alpha: float | None = None
-    samples: int | None = None  # for training; None: all
-    val: int | None = None  # for validation; None: one in val_part; 0: none
+    samples: int | None = None  # number of training samples; None: all
+    val: int | None = None  # number of validation samples; None: one in val_part; 0: none
     aside: int = 0  # samples that no node trains on
     val_part: int = VAL_PART
     val_last: bool = False  # a node's validation samples come after its training samples, not before
@@ -51,7 +52,7 @@ class AllocationPlan:
 
     def __post_init__(self) -> None:
         if self.partition in SKEWED and self.alpha is None:
-            raise ConfigError(f"task.partition = {self.partition!r} needs task.alpha, how unequal the nodes are")
+            raise ConfigError(f"task.partition = {self.partition!r} needs task.alpha, the concentration")
         if self.partition not in SKEWED and self.alpha is not None:
             raise ConfigError(f"task.alpha is for task.partition = {' or '.join(SKEWED)}, not {self.partition}")
         if self.complete and self.samples is not None:
@@ -72,7 +73,7 @@ class AllocationPlan:
         return f"task.samples = {self.samples} and task.val = {self.held}"
 
 
-Split = Callable[[Labels, int, AllocationPlan, int], list[Indices]]  # of (labels, nodes, plan, cluster)
+Split = Callable[[Labels, int, AllocationPlan, int], list[Indices]]  # called with (labels, nodes, plan, cluster)
 
 PARTITIONS: dict[str, Split] = {
     "iid": lambda y, nodes, plan, c: partition.iid(y, nodes, (plan.seed, c)),
@@ -108,7 +109,7 @@ def planned(
 
 
 def places(index: int | None, nodes: int | None, pooled: Any = 1) -> int | None:
-    """For how many places the data is divided; None: unknown."""
+    """The number of places among which the data is divided; None: unknown."""
     if option_types.whole("pooled", pooled) > 1 and (index is None or nodes is None):
         raise ConfigError(
             f"task.pooled = {pooled} joins the images of {pooled} places: say which ones these are, task.index, "
@@ -146,8 +147,8 @@ class Allocator:
         return self._held_out(cluster, shares[place])
 
     def drawn(self, node_id: str, nodes: int | None, index: int | None = None) -> Share:
-        """The share of a node that knows only its id: the id decides its samples and its cluster, and other nodes
-        may have some of the same samples. Without `nodes`, places with an index take the clusters in turn."""
+        """The share of a node without an index: its id determines its samples and its cluster, and other nodes may
+        have some of the same samples. Without `nodes`, places with an index take the clusters in turn."""
         plan = self._plan
         if plan.complete:
             raise ConfigError(
@@ -170,14 +171,14 @@ class Allocator:
         return chance.choice(pool, n, replace=False)
 
     def _held_out(self, cluster: int, mine: Indices) -> Share:
-        """Train and val of a node's samples."""
+        """Split a node's samples into train and val."""
         plan = self._plan
         if plan.samples is not None:
             held, mine = plan.held, mine[: plan.held + plan.samples]
         elif plan.val is None:
             held = len(mine) // plan.val_part
         elif plan.partition in SKEWED:
-            held = min(plan.val, len(mine) // 2)  # some nodes have hardly any
+            held = min(plan.val, len(mine) // 2)  # some nodes have very few samples
         else:
             held = plan.val
         if held >= len(mine):
@@ -197,7 +198,7 @@ class Allocator:
 
 @lru_cache(maxsize=4)
 def allocator_of(data: Dataset, plan: AllocationPlan) -> Allocator:
-    """The pool of a cluster is as large a part of the training images as the cluster has nodes."""
+    """The pool of a cluster has a share of the training images in proportion to the cluster's number of nodes."""
     kept = _order(data, plan)[: len(data.train.y) - plan.aside]
     pools = [kept[part] for part in partition.clusters(len(kept), plan.counts, plan.seed)]
     return Allocator(data.name, data.train.y, pools, plan)

@@ -22,14 +22,14 @@ from pfl_node.model import Model
 from pfl_node.seeds import seed_from
 
 LR, WEIGHT_DECAY = 1e-3, 1e-5
-BATCH = 64  # if neither settings nor task have one
+BATCH = 64  # used if neither the settings nor the task have one
 HIDDEN, LATENT = 128, 16
 
 Factory = Callable[[], nn.Module]
 
 
 def symmetric(inputs: int) -> nn.Module:
-    """For flat inputs in [0, 1]."""
+    """A symmetric MLP for flat inputs in [0, 1]."""
     latent = min(LATENT, inputs)
     return nn.Sequential(
         nn.Linear(inputs, HIDDEN),
@@ -84,7 +84,7 @@ class Novelty:
         return torch.cat(rows)
 
     def _error(self, module: nn.Module, x: Tensor) -> Tensor:
-        """One number per sample (3.3)."""
+        """The reconstruction error of each sample (3.3)."""
         x = self._scaled(x)
         again: Tensor = module(x)
         return (again.reshape(x.shape) - x).square().reshape(len(x), -1).mean(1)

@@ -35,7 +35,7 @@ class Auxiliary:
         self.x = x.to(device)
         self.labels = labels
         self.classes = classes
-        self.batch = batch  # for evaluation
+        self.batch = batch  # batch size for evaluation
         self._images = images
 
     @property
@@ -44,7 +44,7 @@ class Auxiliary:
 
     @cached_property
     def digest(self) -> str:
-        """Of the samples and their order, the same on every machine."""
+        """A digest of the samples and their order, the same on every machine."""
         kind = f"{self.x.dtype} {tuple(self.x.shape)}"
         seen = hashlib.sha256(kind.encode())
         seen.update(self.x.cpu().contiguous().numpy().data)
@@ -52,7 +52,7 @@ class Auxiliary:
 
     @cached_property
     def layout(self) -> Layout:
-        """Of predictions for these samples, independent of the model."""
+        """The layout of predictions for these samples, independent of the model."""
         return predictions.layout_for(self.n, self.classes, self.digest)
 
     def take(self, index: Tensor | slice) -> Tensor:

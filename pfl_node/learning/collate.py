@@ -108,7 +108,7 @@ def _check_equal(tensors: Sequence[Tensor], what: str, numbers: Sequence[int]) -
 
 
 def settled(tensor: Tensor) -> Tensor:
-    """In the type that models use; bytes and booleans stay."""
+    """The tensor in the type that models use; bytes and booleans stay as they are."""
     if tensor.is_complex():
         raise CollateError(f"the data is {tensor.dtype}: only real numbers are supported")
     if tensor.is_floating_point():
@@ -117,7 +117,7 @@ def settled(tensor: Tensor) -> Tensor:
 
 
 def whole_labels(y: Tensor) -> Tensor:
-    """Labels that are no fractions are int64, also if they came as bytes or booleans."""
+    """Convert labels that are integers, bytes or booleans to int64."""
     return y if y.is_floating_point() else y.long()
 
 

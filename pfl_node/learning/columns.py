@@ -1,4 +1,4 @@
-"""Which of several named inputs a model receives: those that its `forward` names."""
+"""Selects the named inputs that a model receives: those that its `forward` names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _chosen(module: nn.Module, data: Data | Rows, task: Task, name: str) -> Data
 
 
 def _chosen_of_pairs(module: nn.Module, data: Rows, task: Task, where: str) -> Rows:
-    """Of rows such as ({"image": …, "table": …}, y)."""
+    """The inputs of rows such as ({"image": …, "table": …}, y)."""
     with same_generators():
         batch = data.batch(data.raw([0]), [0])
     if not isinstance(batch.x, dict):

@@ -67,7 +67,7 @@ def split(data: Any, seed: int) -> tuple[Any, Any]:
 
 
 def read(task: Task, name: str, settings: DataSettings) -> Split:
-    """A split of the task in the form in which it stays."""
+    """A split of the task in its final form: tensors or rows."""
     data, where = getattr(task, name), f"task {task.name}: the {name} data"
     if isinstance(data, Rows):
         return data
@@ -203,7 +203,7 @@ def _tensor(values: Any, where: str) -> Tensor:
 
 
 def _text_column(values: Any) -> str:
-    """The first column of a table that is no number, as a hint."""
+    """A hint that names the first column of a table that is not numeric."""
     for name, kind in getattr(values, "dtypes", {}).items() if hasattr(values, "columns") else ():
         if kind.kind not in "biuf":
             return f"; column {name!r} is {kind}: number its categories 0, 1, … or drop it"

@@ -21,7 +21,7 @@ from pfl_node.errors import ConfigError, TaskError, nearest
 from pfl_node.learning import readers
 from pfl_node.learning.readers import Labels, Missing, Pixels
 
-ROOT = "data"  # if neither the task nor the environment has one
+ROOT = "data"  # used if neither the task nor the environment names one
 VARIABLE = "PFL_DATA"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")  # from the package dataset-fashion-mnist
 FOLDER_SIZE = 64  # pixels per side, for images of different sizes
@@ -74,7 +74,7 @@ def load(name: str, root: str | Path | None = None, *, size: int | None = None, 
         raise ConfigError(f"task.size = {size!r} is not a whole number of pixels above zero")
     said = root or os.environ.get(VARIABLE)
     place = Path(said or ROOT).expanduser().absolute()
-    if said and not download and not place.is_dir():  # even if the system has a copy
+    if said and not download and not place.is_dir():  # an error even if the system has a copy
         raise TaskError(_advice(name, Missing(f"no folder {place}")))
     with _reading:
         return _load(name, place, size or FOLDER_SIZE, download)

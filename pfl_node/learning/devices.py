@@ -1,4 +1,4 @@
-"""Which device a node computes on, and what happens when its memory is full."""
+"""Chooses the device that a node computes on, and reports when its memory is full."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def own_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
         return
     with torch.cuda.stream(stream):
         yield
-        stream.synchronize()  # results are read by other threads
+        stream.synchronize()  # other threads read the results
 
 
 def stream_for(device: torch.device) -> torch.cuda.Stream | None:

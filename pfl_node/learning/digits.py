@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 IMAGES = 1797
 TESTS = round(0.2 * IMAGES)
-SAMPLES = 60  # of a node for training, if there are enough
-LEAST = 20  # training samples; rather than have fewer, nodes share samples
-PARTS = 5  # one of them is for validation
+SAMPLES = 60  # training samples of a node, if there are enough
+LEAST = 20  # minimum of training samples; nodes share samples rather than have fewer
+PARTS = 5  # one of this number of parts is for validation
 TRAIN = {"optimizer": "sgd", "lr": 0.1, "batch": 8, "epochs": 2.0}
 
 
@@ -126,7 +126,7 @@ def _samples(share: int, pool: int, samples: int | None) -> tuple[int, bool]:
 
 
 def _turns(angles: Any) -> tuple[int, ...]:
-    """In quarter turns, counter-clockwise."""
+    """The angles in quarter turns, counter-clockwise."""
     found = option_types.several("angles", angles)
     try:
         degrees = [int(angle) for angle in found]
@@ -142,7 +142,7 @@ def _models(model: Any) -> list[Callable[[], nn.Module]]:
 
 
 def _aside(share: Any, counts: tuple[int, ...]) -> int:
-    """How many images are auxiliary."""
+    """The number of auxiliary images."""
     aside = option_types.amount("auxiliary", share, of=IMAGES - TESTS)
     least = min((IMAGES - TESTS - aside) * size // sum(counts) for size in counts if size)
     if aside and least < LEAST:

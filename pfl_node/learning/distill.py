@@ -20,11 +20,12 @@ from pfl_node.seeds import seed_from
 
 TINY = 1e-12
 
-Loss = Callable[[Tensor, Tensor, float], Tensor]  # of (scores of the student, probabilities of the teacher, T)
+Loss = Callable[[Tensor, Tensor, float], Tensor]  # of (student's scores, teacher's probabilities, T)
 
 
 def mse(scores: Tensor, teacher: Tensor, _: float) -> Tensor:
-    """Of the raw outputs, as in the thesis' code: the student learns to output probabilities without a softmax."""
+    """The MSE of the raw outputs, as in the thesis' code: the student learns to output probabilities without a
+    softmax."""
     return mse_loss(scores, teacher)
 
 
@@ -37,7 +38,8 @@ def ce(scores: Tensor, teacher: Tensor, _: float) -> Tensor:
 
 
 def kl(scores: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Times T², so that gradients have the same magnitude at every temperature (Hinton et al. 2015)."""
+    """The KL divergence times T², so that gradients have the same magnitude at every temperature (Hinton et al.
+    2015)."""
     student = (scores / temperature).log_softmax(1)
     return kl_div(student, softened(teacher, temperature), reduction="batchmean") * temperature**2
 

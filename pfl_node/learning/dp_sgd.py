@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 1 << 26  # numbers of per-sample gradients in memory at a time
-Loss = Callable[[Any, Any], Tensor]  # of (output, y), the mean over a batch
+Loss = Callable[[Any, Any], Tensor]  # called with (output, y); the mean over a batch
 LossAt = Callable[[Tensor], Iterator[Tensor]]  # the mean losses of pieces of an index
 
 
@@ -81,7 +81,7 @@ ALONE = Partners((), 0)
 
 class StepNoise:
     """The noise that is added to the sum of a step's clipped gradients. `fill` is the expected size of a batch as
-    a part of `train.batch`: the noise of a pair cancels in the mean gradients, which a node with fewer samples
+    a fraction of `train.batch`: the noise of a pair cancels in the mean gradients, which a node with fewer samples
     divides by less."""
 
     def __init__(
@@ -116,11 +116,11 @@ class DpSgd:
         self._settings = settings
         self._account = account
         self._epsilon = epsilon
-        self._compared = False  # once per learner: do the gradients match those of torch?
+        self._compared = False  # whether the gradients were compared with those of torch, once per learner
         account.epsilon = epsilon(account.steps, settings.dp_delta)
 
     def may(self, options: Options, samples: int) -> bool:
-        """Whether the training is within the limit; if so, record its cost before it begins."""
+        """Whether the training is within the privacy budget; if so, record its cost before it begins."""
         account, limit = self._account, self._settings.dp_epsilon
         step, times = self._plan(options, samples)
         after = self._epsilon(account.with_more(step, times), self._settings.dp_delta)
@@ -240,7 +240,7 @@ def _gradients_of_samples(module: nn.Module) -> Iterator[list[nn.Parameter]]:
 
 
 def _undo(hooked: GradSampleModule, module: nn.Module) -> None:
-    """The module belongs to a pool, where others train it without hooks."""
+    """Remove the hooks: the module belongs to a pool, and other nodes train it without hooks."""
     hooked.remove_hooks()
     for name in ("grad_sample", "_forward_counter", "_current_grad_sample"):
         for param in module.parameters():

@@ -13,8 +13,8 @@ from pfl_node.learning.memory_limit import available_memory
 from pfl_node.learning.samples import Samples, call, first
 
 BUDGET = 1 << 28  # bytes of one evaluation step
-SHARE = 8  # and at most this part of the available memory
-COPIES = 4  # of the output: log-probabilities, a transposed copy, the classes
+SHARE = 8  # and at most one part in this many of the available memory
+COPIES = 4  # copies of the output: log-probabilities, a transposed copy, the classes
 
 
 def batch_for(module: nn.Module, data: Samples, largest: int) -> int:
@@ -26,7 +26,7 @@ def batch_for(module: nn.Module, data: Samples, largest: int) -> int:
 
 
 def _bytes_per_sample(module: nn.Module, data: Samples) -> int:
-    """The outputs, as often as a loss copies them, and the largest input and output of a layer."""
+    """Bytes of the outputs, times the copies that a loss makes, and of the largest input and output of a layer."""
     batch, layers = first(data, 1), [0]
     with _watched(module, layers), torch.inference_mode():
         output = call(module, batch.x)

@@ -57,7 +57,7 @@ def _try(
     *,
     own_loss: bool,
 ) -> None:
-    with torch.no_grad(), catch_warnings(action="ignore"):  # torch's, about shapes that are refused below
+    with torch.no_grad(), catch_warnings(action="ignore"):  # torch warns about shapes that are refused below
         scores = scores_of(output)
         if not own_loss and getattr(output, "loss", None) is None:
             _check_labels(task, splits, scores, batch)
@@ -139,7 +139,7 @@ def _failed(
 
 
 def _check_labels(task: str, splits: Mapping[str, Samples], output: Any, batch: Batch) -> None:
-    """For the default loss, cross-entropy."""
+    """Check the labels for the default loss, cross-entropy."""
     y = batch.y
     if not isinstance(y, Tensor):
         what = "there are no labels" if y is None else f"the labels are {shape_of(y)}"

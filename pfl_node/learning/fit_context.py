@@ -1,4 +1,4 @@
-"""What a task's own training loop `fit(model, work)` gets besides the model."""
+"""The `work` argument of a task's own training loop `fit(model, work)`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Work:
         self.device = space.flat.device
         self.only = only  # "core" or "head": only this part is kept; None: everything is
         self.prox = options.prox  # weight of the proximal term towards `anchor`
-        self.options = options  # optimizer, lr, batch, epochs, steps …, as the settings say
+        self.options = options  # optimizer, lr, batch, epochs, steps …, from the settings
         self.state = state  # tensors and plain values, kept over rounds, checkpoints and restarts
         self.loss = loss  # the task's loss, or cross-entropy
         self.between = between  # serves peers; raises if the node stops
@@ -87,8 +87,8 @@ class Work:
 
     @property
     def correction(self) -> dict[str, Tensor]:
-        """What the policy adds to every gradient, by name. A step of a torch optimizer adds it by itself, unless
-        the loop reads this."""
+        """The correction that the policy adds to every gradient, by name. A step of a torch optimizer adds it by
+        itself, unless the loop reads this."""
         self._corrects_itself = True
         return {} if self._correction is None else self._tensors(self._correction)
 
@@ -140,7 +140,7 @@ class Work:
             hook.remove()
 
     def check(self, task: str) -> None:
-        """After the loop: has it done what the policy asked for?"""
+        """After the loop: raise if it left out the policy's penalty or correction."""
         if self._penalty is not None and not self._penalised:
             raise TaskError(f"task {task}: its training loop leaves out the policy's penalty: add work.penalty()")
         if self._correction is not None and not (self._corrected or self._corrects_itself):
@@ -152,7 +152,7 @@ class Work:
 
 @contextmanager
 def lent(module: nn.Module) -> Iterator[None]:
-    """A user's loop may drop or replace gradients and move parameters, and the module is shared: restore them."""
+    """Restore the storage of the shared module's parameters and gradients: a user's loop may move or drop it."""
     before = [(p, p.data, p.grad, p.requires_grad) for p in module.parameters()]
     hooks = {id(m): vars(m).copy() for m in module.modules()}
     try:

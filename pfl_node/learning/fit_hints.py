@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pfl_node.learning.samples import Batch, Tree
 
-CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}  # and their dimensions besides batch and channels
+CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}  # number of dimensions besides batch and channels
 
 
 class Entered(NamedTuple):
@@ -24,7 +24,7 @@ class Entered(NamedTuple):
 
 @contextmanager
 def entered(module: nn.Module) -> Iterator[list[Entered]]:
-    """Within the context, the layers that began, in this order."""
+    """Within the context, collect the layers whose forward began, in this order."""
     seen: list[Entered] = []
 
     def note(name: str) -> Any:
@@ -43,7 +43,7 @@ def entered(module: nn.Module) -> Iterator[list[Entered]]:
 
 
 def of_layer(seen: list[Entered]) -> str:
-    """What the last layer that began expects, if its input is at fault; empty: unknown."""
+    """A hint about the input that the last started layer expects, if its input is at fault; empty: unknown."""
     if not seen:
         return ""
     name, layer, x = seen[-1]
@@ -108,7 +108,7 @@ def _entries(layer: nn.Module, x: Tensor) -> str:
 
 
 def of_loss(output: Tree, batch: Batch, *, own_loss: bool) -> str:
-    """What does not fit between output and labels; empty: unknown."""
+    """A hint about a mismatch between output and labels; empty: unknown."""
     y = batch.y
     if output is None:
         return "the model returns None: its forward lacks a `return`"
@@ -133,7 +133,7 @@ def of_loss(output: Tree, batch: Batch, *, own_loss: bool) -> str:
 
 
 def of_order(loss: Callable[[Any, Any], Tensor], output: Tree, batch: Batch) -> str:
-    """Whether the loss takes its arguments in the other order; empty: no."""
+    """A hint if the loss takes its arguments in the other order; empty: it does not."""
     try:
         loss(batch.target, output)
     except Exception:  # the user's code may raise anything
@@ -155,6 +155,6 @@ def broadcasts(loss: Callable[[Any, Any], Tensor], output: Tree, y: Tree) -> boo
         given, again = loss(said, true), loss(said, true)
         single = loss(said.flatten(), true.flatten())
         pairs = loss(said.expand(3, 3), true.expand(3, 3))
-    except Exception:  # a loss for these very shapes
+    except Exception:  # the loss accepts only the original shapes
         return False
     return bool(torch.equal(given, again) and torch.isclose(given, pairs) and not torch.isclose(given, single))

@@ -32,7 +32,7 @@ ADAPTERS = {
     "lightning": "pfl_node.learning.lightning_loop:fit",
     "transformers": "pfl_node.learning.transformers_loop:fit",
 }
-OWN = "fit/"  # prefix of what a task's loop keeps in the local state
+OWN = "fit/"  # prefix of the values that a task's loop keeps in the local state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Fitting:
             state.state = kept_values.write(state.state, kept, descent.state())
 
     def _descend(self, descent: TrainingRun, space: Workspace, job: Training) -> None:
-        compiles = job.options.compile and job.penalty is None  # a penalty reads what the module computes
+        compiles = job.options.compile and job.penalty is None  # a penalty reads intermediate values of the module
         module = compiled(space) if compiles else space.module
         where = self._train.device if isinstance(self._train, StackedSamples) else None
         chosen = batches(self._train.n, job.options, job.seed, single=not space.batch_norms, device=where)

@@ -26,8 +26,8 @@ def gradient(
     seed: int,
     between: Between,
 ) -> Vector:
-    """The mean over samples that the seed chooses, read in batches. Layers such as dropout and random transforms
-    are seeded too, so that the same seed is the same function of the model."""
+    """The mean gradient over samples that the seed determines, read in batches. Layers such as dropout and random
+    transforms are seeded too, so that the same seed is the same function of the model."""
     size = min(options.batch if samples is None else samples, data.n)
     chosen = torch.randperm(data.n, generator=generator(seed))[:size]
     batches = [b for b in torch.split(chosen, options.batch) if len(b) > 1 or size == 1 or not space.batch_norms]
@@ -46,8 +46,9 @@ def gradient(
 
 
 def ahead_of(model: Model, past: Model | None, share: float, only: Only) -> Model:
-    """Opposite lookahead (Li et al. 2024, OledFL): beyond the model, away from the past one, in the parameters to
-    be trained. Buffers stay: a variance must not become negative. Without a past one, the model itself."""
+    """The starting point of opposite lookahead (Li et al. 2024, OledFL): beyond the model, away from the past one,
+    in the parameters to be trained. Buffers stay: a variance must not become negative. Without a past one, the
+    model itself."""
     if past is None:
         return model
     vector = model.vector.copy()

@@ -40,7 +40,7 @@ from pfl_node.learning.task import Data, Task
 
 SCALED = (np.arange(256, dtype=np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
 PEEK = 200  # training images used for validation if a node has no validation images
-TUNED = {("imagenette", "facade_lenet"): {"lr": 3e-4}}  # if a paper trains a network differently on a data set
+TUNED = {("imagenette", "facade_lenet"): {"lr": 3e-4}}  # other training options of a paper
 
 
 def images(
@@ -114,7 +114,7 @@ def _tests(wanted: Any) -> Tests:
 
 
 def _used(plan: AllocationPlan, wanted: Any) -> int:
-    """How many of the images that are set aside are used."""
+    """The number of used images among those that are set aside."""
     if wanted is None:
         return plan.aside
     if option_types.whole("auxiliary_samples", wanted) > plan.aside:
@@ -140,7 +140,7 @@ def _own(data: Dataset, turns: tuple[float, ...], mine: Sequence[Share], tests: 
 
 
 def _mixed(test: Data, data: Dataset, mine: Sequence[Share], cluster: int) -> Data:
-    """Those of the test images that have the class proportions of the node's training images."""
+    """A subset of the test images with the class proportions of the node's training images."""
     like = np.concatenate([data.train.y[share.train] for share in mine if share.cluster == cluster])
     which = same_mix(test.y.numpy(), like)
     return Data(test.x[which], test.y[which])
@@ -162,7 +162,7 @@ def _data(images: Images, which: Indices, angle: float) -> Data:
 
 
 def scaled(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """As torchvision's ToTensor and Normalize(0.5, 0.5): bytes to -1..1."""
+    """Scale bytes to -1..1, as torchvision's ToTensor and Normalize(0.5, 0.5) do."""
     return SCALED[np.ascontiguousarray(pixels)]
 
 

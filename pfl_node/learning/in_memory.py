@@ -23,13 +23,13 @@ from pfl_node.settings import DataSettings
 log = structlog.get_logger(__name__)
 
 LARGEST = 1 << 29  # bytes of one split that data.memory = auto keeps
-SHARE = 4  # and at most this part of the available memory
+SHARE = 4  # and at most one part in this many of the available memory
 PROBED = 8  # samples that are read to estimate the size and to find randomness
 AT_ONCE = 64  # samples per batch while a split is read
 
 
 def unusable(data: Any) -> str:
-    """What the data is and what to give instead; empty: it may be usable."""
+    """Describes unusable data and what to return instead; empty: it may be usable."""
     kind = type(data).__name__
     if isinstance(data, type):
         return f"the class {data.__name__}: give an instance of it"

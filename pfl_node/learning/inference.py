@@ -122,7 +122,7 @@ def _is_number(text: str) -> bool:
 
 
 def _pictures(folder: Path, like: Tensor) -> tuple[list[str], Tensor]:
-    """Resized to the model's input; values from 0 to 1 if that is of floats."""
+    """Pictures, resized to the model's input; values from 0 to 1 if the input is float."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -172,7 +172,7 @@ def _tensor(output: Any) -> Tensor:
         return _tensor(output.get("logits", next(iter(output.values()))))
     if isinstance(output, tuple | list) and output:
         return _tensor(output[0])
-    raise TaskError(f"the model returns {type(output).__name__}, which is no tensor")
+    raise TaskError(f"the model returns {type(output).__name__}, which is not a tensor")
 
 
 def is_classifier(personal: PersonalModel, outputs: Array) -> bool:

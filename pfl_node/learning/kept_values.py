@@ -18,7 +18,7 @@ TENSOR, ITEMS = "$tensor", "$items"
 
 
 def read(state: LocalState, prefix: str) -> dict[str, Any]:
-    """A copy: tensors in the main memory, and plain values."""
+    """A copy of the values under the prefix: tensors in main memory, and plain values."""
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in _below(prefix, state.tensors).items()}
     inner = {name: tensors.pop(name) for name in list(tensors) if name.startswith(INNER)}
     return tensors | {name: _decoded(fact, inner) for name, fact in _below(prefix, state.facts).items()}
@@ -50,8 +50,8 @@ def _array(value: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _encoded(where: str, value: Any, inner: dict[str, np.ndarray[Any, Any]]) -> Any:
-    """As JSON. A tensor within is added to `inner`; it and a dict with keys other than texts, as in the state of
-    an optimizer, are replaced by a dict with one reserved key."""
+    """The value as JSON. A tensor within it is added to `inner`; it and a dict with keys other than texts, as in
+    the state of an optimizer, are replaced by a dict with one reserved key."""
     if isinstance(value, Tensor | np.ndarray):
         name = f"{INNER}{len(inner)}"
         inner[name] = _array(value)

@@ -1,4 +1,5 @@
-"""Which tensors of an nn.Module travel, in which order, and where the head begins; and which stay on the node."""
+"""Decides which tensors of an nn.Module are sent, in which order, where the head begins, and which stay on the
+node."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ LIMIT = 1 << 24  # integers below it are exact in float32
 
 @dataclass(frozen=True)
 class Placement:
-    """The place of each tensor: `shared` ones travel; `private` ones stay on the node and may change; `frozen`
+    """The place of each tensor: `shared` ones are sent; `private` ones stay on the node and may change; `frozen`
     ones are the same on all nodes and never change, and their digest is part of the shared layout."""
 
     shared: Layout
@@ -43,17 +44,18 @@ class Placement:
 
 
 def placement_of(module: nn.Module, head: Head = None, *, private: Globs = (), shared: Globs = ()) -> Placement:
-    """By default trained parameters and batch statistics travel, frozen parameters (requires_grad off) are frozen,
-    and other buffers are private. `private` and `shared` are globs over names of tensors and modules.
+    """By default trained parameters and batch statistics are shared, frozen parameters (requires_grad off) are
+    frozen, and other buffers are private. `private` and `shared` are globs over names of tensors and modules.
 
     A tied parameter appears once, under its first name. The statistics of a batch normalisation whose parameters
-    are all frozen are frozen, too. Non-persistent buffers have no place: every job begins with their first values.
+    are all frozen are frozen, too. Non-persistent buffers are in none of them: every job begins with their initial
+    values.
     """
     where = places(module, private, shared)
     parameters = [name for name, _, trained in tensors_of(module) if trained]
     travels = [name for name in parameters if where[name] == "shared"]
     if parameters and not travels and not shared:
-        raise TaskError("`private` covers every trained parameter of the model: nothing is left that could travel")
+        raise TaskError("`private` covers every trained parameter of the model: no parameter is left to share")
     prefixes = head_prefixes(module, head, travels or parameters)
     frozen = tuple(name for name, place in where.items() if place == "frozen")
     return Placement(
@@ -64,7 +66,8 @@ def placement_of(module: nn.Module, head: Head = None, *, private: Globs = (), s
 
 
 def layout_of(module: nn.Module, head: Head = None) -> Layout:
-    """What travels: core parameters and buffers, then head parameters and buffers, in the order of the module."""
+    """The shared tensors: core parameters and buffers, then head parameters and buffers, in the order of the
+    module."""
     return placement_of(module, head).shared
 
 
@@ -115,8 +118,8 @@ def is_frozen(layer: nn.Module) -> bool:
 
 
 def matching(module: nn.Module, globs: Globs, option: str) -> set[str]:
-    """The tensors that these globs name, themselves or by a module around them. `*.bn*` also finds a `bn1` at the
-    top. A tied parameter is found by each of its names."""
+    """The tensors that these globs match, by their own name or by that of a module around them. `*.bn*` also finds
+    a `bn1` at the top. A tied parameter is found by each of its names."""
     first = {id(p): name for name, p in module.named_parameters()}
     names = {name: first[id(p)] for name, p in module.named_parameters(remove_duplicate=False)}
     names |= {name: name for name, _, _ in tensors_of(module)}
@@ -143,7 +146,7 @@ def _similar(glob: str, names: Sequence[str]) -> str:
 
 
 def digest_of(module: nn.Module, names: Sequence[str]) -> str:
-    """Of the values of frozen tensors; empty if there are none."""
+    """A digest of the values of frozen tensors; empty if there are none."""
     if not names:
         return ""
     tensors, seen = {name: t for name, t, _ in tensors_of(module)}, xxhash.xxh3_128()
@@ -171,7 +174,7 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor, bool]]:
 
 
 def head_prefixes(module: nn.Module, head: Head, travels: Sequence[str]) -> tuple[str, ...]:
-    """The given names, checked against the module; None: the last layer whose parameters travel."""
+    """The given names, checked against the module; None: the last layer with shared parameters."""
     if head is None:
         return (last_layer(travels),)
     asked = (head,) if isinstance(head, str) else tuple(head)

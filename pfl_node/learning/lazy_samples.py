@@ -36,7 +36,7 @@ from pfl_node.settings import DataSettings
 
 log = structlog.get_logger(__name__)
 
-SERVER_IMPORTS = ["pfl_node.learning.lazy_samples"]  # once, in the fork server; workers share the memory
+SERVER_IMPORTS = ["pfl_node.learning.lazy_samples"]  # imported once, in the fork server; workers share the memory
 
 
 class Request(NamedTuple):
@@ -94,7 +94,7 @@ class Loader:
 
     def close(self) -> None:
         """End the workers now: the traceback of an error may keep their iterator alive."""
-        iterator = getattr(self._loader, "_iterator", None)  # torch has no public way
+        iterator = getattr(self._loader, "_iterator", None)  # torch has no public interface for this
         self._loader = None
         if iterator is not None:
             iterator._shutdown_workers()
@@ -121,7 +121,7 @@ class Loader:
             self._loader = self._made()
         try:
             with warnings.catch_warnings(action="ignore"), for_workers(self._reader.splits):
-                return iter(self._loader)  # torch's warning explains what the error below says
+                return iter(self._loader)  # torch's warning would repeat the error below
         except TaskError as error:
             self._loader = None
             raise TaskError(f"{self._where} {error}") from None
@@ -146,7 +146,7 @@ class Loader:
             collate_fn=_same,
             worker_init_fn=_in_worker,
             multiprocessing_context=context,
-            generator=torch.Generator(),  # not the one that layers use
+            generator=torch.Generator(),  # not the generator that layers use
         )
 
     def sent(self) -> Iterator[Request]:
@@ -178,7 +178,7 @@ def _same(batch: Any) -> Any:
 
 
 def _why(error: BaseException) -> str:
-    while error.__cause__ is not None:  # torch's advice is about other programs
+    while error.__cause__ is not None:  # torch's advice does not apply here
         error = error.__cause__
     return plugin.in_a_line(error)
 

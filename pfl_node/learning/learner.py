@@ -44,10 +44,10 @@ from pfl_node.settings.sections import PrivacySettings
 from pfl_node.types import Eval, Part, Split
 
 NOT_PRIVATE = (
-    "privacy.dp does not cover what this policy discloses besides its model: for feded set policy.weights = w0"
+    "privacy.dp does not protect what this policy sends besides its model: for feded set policy.weights = w0"
 )
 EVAL_BATCH = 512
-EVAL_BATCH_IMAGES = 64  # on a CPU, to stay in the cache: 256 took 1.6 times as long
+EVAL_BATCH_IMAGES = 64  # on a CPU, so that a batch fits the cache: 256 took 1.6 times as long
 
 
 class Learner:
@@ -55,7 +55,7 @@ class Learner:
     time; `between` may use it recursively."""
 
     layout: Layout
-    samples: int  # for training
+    samples: int  # number of training samples
     cluster: int | None
     stateful: bool  # whether nodes keep a LocalState
     source: Callable[[], Learner] | None = None  # calls the task again
@@ -68,7 +68,7 @@ class Learner:
         privacy: PrivacySettings | None = None,
         account: DpAccount | None = None,
         student: str | None = None,
-        rounds: int | None = None,  # of the run, for schedules
+        rounds: int | None = None,  # rounds of the run, for schedules
         *,
         data: DataSettings | None = None,
         eval_batch: int | None = None,
@@ -314,12 +314,12 @@ class Learner:
         same = fresh.layout == self.layout and fresh._networks.private_digest == self._networks.private_digest
         if not same or fresh.predictions != self.predictions:
             raise TaskError(f"task {self._name} returned another model or auxiliary samples: restart the node")
-        self.close()  # the workers that read the old data
-        vars(self).update(vars(fresh))  # its data, and everything that was derived from it
+        self.close()  # ends the workers that read the old data
+        vars(self).update(vars(fresh))  # the new data, and everything that is derived from it
         return {str(split): self._splits[split].n for split in self._splits}
 
     def module(self) -> nn.Module:
-        """A new module of the network whose models this learner trains, to be filled, in the main memory."""
+        """A new module of the network whose models this learner trains, to be filled, in main memory."""
         main = self._networks.main
         return in_float32(main.build(0), main.placement, torch.device("cpu"))
 

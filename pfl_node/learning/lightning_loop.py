@@ -24,7 +24,7 @@ QUIET: dict[str, Any] = {
     "enable_model_summary": False,
     "num_sanity_val_steps": 0,
     "limit_val_batches": 0,
-    "max_epochs": 1,  # of this round: the batches come from `work`
+    "max_epochs": 1,  # one pass per round: the batches come from `work`
 }
 
 
@@ -68,7 +68,7 @@ def fit_with(**arguments: Any) -> Fit:
         where = {"accelerator": kind, "devices": 1 if kind == "cpu" or index is None else [index]}
         getLogger("lightning.pytorch").setLevel(ERROR)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # advice about workers and loggers
+            warnings.simplefilter("ignore")  # Lightning's advice about workers and loggers
             trainer = lightning.Trainer(**{**QUIET, **where, "callbacks": [Kept(work)], **arguments})
             trainer.fit(model, LightningBatches(work))
 

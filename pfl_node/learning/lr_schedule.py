@@ -14,10 +14,10 @@ class Schedule:
     """Times are rounds and may be fractions: a batch in the middle of round 3 is at 3.5."""
 
     shape: Shape = "constant"
-    rounds: int | None = None  # the length of a cosine
+    rounds: int | None = None  # length of a cosine schedule
     warmup: float = 0.0  # rounds with a rising rate
     every: int = 10  # step: rounds between two reductions
-    factor: float = 0.1  # step: of each reduction; cosine: of the last round
+    factor: float = 0.1  # step: factor of each reduction; cosine: factor in the last round
 
     def at(self, begin: float, end: float) -> float:
         """The factor for a batch that takes from `begin` to `end`."""

@@ -1,15 +1,15 @@
-"""How much memory this process may still use."""
+"""The memory that this process may still use."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
-UNKNOWN = 1 << 32  # bytes assumed where the system does not say
+UNKNOWN = 1 << 32  # bytes assumed if the system reports none
 
 
 def available_memory() -> int:
-    """Bytes: what the machine has available, or what is left of the limit of the process's control group."""
+    """The available bytes of the machine or, if that is less, of the process's control group."""
     limits = [_machine(Path("/proc/meminfo")), _left(CGROUP, "memory.max", "memory.current")]
     limits.append(_left(CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
     return max(0, min((limit for limit in limits if limit is not None), default=UNKNOWN))

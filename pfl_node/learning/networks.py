@@ -1,4 +1,4 @@
-"""The networks of a learner: how to build each one, what of it travels, and the workspaces that run it."""
+"""The networks of a learner: how to build each one, which tensors are shared, and the workspaces that run it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LearnedNetwork:
         self._task, self._factory = task, factory
         module = self.build(0)
         placement = layouts.placement_of(module, head, private=private, shared=shared)
-        self._private = 0, layouts.pack(module, placement.private)  # of the last seed
+        self._private = 0, layouts.pack(module, placement.private)  # private part of the last seed
         self._dtypes = {name: t.dtype for name, t, _ in layouts.tensors_of(module)}
         self.first_private = self._private[1]
         self.pool = pool_for(module, placement, device)
@@ -81,7 +81,7 @@ class Networks:
 
     def __init__(self, own: LearnedNetwork, student: LearnedNetwork | None = None) -> None:
         self.own = own
-        self.main = student or own  # the network whose models travel
+        self.main = student or own  # the network whose models are sent
         self._all = (own,) if student is None else (own, student)
         ends = np.cumsum([0, *(network.placement.private.size for network in self._all)]).tolist()
         self._spans = [slice(*pair) for pair in pairwise(ends)]
@@ -148,7 +148,7 @@ class Networks:
 
 
 def _restore_other(only: Only, after: Vector, before: Vector, layout: Layout) -> None:
-    """Undo changes in the part that was not to be trained."""
+    """Undo changes in the part that this training must not change."""
     if only == "core":
         after[layout.core_size :] = before[layout.core_size :]
     elif only == "head":

@@ -20,7 +20,7 @@ def keep_states(state: dict[str, Any], optimizers: Sequence[Any], schedulers: Se
 
 
 def load_states(state: dict[str, Any], optimizers: Sequence[Any], schedulers: Sequence[Any]) -> None:
-    """Into new optimizers for the same parameters."""
+    """Load the states into new optimizers for the same parameters."""
     for n, optimizer in enumerate(optimizers):
         prefix = f"optimizer{n}."
         if prefix + "groups" not in state:

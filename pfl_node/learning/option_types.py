@@ -22,11 +22,11 @@ def positive(name: str, value: Any) -> float:
 
 
 def amount(name: str, value: Any, of: int) -> int:
-    """How many of `of`: a share below 1, or a number."""
+    """The number of samples out of `of`; the option is a share below 1, or a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < of:
         raise ConfigError(f"task.{name} = {value!r} is neither a share from 0 to below 1 nor a number below {of}")
     if value >= 1 and value != int(value):
-        raise ConfigError(f"task.{name} = {value!r}: a number of samples is whole")
+        raise ConfigError(f"task.{name} = {value!r}: a number of samples must be whole")
     return int(value) if value >= 1 else round(value * of)
 
 
@@ -37,7 +37,7 @@ def word(name: str, value: Any, known: Iterable[str]) -> str:
 
 
 def several(name: str, value: Any) -> list[Any]:
-    """A list; also `14,6` from a command line."""
+    """A list; a command line may give it as `14,6`."""
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
     values = list(value) if isinstance(value, Sequence) else [value]
@@ -57,7 +57,7 @@ def wholes(name: str, value: Any) -> tuple[int, ...]:
 
 
 def angles(value: Any) -> tuple[float, ...]:
-    """In degrees, counter-clockwise."""
+    """The angles in degrees, counter-clockwise."""
     found = []
     for given in several("angles", value):
         try:
@@ -81,7 +81,7 @@ def counts(clusters: int, sizes: Any, nodes: int | None) -> tuple[int, ...]:
     if len(found) != clusters:
         raise ConfigError(f"task.sizes = {list(found)}: {len(found)} sizes for {clusters} angles")
     if min(found) < 0 or sum(found) == 0:
-        raise ConfigError(f"task.sizes = {list(found)} cannot be numbers of nodes")
+        raise ConfigError(f"task.sizes = {list(found)} are not valid numbers of nodes")
     if nodes is not None and sum(found) != nodes:
-        raise ConfigError(f"task.sizes = {list(found)} are {sum(found)} nodes, but there are {nodes}")
+        raise ConfigError(f"task.sizes = {list(found)} add up to {sum(found)} nodes, but there are {nodes}")
     return found

@@ -12,7 +12,7 @@ from pfl_node.errors import ConfigError
 
 EVEN = 1e9  # practically equal shares; far above, the sampling fails numerically
 BATCHES, BATCH = 41, 1000  # batches of draws (the first has one draw) until no node is empty, and their size
-LEAST = 0.01  # of a mean share: what every node has
+LEAST = 0.01  # minimum share of a node, as a fraction of a mean share
 MIXES = ("uniform", "own")  # class proportions of a node's test data
 
 Indices = npt.NDArray[np.intp]
@@ -25,7 +25,7 @@ def clusters(samples: int, sizes: Sequence[int], seed: Seed) -> list[Indices]:
     nodes = sum(sizes)
     _check(samples, nodes)
     if min(sizes) < 0:
-        raise ConfigError(f"sizes = {list(sizes)} cannot be numbers of nodes")
+        raise ConfigError(f"sizes = {list(sizes)} are not valid numbers of nodes")
     ends = np.cumsum(sizes) * samples // nodes
     return np.split(np.random.default_rng(seed).permutation(samples), ends[:-1])
 

@@ -1,8 +1,8 @@
-"""Terms of a loss that a policy asks for by name, `Train(..., penalty="moon", anchors=…, knobs=…)`.
+"""Terms of a loss that a policy requests by name, `Train(..., penalty="moon", anchors=…, knobs=…)`.
 
 A penalty is a function of (model, batch, output, anchors, **knobs): the module in training, the batch, the output
 of the module for it, and the policy's anchors as modules in evaluation mode that are not trained. It returns a
-number to add to the loss. `head_input` of each module is what its head received in the last forward pass: the
+number to add to the loss. `head_input` of each module is the input of its head in the last forward pass: the
 representation of the samples.
 """
 
@@ -25,7 +25,7 @@ from pfl_node.model import Model, StateCell
 from pfl_node.plugin import load
 
 Penalty = Callable[..., Tensor]
-Term = Callable[[Batch, Any], Tensor]  # of a batch and the module's output for it
+Term = Callable[[Batch, Any], Tensor]  # called with a batch and the module's output for it
 SEEN = "head_input"
 
 
@@ -50,7 +50,7 @@ PENALTIES: dict[str, Penalty] = {"moon": moon}
 
 
 def represented(module: nn.Module) -> Tensor:
-    """What the module's head received in the last forward pass, a row for each sample."""
+    """The input of the module's head in the last forward pass, a row for each sample."""
     found = vars(module).get(SEEN)
     if not isinstance(found, Tensor):
         raise TaskError("a penalty needs the input of the head: call the head as a module within the model")
@@ -111,7 +111,7 @@ def head_modules(space: Workspace) -> set[str]:
 
 @contextmanager
 def head_watched(module: nn.Module, head: set[str]) -> Iterator[None]:
-    """Within the context, the module's `head_input` is what the first module of the head received."""
+    """Within the context, the module's `head_input` is the input of the first module of its head."""
 
     def begins(*_: Any) -> None:
         vars(module)[SEEN] = None

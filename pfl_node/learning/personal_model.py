@@ -78,7 +78,7 @@ def load_personal(
 
 
 def build(task: Task, settings: Settings) -> nn.Module:
-    """The network whose model travels: the task's own, or the student's."""
+    """The network whose model is sent: the task's own, or the student's."""
     student = settings.policy.options.get("student_model")
     factory = task.model if student is None else other_network(task, student)
     with seeded(0):

@@ -1,5 +1,5 @@
-"""Read image files as arrays: CIFAR-10 batches, IDX files of MNIST, folders of pictures. Executes nothing it
-reads."""
+"""Read image files as arrays: CIFAR-10 batches, IDX files of MNIST, folders of pictures. No file content is
+executed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pixels = npt.NDArray[np.uint8]  # images x height x width x channels
 Labels = npt.NDArray[np.int64]
 
 CIFAR = (3, 32, 32)
-UNSIGNED_BYTES = 8  # in an IDX file's third byte
+UNSIGNED_BYTES = 8  # the type in an IDX file's third byte
 PICTURES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 
 

@@ -39,10 +39,11 @@ class Failed(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Which keys of dict rows are the model's inputs and labels. One name: that value; several: a dict."""
+    """The keys of dict rows that are the model's inputs and labels. One name selects its value; several select a
+    dict."""
 
-    inputs: str | tuple[str, ...] | None = None  # None: all that are not labels
-    target: str | tuple[str, ...] | None = None  # None: none
+    inputs: str | tuple[str, ...] | None = None  # None: all columns that are not labels
+    target: str | tuple[str, ...] | None = None  # None: no labels
 
     def split(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
         """(x, y) of a row, or of a batch of rows."""
@@ -65,7 +66,7 @@ class Rows:
     source: Any
     where: str  # "task NAME: the SPLIT data", for messages
     columns: Columns | None = None  # for dict rows
-    inputs: str | tuple[str, ...] | None = None  # of the dict x of other rows, as in Columns; None: all
+    inputs: str | tuple[str, ...] | None = None  # keys of the dict x of other rows, as in Columns; None: all
     label: str | None = None  # the labels are also in the dict x, by this name
     collate: Collate | None = None  # None: stack equal samples
     index: Tensor | None = None
@@ -155,7 +156,7 @@ class Rows:
         return row, None
 
     def _taken(self, x: Any, y: Any) -> Any:
-        """What the model takes of x."""
+        """The inputs in x that the model takes."""
         if not isinstance(x, Mapping) or self.inputs is None:
             return x
         if self.label is None:
@@ -169,11 +170,11 @@ def _reads_many(source: Any) -> bool:
 
 
 def columns_of(row: Any, inputs: Any, target: Any, where: str) -> Columns | None:
-    """The columns that the task names, or those that their names and values suggest; None: rows are no dicts."""
+    """The columns that the task names, or those that their names and values suggest; None: rows are not dicts."""
     if not isinstance(row, Mapping):
         if inputs is not None or target is not None:
             raise TaskError(
-                f"{where} has rows that are no dicts, so they have no columns for `inputs` or `target`"
+                f"{where} has rows that are not dicts, so they have no columns for `inputs` or `target`"
             )
         return None
     for name in (*_names(_tupled(inputs)), *_names(_tupled(target))):

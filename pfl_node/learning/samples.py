@@ -1,6 +1,6 @@
 """A split as the learner reads it: batches of inputs and labels, on the device where they are used.
 
-Training, scoring and distillation iterate over `Samples.batches` and do not know where the samples come from.
+Training, scoring and distillation iterate over `Samples.batches` independently of where the samples come from.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 Tree = Any  # a tensor, or a tuple, list or dict of trees
-Index = Tensor | slice  # which samples of a split
+Index = Tensor | slice  # selects samples of a split
 
 
 class Batch(NamedTuple):
@@ -56,7 +56,7 @@ class StackedSamples:
 
     @property
     def device(self) -> torch.device | None:
-        """Where an index must be, so that taking samples copies nothing; None: in the main memory."""
+        """The device where an index must be, so that taking samples copies nothing; None: main memory."""
         found: torch.device = leaves(self.x)[0].device
         return None if found.type == "cpu" else found
 

@@ -82,7 +82,7 @@ def _joined(tensors: list[Tensor]) -> Tensor:
 
 
 def _read(figures: list[Tensor]) -> list[float]:
-    """One copy to the host for all of them."""
+    """Read all figures with one copy to the host."""
     if len(figures) == 1:
         return [float(figures[0])]
     found: list[float] = torch.stack(figures).tolist() if figures else []
@@ -102,7 +102,7 @@ def each(module: nn.Module, data: Samples, loss: Loss | None, *, batch: int) -> 
 
 
 def _losses(module: nn.Module, loss: Loss | None, output: Tree, batch: Batch) -> Tensor:
-    if loss is None and getattr(output, "loss", None) is not None:  # the mean, computed by the model
+    if loss is None and getattr(output, "loss", None) is not None:  # the model computed the mean loss itself
         singles = [call(module, take(batch.x, slice(i, i + 1))) for i in range(batch.n)]
         return torch.stack([single.loss for single in singles])
     if loss is None:
@@ -133,7 +133,7 @@ def predicted(output: Tree, y: Tree) -> Tensor | None:
 
 
 def draw_samples(n: int, samples: int | None, own: bool, chance: torch.Generator) -> Tensor | None:
-    """Which of n samples to score on; None: all."""
+    """The indices of the samples to score on, out of n; None: all."""
     wanted = n if samples is None else min(samples, n)
     if wanted < n:
         return torch.randperm(n, generator=chance)[:wanted]

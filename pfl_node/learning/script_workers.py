@@ -1,7 +1,7 @@
 """Data workers of a Python script.
 
-By default, each process that multiprocessing starts runs the script again: whatever is at its top level, also the
-call that started the workers.
+By default, each process that multiprocessing starts runs the script again: everything at its top level, including
+the call that started the workers.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def for_workers(data: Any) -> Iterator[None]:
 
 
 def uses_main(data: Any) -> bool:
-    """Whether the data, pickled, names an object of the script."""
+    """Whether the pickled data refers to an object of the script."""
     search = _Search(io.BytesIO())
     search.dump(data)
     return search.found
 
 
 class _Search(ForkingPickler):
-    """Pickles everything but the numbers."""
+    """A pickler that skips the numbers."""
 
     found = False
 

@@ -1,4 +1,4 @@
-"""What a node learns: a model and its head, a loss, and data. Does not import torch."""
+"""The definition of a task: a model and its head, a loss, and data. Does not import torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class ColumnData(Data):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """For which node a task is built: place `index` of `nodes` (None: unknown), the run's seed, the node's id."""
+    """The node for which a task is built: place `index` of `nodes` (None: unknown), the run's seed, the node's
+    id."""
 
     index: int | None
     nodes: int | None
@@ -47,7 +48,7 @@ class Task:
     train: Any  # Data, a map-style Dataset, or a dict of columns
     val: Any = None
     test: Any = None
-    loss: Callable[[Any, Any], Any] | None = None  # of (output, y or else x), a mean; None: cross-entropy
+    loss: Callable[[Any, Any], Any] | None = None  # called with (output, y or else x); a mean; None: cross-entropy
     head: str | Sequence[str] | None = None  # name prefixes; None: the last layer with parameters; "*": all
     metrics: Mapping[str, Any] | Sequence[str] | str = ()  # functions of (outputs, y) over a split; torchmetrics
     best: str | None = None  # the metric that decides which model is best; "min:NAME": lower is better
@@ -56,14 +57,14 @@ class Task:
     cluster: int | None = None  # the true cluster, for reports; hidden from policies
     auxiliary: Any | None = None  # unlabelled inputs for distillation, the same at every place
     auxiliary_labels: Any | None = None  # to evaluate an ensemble; not used for training
-    networks: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)  # by name, for a student
-    autoencoder: Callable[[], nn.Module] | None = None  # for inputs in [0, 1]; None: a small symmetric MLP
+    networks: Mapping[str, Callable[[], nn.Module]] = field(default_factory=dict)  # by name, for students
+    autoencoder: Callable[[], nn.Module] | None = None  # built for inputs in [0, 1]; None: a small symmetric MLP
     inputs: str | Sequence[str] | None = None  # columns that the model receives; None: those that it names
     target: str | Sequence[str] | None = None  # columns that are labels; None: label, labels, target, targets or y
     collate: Callable[[list[Any]], Any] | None = None  # makes a batch of rows of a Dataset; None: stack them
     private: str | Sequence[str] = ()  # globs over tensors and modules that never leave the node ("*.bn*")
     penalties: Mapping[str, Callable[..., Any]] = field(default_factory=dict)  # terms of the loss, by name
-    shared: str | Sequence[str] = ()  # globs over buffers that travel although they are no batch statistics
+    shared: str | Sequence[str] = ()  # globs over buffers that are sent although they are not batch statistics
 
 
 def other_network(task: Task, name: str) -> Callable[[], nn.Module]:

@@ -29,10 +29,10 @@ Function = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a model outputs, for torchmetrics that must be told: see `outputs_of`."""
+    """The kind of a model's outputs, which some torchmetrics take as arguments: see `outputs_of`."""
 
     task: str  # binary, multiclass, multilabel, or something else
-    classes: int | None  # or labels
+    classes: int | None  # number of classes or labels
     sequence: bool = False  # class scores for each token of a sequence
 
 
@@ -51,7 +51,7 @@ def outputs_of(output: Any, y: Any, *, own_loss: bool) -> Outputs:
 
 
 def _several_labels(output: Tensor, y: Tensor) -> Outputs:
-    """Zeros and ones, one for each output, as nn.BCEWithLogitsLoss takes them; or a regression."""
+    """Binary or multilabel if the labels are zeros and ones, one per output, as for nn.BCEWithLogitsLoss."""
     columns = output.shape[1] if output.ndim > 1 else 1
     if output.numel() != y.numel() or bool(((y != 0) & (y != 1)).any()):
         return Outputs("", None)
@@ -141,7 +141,7 @@ class TaskMetrics:
         way, _, name = best.rpartition(":")
         known = [*self.names, "loss", "accuracy"]
         if name not in known:
-            raise TaskError(f"task {self._name}: best = {best!r} is no metric of the task; {nearest(name, known)}")
+            raise TaskError(f"task {self._name}: best = {best!r} is not a metric; {nearest(name, known)}")
         if way not in ("", "min", "max"):
             raise TaskError(f"task {self._name}: best = {best!r}: write {name!r}, 'min:{name}' or 'max:{name}'")
         told = getattr(self._torch.get(name), "higher_is_better", None)
@@ -168,11 +168,11 @@ class MetricsRun:
         for name, metric in self._torch.items():
             try:
                 metric.update(_squeezed(output, y), _classes(metric, y))
-            except Exception as error:  # torchmetrics raises anything for outputs that do not fit
+            except Exception as error:  # torchmetrics may raise anything for outputs that do not fit
                 self._broken[name] = error
 
     def values(self, failed: Callable[[str, Exception], None]) -> dict[str, float]:
-        """NaN for a metric that fails."""
+        """The values of all metrics; NaN for a metric that fails."""
         found = {}
         outputs, labels = (_joined(self._outputs), _joined(self._labels)) if self._functions else (None, None)
         for name, function in self._functions.items():
@@ -223,7 +223,7 @@ def _named(task: Task) -> dict[str, Any]:
         raise TaskError(f"task {task.name}: metrics is of type {type(given).__name__}: give a dict by name")
     for name in given:
         if not isinstance(name, str) or not name.isidentifier() or name in RESERVED:
-            raise TaskError(f"task {task.name}: {name!r} cannot be the name of a metric")
+            raise TaskError(f"task {task.name}: {name!r} is not a valid name of a metric")
     return dict(given)
 
 
@@ -261,7 +261,7 @@ def _squeezed(output: Any, y: Any) -> Any:
 
 
 def _home(tensor: Any) -> Any:
-    """In the main memory, as float32 if it is a floating-point tensor."""
+    """The tensor in main memory, as float32 if it is a floating-point tensor."""
     if not isinstance(tensor, Tensor):
         return tensor
     tensor = tensor.detach().cpu()

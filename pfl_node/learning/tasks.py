@@ -141,7 +141,7 @@ def as_task(made: Any, name: str) -> Task:
 
 def _kind(made: Any) -> str:
     if inspect.iscoroutine(made):
-        made.close()  # nobody awaits it
+        made.close()  # it is never awaited
         return "a coroutine (is it an async function?)"
     return "nothing" if made is None else f"a {type(made).__name__}"
 

@@ -19,7 +19,7 @@ SEVERAL_LOSSES = "LBFGS"  # calls the loss several times per step; its state is 
 
 
 def classes() -> dict[str, type[torch.optim.Optimizer]]:
-    """By name in lower case."""
+    """The optimizer classes, by name in lower case."""
     found = {
         name: kind
         for name, kind in vars(torch.optim).items()
@@ -81,7 +81,7 @@ def check_linear(options: Options) -> None:
     """The noise of neighbours cancels if every node makes the same linear steps."""
     if options.steps is None:
         raise ConfigError(
-            "privacy.dp_correlated needs train.steps: the noise of two nodes cancels if they make as many steps"
+            "privacy.dp_correlated needs train.steps: noise cancels only between nodes with equally many steps"
         )
     if options.optimizer.lower() != "sgd":
         raise ConfigError(

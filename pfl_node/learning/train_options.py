@@ -22,8 +22,8 @@ BUILT_IN: dict[str, Any] = {
     "epochs": 1.0,
 }
 FLAT = {"sgd": "SGD", "adam": "Adam"}  # implemented in `optim.py`, and their names in torch.optim
-KNOBS = ("lr", "momentum", "weight_decay")  # of an optimizer
-OF_THE_NODE = {"init", "patience", "lookahead"}  # settings that no training needs
+KNOBS = ("lr", "momentum", "weight_decay")  # options of every optimizer
+OF_THE_NODE = {"init", "patience", "lookahead"}  # settings of the node, not of a training
 Levels = Sequence[Mapping[str, Any]]
 
 
@@ -39,7 +39,7 @@ class Options:
     epochs: float
     steps: int | None
     prox: float = 0.0
-    arguments: Mapping[str, Any] | None = None  # of the class in torch.optim
+    arguments: Mapping[str, Any] | None = None  # arguments of the class in torch.optim
     keep: bool = False
     schedule: Schedule | None = None
     clip: float | None = None
@@ -55,7 +55,7 @@ def levels_of(task: Task, settings: TrainSettings) -> Levels:
 
 
 def number_of_batches(samples: int, options: Options) -> int:
-    """Of one training."""
+    """The number of batches of one training."""
     if options.steps is not None:
         return options.steps
     return max(1, round(options.epochs * -(-samples // min(options.batch, samples))))

@@ -18,7 +18,7 @@ Between = Callable[[], None]
 
 
 class Stopped(BaseException):
-    """Raised inside a job that nobody awaits any more; a BaseException, so that the job does not catch it."""
+    """Raised inside a job whose caller no longer awaits it; a BaseException, so that the job does not catch it."""
 
 
 class _Order(Generic[T]):
@@ -39,7 +39,7 @@ class _Order(Generic[T]):
             value = work()
         except Stopped:
             self._answer(lambda: self.result.cancel())
-        except StopIteration as error:  # not allowed in a future
+        except StopIteration as error:  # a future cannot hold it
             failure: BaseException = RuntimeError(f"a job raised StopIteration: {error}")
             self._answer(lambda: self.result.set_exception(failure))
         except BaseException as error:
@@ -72,7 +72,7 @@ class TrainerThread:
         self._idle = 0.0  # seconds, without the present pause
 
     def idle_seconds(self) -> float:
-        """Since the start, without work."""
+        """Seconds without work since the start."""
         since = self._idle_since
         return self._idle + (monotonic() - since if since is not None else 0.0)
 
@@ -153,7 +153,7 @@ class TrainerThread:
             raise Stopped
 
     def _run_urgent(self) -> None:
-        """Only the jobs that wait now, so that training continues."""
+        """Run only the jobs that wait now, so that training continues."""
         for _ in range(len(self._urgent)):
             if order := self._take(self._urgent):
                 order.run()

@@ -27,7 +27,7 @@ def nothing() -> None:
 
 
 class TrainingRun:
-    """Its optimizer keeps its state from one `run` to the next."""
+    """One training; its optimizer keeps its state from one `run` to the next."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class TrainingRun:
         lone_samples: bool = False,
         anchor: Model | None = None,
         correction: Model | None = None,
-        lr_factor: Callable[[int], float] | None = None,  # of a batch, counted from 0
+        lr_factor: Callable[[int], float] | None = None,  # factor for each batch, counted from 0
     ) -> None:
         self._space, self._options = space, options
         self._only, self._lone_samples = only, lone_samples
@@ -53,7 +53,7 @@ class TrainingRun:
         self._corrections = self._beside(correction, pieces)
 
     def _beside(self, model: Model | None, pieces: Sequence[slice]) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Gradient, parameters and the numbers of another model, for each trained piece that travels."""
+        """Gradient, parameters and the numbers of another model, for each trained slice that is shared."""
         if model is None:
             return []
         space = self._space
@@ -118,7 +118,7 @@ class TrainingRun:
             rule.step(again)
 
     def _again(self, batch: T, differentiate: Callable[[T], Any]) -> Tensor:
-        """The gradient of the same batch at another point, for optimizers that search along a line."""
+        """The gradient of the same batch at another point, for optimizers with a line search."""
         self._space.grad.zero_()
         loss: Tensor = differentiate(batch)
         for grad, flat, target in self._pulls:
@@ -130,7 +130,7 @@ class TrainingRun:
         return loss
 
     def state(self) -> dict[str, Any]:
-        """Tensors and numbers from which another run continues."""
+        """The state as tensors and numbers, from which another run continues."""
         kept = {f"{n}/{key}": value for n, rule in enumerate(self._rules) for key, value in rule.state().items()}
         return kept | ({f"scaler/{k}": v for k, v in self._scaler.state().items()} if self._scaler else {})
 

@@ -1,7 +1,7 @@
 """A module whose tensors are views of one flat float32 tensor, so that loading or saving a model is one copy.
 
-The flat tensor has what travels, then what is private. Frozen tensors are not in it: all workspaces of a process
-share them. All nodes of a process with the same kind of module share workspaces (see `workspace_pool.py`).
+The flat tensor has the shared tensors, then the private ones. Frozen tensors are not in it: all workspaces of a
+process share them. All nodes of a process with the same kind of module share workspaces (see `workspace_pool.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Slot(NamedTuple):
 
     owner: nn.Module
     key: str
-    view: Tensor  # of the vector
+    view: Tensor  # view of the flat vector
     live: Tensor  # used by the module: the view, or a separate integer tensor
     in_head: bool
 
@@ -46,7 +46,7 @@ class Workspace:
         size = self.layout.size + self.private.size
         self.flat = torch.zeros(size, device=device)
         self.grad = torch.zeros(size, device=device)
-        pinned = device.type == "cuda" and torch.cuda.is_available()  # copied without a detour
+        pinned = device.type == "cuda" and torch.cuda.is_available()  # faster copies to the GPU
         self._home = self.flat if device.type == "cpu" else torch.zeros(size, pin_memory=pinned)
         self._trained: list[TrainedParameter] = []
         self._slots: list[Slot] = []
@@ -89,11 +89,11 @@ class Workspace:
                 )
 
     def _buffers_that_stay(self, placed: set[str]) -> list[tuple[Tensor, Tensor]]:
-        """Non-persistent buffers and their initial values: nodes must not see each other's."""
+        """Non-persistent buffers and their initial values: a node must not see those of another node."""
         return [(b, b.clone()) for name, b in self.module.named_buffers() if name not in placed]
 
     def load(self, model: Model, private: Vector | None = None) -> None:
-        """Load this model, in evaluation mode. Without a private part, that of the module as it was built."""
+        """Load this model, in evaluation mode. Without a private part, the initial one of the module is used."""
         home, travels = self._home.numpy(), self.layout.size
         np.copyto(home[:travels], model.vector)
         np.copyto(home[travels:], self._first if private is None else private)
@@ -138,7 +138,7 @@ class Workspace:
         return self.stretches(only)
 
     def stretches(self, only: Only) -> list[slice]:
-        """The slices of the flat tensors to optimize; those that travel come first."""
+        """The slices of the flat tensors to optimize; the shared ones come first."""
         start = self.layout.size
         private = [slice(start + p.start, start + p.stop) for p in stretches(self.private, only)]
         return stretches(self.layout, only) + private
@@ -151,7 +151,8 @@ def keep_in_evaluation(layer: nn.Module) -> None:
 
 
 def in_float32(module: nn.Module, placement: Placement, device: torch.device) -> nn.Module:
-    """On the device and in float32. Frozen tensors keep their type, unless the trained ones have another."""
+    """The module on the device and in float32. Frozen tensors keep their type, unless the trained ones have
+    another."""
     mixed = any(t.dtype != torch.float32 for _, t, trained in tensors_of(module) if trained)
     kept = set() if mixed else set(placement.frozen)
     frozen = {id(t) for name, t, _ in tensors_of(module) if name in kept}

@@ -28,7 +28,7 @@ class WorkspacePool:
     """The workspaces for one kind of module. Urgent work during a job gets another workspace."""
 
     def __init__(self, module: nn.Module, placement: Placement, device: torch.device) -> None:
-        self.module = module  # as the factory built it; never run
+        self.module = module  # as the factory built it; it never runs
         self.placement = placement
         self.device = device
         self._frozen = share_frozen(module, placement, device)
@@ -80,7 +80,7 @@ def pool_for(module: nn.Module, placement: Placement, device: torch.device) -> W
 
 def share_frozen(module: nn.Module, placement: Placement, device: torch.device) -> FrozenTensors:
     """Let the module use the frozen tensors of this process that have the same values; they live as long as the
-    answer."""
+    returned object."""
     if not placement.frozen:
         return FrozenTensors({})
     key = (placement.shared.frozen, device)
@@ -119,7 +119,7 @@ def _ties(module: nn.Module) -> dict[str, str]:
 
 
 def _shape_of(module: nn.Module) -> dict[str, Any]:
-    """What a module has besides its layout: attributes and non-persistent buffers."""
+    """The state of a module besides its layout: attributes and non-persistent buffers."""
     apart = {"_parameters", "_modules", "_buffers", "training"}
     home = {name: module._buffers.get(name) for name in sorted(module._non_persistent_buffers_set)}
     return {key: value for key, value in vars(module).items() if key not in apart} | {"_buffers": home}

@@ -69,7 +69,7 @@ def test_a_table_for_programs_has_every_policy_once(shell: Shell) -> None:
 
 def test_when_nobody_can_run_the_reason_is_the_answer(shell: Shell) -> None:
     line = shell.failure(*QUICK, *ALONE, "--policy", "el,local", "--set", "task.sizes=[3,4]")
-    assert line == "no policy ran: task.sizes = [3, 4] are 7 nodes, but there are 2"
+    assert line == "no policy ran: task.sizes = [3, 4] add up to 7 nodes, but there are 2"
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ ROOT = "task.root=/nowhere"
         (("task=images", "task.root=/etc"), "data set image_folder: no folder /etc/train (wanted: train/CLASS/"),
         (("task.angles=[0, 45]",), "task.angles: angle 45 is not a multiple of 90"),
         (('task.angles=["up", 0]',), "task.angles = ['up', 0]"),
-        (("task.sizes=[3, 4]",), "task.sizes = [3, 4] are 7 nodes, but there are 8"),
+        (("task.sizes=[3, 4]",), "task.sizes = [3, 4] add up to 7 nodes, but there are 8"),
         (("task.sizes=[8]",), "task.sizes = [8]: 1 sizes for 2 angles"),
         (("task.samples=2000",), "samples"),
     ],

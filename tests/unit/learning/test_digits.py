@@ -192,7 +192,7 @@ def test_both_models_learn_something_in_a_few_rounds(model: str) -> None:
         ({"angles": "left"}, "not a list of whole numbers"),
         ({"sizes": (10, 5, 5)}, "3 sizes for 2 angles"),
         ({"sizes": (10, 5)}, "15 nodes, but there are 20"),
-        ({"sizes": (-1, 21)}, "cannot be numbers of nodes"),
+        ({"sizes": (-1, 21)}, "are not valid numbers of nodes"),
         ({"samples": 2000}, "has only"),
         ({"samples": 0}, "samples = 0"),
         ({"model": "mpl"}, "did you mean 'mlp'?"),

@@ -126,5 +126,5 @@ def test_clusters_are_disjoint_and_as_large_as_their_nodes_are_many(
 
 
 def test_sizes_that_cannot_be_are_one_clear_line() -> None:
-    with pytest.raises(ConfigError, match="cannot be numbers of nodes"):
+    with pytest.raises(ConfigError, match="are not valid numbers of nodes"):
         clusters(100, [3, -1], 0)

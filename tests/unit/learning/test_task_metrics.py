@@ -172,10 +172,10 @@ def broken(outputs: Tensor, y: Tensor) -> float:
         ({"metrics": {"auc": broken}}, "metric 'auc' fails: AttributeError"),
         ({"metrics": {"auc": lambda o, y: o}}, "metric 'auc' fails"),
         ({"metrics": {"auc": "AUROCC"}}, "torchmetrics has no 'AUROCC'; did you mean 'AUROC'?"),
-        ({"metrics": {"auc": auc}, "best": "acu"}, "best = 'acu' is no metric of the task; did you mean 'auc'?"),
+        ({"metrics": {"auc": auc}, "best": "acu"}, "best = 'acu' is not a metric; did you mean 'auc'?"),
         ({"metrics": {"auc": auc}, "best": "high:auc"}, "write 'auc', 'min:auc' or 'max:auc'"),
         ({"metrics": {"auc": 3}}, "metric 'auc' is of type int: give a function"),
-        ({"metrics": {"loss": auc}}, "'loss' cannot be the name of a metric"),
+        ({"metrics": {"loss": auc}}, "'loss' is not a valid name of a metric"),
         ({"metrics": 3}, "metrics is of type int"),
     ],
 )
