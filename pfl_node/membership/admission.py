@@ -14,7 +14,7 @@ CHECK_LIFE = 10.0  # seconds for which the result of a check is valid
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """If `again` is not zero, the id is being checked: ask again in so many seconds."""
+    """If `again` is not zero, the id is being checked: the newcomer should retry after `again` seconds."""
 
     accepted: bool
     reason: str = ""

@@ -25,7 +25,7 @@ class Broadcasts:
             del self._tiers[tier][member]
 
     def take(self, budget: int, limit: int) -> list[Rumor]:
-        """As many as fit into `budget` bytes, newest first. A rumour sent `limit` times is dropped."""
+        """As many rumours as fit into `budget` bytes, newest first. A rumour sent `limit` times is dropped."""
         taken: list[tuple[int, Rumor, int]] = []
         for tier, rumors in enumerate(self._tiers):
             for rumor, size in reversed(rumors.values()):

@@ -1,6 +1,6 @@
 """Members known from rumours only: each is pinged, and becomes a member when it answers.
 
-So nobody can fill a view with invented members. The number of open pings is bounded, in total and per source.
+So a sender cannot fill a view with invented members. The number of open pings is bounded, in total and per source.
 """
 
 from __future__ import annotations

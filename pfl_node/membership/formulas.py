@@ -18,13 +18,13 @@ def suspicion_bounds(n: int, multiplier: float, interval: float) -> tuple[float,
 
 
 def confirmations_wanted(n: int, multiplier: float) -> int:
-    """How many further accusers reduce the timeout to its minimum; 0 if there are too few members."""
+    """The number of further accusers that reduce the timeout to its minimum; 0 if there are too few members."""
     wanted = max(int(multiplier) - 2, 0)
     return wanted if n - 2 >= wanted else 0
 
 
 def suspicion_timeout(confirmed: int, wanted: int, shortest: float, longest: float) -> float:
-    """Decreases with the logarithm of the number of independent confirmations."""
+    """The suspicion timeout, which decreases with the logarithm of the number of independent confirmations."""
     if wanted <= 0:
         return shortest
     share = log(min(confirmed, wanted) + 1) / log(wanted + 1)

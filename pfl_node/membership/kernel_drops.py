@@ -8,8 +8,8 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-COUNTERS = Path("/proc/net/snmp")  # of this network namespace
-MANY = 20  # dropped datagrams since the last look that are worth a warning
+COUNTERS = Path("/proc/net/snmp")  # counters of this network namespace
+MANY = 20  # dropped datagrams since the last check that cause a warning
 HINT = "on the host: sysctl -w net.ipv4.neigh.default.gc_thresh2=8192 net.ipv4.neigh.default.gc_thresh3=16384"
 
 

@@ -11,9 +11,9 @@ from pfl_node.address import relayed_address
 Role = Literal["node", "bootstrap"]
 
 INCARNATION_LIMIT = 1 << 53
-ORDINARY = 1 << 20  # more restarts and refutations than a member has in its lifetime
-JUMP = 1024  # by which one rumour may exceed ORDINARY or the known incarnation
-RELAYS_LIMIT = 3  # of one member
+ORDINARY = 1 << 20  # an incarnation that no member reaches by restarts and refutations
+JUMP = 1024  # how far one rumour may exceed ORDINARY or the known incarnation
+RELAYS_LIMIT = 3  # relays of one member
 RENEWED = 60  # seconds by which a signature must be newer than another one of the same facts to replace it
 
 
@@ -64,12 +64,12 @@ class Member:
     reachability: Reachability = Reachability.UNKNOWN
     relays: tuple[str, ...] = ()  # HOST:PORT of the members that forward connections to it
     offers_relay: bool = False  # forwards connections to others
-    pair_key: bytes = b""  # public X25519 key for secrets with single peers; empty: it shares none
+    pair_key: bytes = b""  # public X25519 key for pairwise secrets; empty: it shares none
     seal: Seal | None = field(default=None, compare=False)  # None: not signed
 
     @property
     def dial_address(self) -> str:
-        """Where others connect to it; for a relayed member it names the relays and the member."""
+        """The address that others dial; for a relayed member it names the relays and the member."""
         if self.reachability is Reachability.RELAYED and self.relays:
             return relayed_address(self.relays, self.id)
         return self.address

@@ -13,7 +13,7 @@ from pfl_node.membership.packet import Packet
 @dataclass(frozen=True, slots=True)
 class DialBackAnswer:
     reached: bool
-    reason: str  # if not reached
+    reason: str  # why the member was not reached
     clock_ahead: float  # seconds that the clock of the asked member is ahead of this one's
 
 
@@ -24,15 +24,15 @@ class MemberCalls(Protocol):
         """The id of the seed and the members it knows. Raises ConfigError if another node uses my id."""
 
     async def sync(self, address: str, me: Member, members: Iterable[Member]) -> tuple[str, list[Member]]:
-        """Exchange member lists; the id of the peer and the members it knows."""
+        """Exchange member lists; returns the id of the peer and the members it knows."""
 
     async def send(self, address: str, packet: Packet, timeout: float) -> Packet | None:
         """Send a packet as a call and return the answer, if the packet has one."""
 
     async def credentials(self, address: str, ids: Sequence[str]) -> list[bytes]:
-        """The credentials of these members, as far as the node there has them."""
+        """The credentials of these members that the node at this address has."""
 
     async def dial_back(self, address: str, me: Member) -> DialBackAnswer:
-        """Ask the node there to open a connection to the address of my record."""
+        """Ask the node at this address to open a connection to the address in my record."""
 
     async def close(self) -> None: ...

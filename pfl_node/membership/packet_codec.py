@@ -24,8 +24,8 @@ from pfl_node.membership.packet import Kind, Packet, Rumor
 from pfl_node.membership.signatures import CREDENTIAL_BYTES, PAIR_KEY_BYTES, SIGNATURE_BYTES
 from pfl_node.printable import LONGEST
 
-VERSION = 2  # of the membership protocol
-LONGEST_ADDRESS = 261  # a DNS name and a port
+VERSION = 2  # version of the membership protocol
+LONGEST_ADDRESS = 261  # characters of a DNS name and a port
 ROUND_LIMIT = TIME_LIMIT = 1 << 53
 
 TO_STATE: dict[State, Any] = {state: pb.Member.State.Value(state.name) for state in State}

@@ -14,7 +14,7 @@ from pfl_node.membership.timers import Timers
 from pfl_node.membership.view import View
 
 RELAYS_LIMIT = 64  # concurrent pings on behalf of others
-RELAY_SHARE = 0.6  # of the probe timeout: a relay's answer must arrive before the requester's own timeout
+RELAY_SHARE = 0.6  # fraction of the probe timeout: a relay's answer must arrive before the requester's own timeout
 
 
 class Outbox:
@@ -53,7 +53,7 @@ class Outbox:
 class Probe:
     seq: int
     target: Member
-    relays: int = 0  # asked
+    relays: int = 0  # relays that were asked
     nacks: int = 0  # relays that answered without an answer of the target
 
 
@@ -139,8 +139,8 @@ class Prober:
             self._probe.nacks = min(self._probe.nacks + 1, self._probe.relays)
 
     def relay(self, packet: Packet, source: str) -> None:
-        """Ping a member on behalf of another one. The packets carry no rumours: nothing proves whose address
-        `source` is."""
+        """Ping a member on behalf of another one. The packets carry no rumours: the owner of the address `source`
+        is not verified."""
         requester, target = map(self._view.roster.get, (packet.sender.id, packet.target))
         if requester is None or target is None or target.address != packet.target_address:
             return
@@ -167,5 +167,5 @@ class Prober:
         # A member that has moved during the probe was not reached at its old address.
         if known is not None and known.dial_address == probe.target.dial_address:
             self._view.accuse(known.id, self._time.now)
-        # Afterwards, so that the suspicion lasts as long as the health before this probe requires.
+        # After the suspicion has begun, so that its timeout uses the health score before this probe.
         self._view.health.add(probe.relays - probe.nacks if probe.relays else 1)

@@ -1,4 +1,4 @@
-"""Finds out whether others can connect to this member: some of them dial it back, as in libp2p's AutoNAT."""
+"""Determines whether others can connect to this member: some of them dial it back, as in libp2p's AutoNAT."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pfl_node.membership.member import Member, Reachability, Role
 from pfl_node.membership.member_calls import DialBackAnswer
 
 ASKED = 3  # members in one check
-RETRY, RETRY_MOST = 4.0, 30.0  # seconds between checks of a member that is not reached; doubled each time
-RECHECK = 600.0  # seconds between checks of one that is
-DOUBT = 10.0  # seconds from a check to the next one that an accusation causes
+RETRY, RETRY_MOST = 4.0, 30.0  # seconds between checks while nobody reaches this member; doubled each time
+RECHECK = 600.0  # seconds between checks while others reach it
+DOUBT = 10.0  # minimum seconds between a check and the next one after an accusation
 NOBODY = 0.5  # seconds to wait if no member answers
 MOMENT = 3.0  # seconds that members have to answer once another one has; a dial takes 2 s to fail
-JITTER = 0.2  # of each wait
+JITTER = 0.2  # fraction of each wait
 WHAT_TO_DO = "open the port, set advertise, or use a relay"
 
 DialBack = Callable[[str, Member], Awaitable[DialBackAnswer]]  # the address of the member to ask, and my record
@@ -32,9 +32,9 @@ class DialBackResult:
 
     peer: str
     name: str
-    address: str  # that was dialled
+    address: str  # the address that was dialled
     reached: bool
-    reason: str  # if not reached
+    reason: str  # why this member was not reached
     at: float  # seconds since 1970
     clock_ahead: float  # seconds by which the clock of the asked member is ahead
 
@@ -46,7 +46,7 @@ class DialBackResult:
 
 
 def decide(results: Sequence[DialBackResult]) -> Reachability:
-    """One that reaches this member is enough: the address is right and the port is open."""
+    """One member that reaches this one is enough: the address is right and the port is open."""
     if any(result.reached for result in results):
         return Reachability.DIRECT
     return Reachability.UNREACHABLE if results else Reachability.UNKNOWN
@@ -73,7 +73,7 @@ class ReachabilityMonitor:
         decided: Callable[[Reachability, Sequence[DialBackResult]], None],
     ) -> None:
         self.state = Reachability.UNKNOWN
-        self.results: dict[str, DialBackResult] = {}  # the last one of each present member, by id
+        self.results: dict[str, DialBackResult] = {}  # the last result of each present member, by id
         self._membership = membership
         self._dial_back = dial_back
         self._rng = rng
@@ -107,7 +107,7 @@ class ReachabilityMonitor:
             self._again.set()
 
     def doubt(self) -> None:
-        """Others have accused this member: maybe they cannot reach it any more."""
+        """Others have accused this member, so they may not reach it any more: check soon."""
         if self.state is Reachability.DIRECT and asyncio.get_running_loop().time() >= self._checked + DOUBT:
             self._again.set()
 
@@ -121,7 +121,7 @@ class ReachabilityMonitor:
                     await self._again.wait()
 
     async def ask_some(self) -> list[DialBackResult]:
-        """The answers of up to three members, those first that were not asked for longest."""
+        """The answers of up to three members, beginning with those that were asked longest ago."""
         members = list(self._membership.alive(role=None))
         self._forget(members)
         self._rng.shuffle(members)
@@ -131,7 +131,8 @@ class ReachabilityMonitor:
         return results
 
     async def _answers(self, asking: Sequence[asyncio.Task[DialBackResult | None]]) -> list[DialBackResult]:
-        """Once one has answered, the others have a moment: a member that cannot be asked takes long to give up."""
+        """Once one member has answered, wait only MOMENT for the others: a call to a dead member takes long to
+        fail."""
         found: list[DialBackResult] = []
         waiting = set(asking)
         try:
@@ -147,7 +148,7 @@ class ReachabilityMonitor:
         return found
 
     async def _ask(self, member: Member) -> DialBackResult | None:
-        """None if the member could not be asked, or could not tell: that says nothing about this one."""
+        """None if the call failed or the member could not decide; that is no result about this member."""
         me = self._membership.me
         try:
             answer = await self._dial_back(member.dial_address, me)
@@ -164,7 +165,8 @@ class ReachabilityMonitor:
         )
 
     def _conclude(self, results: Sequence[DialBackResult]) -> float:
-        """The seconds until the next check. A member that was reached before is given a second check."""
+        """Returns the seconds until the next check. If others reached this member before, a failure is checked a
+        second time."""
         found = decide(results)
         if found is Reachability.UNKNOWN:
             return RETRY if self._membership.alive(role=None) else NOBODY

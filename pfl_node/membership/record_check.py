@@ -1,6 +1,6 @@
 """Checks the records in one message. Sans-io.
 
-With signatures, a record that says something new must be signed by its member. Any other record is reduced to an
+With signatures, a record with new facts must be signed by its member. Any other record is reduced to an
 opinion about the known one, so most records are never verified. Honest members pass on only what they verified: a
 forged record is the sender's fault, and the rest of its message is ignored.
 """
@@ -29,7 +29,7 @@ class RecordCheck:
         self.forged: Member | None = None
 
     def trusted(self, rumor: Rumor) -> Rumor | None:
-        """The part of the rumour that may be believed; None: nothing."""
+        """The part of the rumour that is accepted; None: nothing."""
         if not self._signatures.required:
             return rumor
         new = rumor.member
@@ -59,7 +59,7 @@ class RecordCheck:
 
 
 def needs_proof(view: View, new: Member, now: float) -> bool:
-    """Does the record say more about its member than is known?"""
+    """Does the record have facts about its member that are not known yet?"""
     known = view.find(new.id)
     if known is None:
         tomb = view.roster.tomb(new.id, now)

@@ -17,23 +17,23 @@ from pfl_node.membership.signatures import Proof, Signed
 T = TypeVar("T")
 
 BATCH = 8  # signatures to verify before the event loop does other work; about 1 ms
-CREDENTIALS_LIMIT = 128  # per call; each has at most 8 kB
+CREDENTIALS_LIMIT = 128  # credentials per call; each has at most 8 kB
 PAUSE = 5.0  # seconds for which a member is not asked again after it did not have a credential
-ASKED = 1.0  # seconds for which nobody else is asked for the same credential
+ASKED = 1.0  # seconds before another member is asked for the same credential
 TABLE_LIMIT = 16384
 
 Fetch = Callable[[str, Sequence[str]], Awaitable[list[bytes]]]  # address, ids
 
 
 class RecordVerifier:
-    """Fetches from one member at a time once: a member that stalls or sends nothing delays only its own news."""
+    """At most one fetch per member at a time: a member that stalls or sends nothing delays only its own news."""
 
     def __init__(self, signed: Signed, fetch: Fetch) -> None:
         self._signed = signed
         self._fetch = fetch
         self._fetching: set[str] = set()  # members that are being asked for credentials
         self._paused: dict[str, float] = {}  # by member: until when it is not asked again
-        self._asked: dict[str, float] = {}  # members whose credentials were asked for, and until when that counts
+        self._asked: dict[str, float] = {}  # members whose credentials were requested, until when
 
     async def verify(self, members: Iterable[Member], by: str, address: str) -> None:
         """Verify the records that `by` sent; fetch missing credentials from its address. Raises Refused if one is
@@ -99,7 +99,7 @@ def _note(table: dict[str, float], entries: dict[str, float]) -> None:
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
-    """As in itertools since Python 3.12."""
+    """`itertools.batched`, which exists since Python 3.12."""
     source = iter(items)
     while batch := tuple(islice(source, size)):
         yield batch

@@ -12,7 +12,7 @@ from pfl_node.membership.member import Member, Reachability, State
 
 
 class Roster:
-    """With `neighbours`, only so many members are probed and sampled."""
+    """With `neighbours`, only that many members are probed and sampled."""
 
     def __init__(self, me: str, rng: Random, *, limit: int, neighbours: int | None = None) -> None:
         self._me = me
@@ -21,7 +21,7 @@ class Roster:
         self._neighbours = neighbours
         self._members: dict[str, Member] = {}
         self._present: list[str] = []
-        self._silent: set[str] = set()  # members that nobody can call
+        self._silent: set[str] = set()  # members that cannot be called
         self._active: list[str] | None = None  # members to probe and sample; None: to be recomputed
         self._queue: list[str] = []  # members to probe, last first
         self._queued: set[str] = set()

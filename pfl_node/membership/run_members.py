@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 ASKED = 31  # peers whose rounds determine the first round of a new node
-ANSWER_CHECKS, CHECK_INTERVAL = 50, 0.02  # times, seconds; their product is the timeout for the answers
-ASK_TRIES = 4  # until half of the peers have answered
+ANSWER_CHECKS, CHECK_INTERVAL = 50, 0.02  # count, seconds; their product is the timeout for answers
+ASK_TRIES = 4  # attempts until half of the peers have answered
 
 
 def stated_reachable(member: Member) -> bool:
@@ -114,9 +114,9 @@ class RunMembers:
         return Rounds(self.alive(), self._membership)
 
     async def swarm_round(self) -> int:
-        """The median round of some peers, of which more than half must have reported it: one that has not counts
-        as in round 0. Rounds that others report for it are ignored, unless the peer signed them: by forging them,
-        one member could make a new node start in any round."""
+        """The median round of some peers. A peer that has not reported its round counts as in round 0, so more
+        than half must have reported. Rounds that others report for a peer are ignored, unless the peer signed
+        them: by forging them, one member could make a new node start in any round."""
         peers = sorted(self.alive())
         asked = Random(self._membership.me.id).sample(peers, min(ASKED, len(peers)))
         for _ in range(ASK_TRIES):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 WARN_INTERVAL = 60.0  # seconds between log lines about the same sender
-WARNINGS_LIMIT = 256  # senders
+WARNINGS_LIMIT = 256  # number of senders
 
 
 class SenderWarnings:

@@ -43,8 +43,8 @@ from pfl_node.membership.udp import Udp
 log = logging.getLogger(__name__)
 
 FIRST_TRY = 2.0  # seconds that `start` waits for the seeds' first answers
-RETRY, RETRY_MOST = 0.5, 2.0  # seconds between attempts to join, in the mean; doubled each time
-JOIN_TIMEOUT, JOIN_TIMEOUT_MOST = 3.0, 24.0  # of an attempt; doubled each time: a busy seed needs longer
+RETRY, RETRY_MOST = 0.5, 2.0  # mean seconds between attempts to join; doubled each time
+JOIN_TIMEOUT, JOIN_TIMEOUT_MOST = 3.0, 24.0  # timeout of an attempt; doubled each time for busy seeds
 CALLER = "/call/"  # prefix of the pseudo-address of a gRPC caller; no member can have such an address
 CALLS_LIMIT = 128  # concurrent calls, in each direction
 
@@ -78,7 +78,7 @@ class Membership:
         self._drops = KernelDrops()
         self._jitter = Random(f"{me.id}/join")
         self._on_event = on_event
-        self._last_error: dict[str, str] = {}  # by seed
+        self._last_error: dict[str, str] = {}  # last error of each seed
         self._tried = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -138,7 +138,7 @@ class Membership:
         self.swim.set_round(round)
 
     def set_reachability(self, reachability: Reachability, relays: Sequence[str] = ()) -> None:
-        """State in this member's own record whether others can connect to it, and through which members."""
+        """Set in this member's own record whether others can connect to it, and through which members."""
         self.swim.set_reachability(reachability, relays, self._clock())
         self._drain()
 
@@ -179,7 +179,7 @@ class Membership:
         )
 
     def heard(self) -> Set[str]:
-        """The ids of members that have reported about themselves; of the others only rumours are known."""
+        """The ids of members that have reported about themselves; the others are known from rumours only."""
         return self.swim.heard
 
     # inputs
@@ -196,13 +196,13 @@ class Membership:
             self._drain()
 
     async def merge(self, members: Sequence[Member], by: str, address: str, *, joining: bool = False) -> None:
-        """Merge the member list of `by`, which listens at `address`. Returns at once if nobody signs."""
+        """Merge the member list of `by`, which listens at `address`. Returns at once if records are not signed."""
         await self._verify(self.swim.to_verify(members), by, address)
         self.swim.merge(members, self._clock(), by=by, joining=joining)
         self._drain()
 
     def merge_soon(self, members: Sequence[Member], by: str, address: str) -> None:
-        """The same without waiting for credentials."""
+        """Merge as `merge` does, without waiting for credentials."""
         if len(self._tasks) < CALLS_LIMIT:
             self._spawn(self.merge(members, by, address))
 

@@ -1,7 +1,7 @@
 """Signatures of member records: the port through which the state machine signs and verifies, and its two sides.
 
-Only a member itself can sign its record, so nobody else can create a member, move it, increase its incarnation or
-announce its departure. That a member is suspected or dead is an opinion, which needs no signature.
+Only a member itself can sign its record, so no other node can create a member, move it, increase its incarnation
+or announce its departure. That a member is suspected or dead is an opinion, which needs no signature.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pfl_node.membership.member import Member, Reachability, Seal
 
 CONTEXT = b"pfl-node member record 2\0"  # a signature for another purpose is not valid here
 SIGNATURE_BYTES = 64
-CREDENTIAL_BYTES = 8  # of the hash in a record
+CREDENTIAL_BYTES = 8  # bytes of the hash in a record
 PAIR_KEY_BYTES = 32
 FRESH = 600  # seconds for which a record shows that its member is probably running
 RENEWAL = 120.0  # seconds after which a member signs its record again
@@ -83,13 +83,13 @@ class Keys(Protocol):
         """False if the id is revoked or not on the allow-list."""
 
     def credential(self, member: str) -> bytes | None:
-        """What others need to verify the member's records."""
+        """The certificate chain or key with which others verify the member's records."""
 
     def digest(self, member: str) -> bytes:
         """A short hash of the credential; empty if there is none."""
 
     def add(self, credential: bytes) -> str:
-        """Check and keep a credential; the id of its owner. Raises Refused."""
+        """Check and keep a credential; returns the id of its owner. Raises Refused."""
 
 
 class Signed:
@@ -100,7 +100,7 @@ class Signed:
     def __init__(self, keys: Keys, clock: Callable[[], float] = time.time) -> None:
         self.keys = keys
         self._clock = clock
-        self._verified: OrderedDict[bytes, Member] = OrderedDict()  # by signature
+        self._verified: OrderedDict[bytes, Member] = OrderedDict()  # verified records by signature
 
     def sign(self, member: Member) -> Member:
         seal = Seal(int(self._clock()), self.keys.digest(member.id), b"")
@@ -133,8 +133,8 @@ class Signed:
 
 
 def signed_bytes(member: Member, seal: Seal) -> bytes:
-    """What a member signs. Lengths precede the texts, so that two records never have the same bytes. A record that
-    does not state its reachability or a pair key has the same bytes as before these fields existed."""
+    """The bytes that a member signs. Lengths precede the texts, so that two records never have the same bytes. A
+    record that does not state its reachability or a pair key has the same bytes as before these fields existed."""
     texts = [text.encode() for text in (member.id, member.name, member.address, member.role, member.run)]
     numbers = struct.pack(">qQQ?", member.round, member.incarnation, seal.at, member.left)
     pair_key = PAIR_KEY + member.pair_key if member.pair_key else b""
@@ -153,5 +153,5 @@ def _framed(texts: Iterable[bytes]) -> bytes:
 
 
 def _same_record(one: Member, other: Member) -> bool:
-    """Equal except for opinions; the state of a member that has not left is one."""
+    """Whether two records are equal except for opinions. The state of a member that has not left is an opinion."""
     return one.seal == other.seal and one.left is other.left and replace(one, state=other.state) == other

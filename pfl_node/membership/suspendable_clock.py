@@ -13,8 +13,8 @@ def uptime() -> float:
 
 
 class SuspendableClock:
-    """Members are not suspected for silence during a suspension and, after a long one, not for another `pause`
-    seconds (`lenient`)."""
+    """Members are not suspected because of their silence during a suspension and, after a long one, not for
+    another `pause` seconds (`lenient`)."""
 
     def __init__(self, *, slack: float, pause: float) -> None:
         self.now = 0.0

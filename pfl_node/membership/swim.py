@@ -23,8 +23,8 @@ from pfl_node.membership.timers import Timers
 from pfl_node.membership.view import View
 
 CHALLENGES_LIMIT = 8  # members notified after one sync that they are considered dead
-GOSSIP_DELAY = 0.05  # of the gossip interval, so that simultaneous rumours are sent together
-GAIN = 4  # times the size of a datagram that the answer to an address which is not a member's may have
+GOSSIP_DELAY = 0.05  # fraction of the gossip interval, so that simultaneous rumours are sent together
+GAIN = 4  # size limit of an answer to a non-member's address, as a multiple of the datagram's size
 MOVES_LIMIT = 64  # members whose old addresses are checked at a time
 FAREWELLS = 16  # members notified of a departure; they notify the rest
 
@@ -113,14 +113,14 @@ class Swim:
             self._view.change_me(round=number)
 
     def set_reachability(self, reachability: Reachability, relays: Sequence[str], now: float) -> None:
-        """State whether others can connect to this member; a change is gossiped with a higher incarnation."""
+        """Set whether others can connect to this member; a change is gossiped with a higher incarnation."""
         if (reachability, tuple(relays)) != (self.me.reachability, self.me.relays):
             self._wake(now)
             self._view.restate(reachability=reachability, relays=tuple(relays))
             self._arm_gossip()
 
     def move(self, address: str, now: float) -> None:
-        """Others reach this member at another address from now on."""
+        """This member's address has changed."""
         if address != self.me.address:
             self._wake(now)
             self._view.restate(address=address)
@@ -181,7 +181,7 @@ class Swim:
         self._arm_gossip()
 
     def learn(self, fetched: FetchCredentials, now: float) -> None:
-        """Process the rumours of a message again, whose keys were not known when it arrived."""
+        """Process rumours again whose keys were unknown when their message arrived."""
         self._wake(now)
         if self.me.state is State.LEFT:
             return
@@ -261,7 +261,8 @@ class Swim:
         return admission.accepted
 
     def _ping_holder(self, holder: Member) -> None:
-        """Several times, and by a call, too: one lost datagram must not let an attacker move a member."""
+        """Ping the old address several times, and also by a call: one lost datagram must not let an attacker move
+        a member."""
         seq = self._prober.ping(holder)
         if self._config.transport == "udp":
             ping = Packet(Kind.PING, self.me, seq, holder.id)
@@ -312,7 +313,7 @@ class Swim:
                 self._timers.set(("renew", 0), self._time.now + RENEWAL)
 
     def _answer_limit(self, sender: Member, source: str, size: int | None) -> int | None:
-        """The bytes that an answer may have: the source address of a datagram can be forged."""
+        """The size limit of an answer in bytes: the source address of a datagram can be forged."""
         known = self._view.roster.get(sender.id)
         if size is None or (known is not None and known.state.present and known.address == source):
             return None

@@ -27,9 +27,9 @@ class SwimConfig:
 
     retransmit: int = 4  # a rumour is sent retransmit * ceil(log10(n + 1)) times
     health_limit: int = 8  # the worst local health score
-    forget: float = 300.0  # for which dead and departed members stay listed
-    tombstone: float = 3600.0  # after that, for which old rumours about them are rejected
-    members_limit: int = 4096  # of members and of tombstones
+    forget: float = 300.0  # how long dead and departed members stay listed
+    tombstone: float = 3600.0  # how long after that old rumours about them are rejected
+    members_limit: int = 4096  # limit of members, and of tombstones
     packet_bytes: int = 1200  # no path fragments such datagrams
     # Members to probe and gossip with. Each is a connection with gRPC and, on one machine, an entry in the
     # kernel's neighbour table, which has 1024 by default for all containers together.

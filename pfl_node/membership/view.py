@@ -21,10 +21,10 @@ from pfl_node.membership.signatures import Signatures
 from pfl_node.membership.swim_config import SwimConfig
 from pfl_node.membership.timers import Timers
 
-ROUNDS_AHEAD = 16  # of this member's round: the limit of rounds in rumours, until the member reports its own
+ROUNDS_AHEAD = 16  # how far a rumoured round may be ahead of mine, until the member reports its own
 DEATHS_WANTED = 3  # members that have to consider a member dead before its suspicion times out here
 SILENCE = 180.0  # seconds; a member signs its record again every 120 s
-SUSPICION_DOUBT = 3  # the health score that stretches suspicions most: a dead member must be found out in the end
+SUSPICION_DOUBT = 3  # health score at which suspicions stop growing: a dead member must be detected
 CLASHES_REPORTED = 3  # a previous process of this node at another address can look like a clash once or twice
 
 
@@ -65,7 +65,7 @@ class Health:
 
     @property
     def suspicion_factor(self) -> int:
-        """By which a suspicion lasts longer: the silence of others may be the fault of this process."""
+        """The factor by which a suspicion lasts longer, because this process may be the reason for the silence."""
         return min(self.score, SUSPICION_DOUBT) + 1
 
 
@@ -82,7 +82,7 @@ class View:
         self._config = config
         self._timers = timers
         self.heard: set[str] = set()  # members that have reported about themselves
-        self._news: dict[str, float] = {}  # of unreachable members: when something new about each was learned
+        self._news: dict[str, float] = {}  # when something new about each unreachable member was learned
         self._suspicions: dict[str, Suspicion] = {}
         self._accusation: Member | None = None  # the false rumour about this member with the highest incarnation
         self._refuted_at = float("-inf")
@@ -158,8 +158,8 @@ class View:
             self.heard.add(new.id)
 
     def _soften(self, old: Member, new: Member, by: str) -> Member:
-        """That a member is dead is first the opinion of others. Here it becomes suspected, so that it can refute,
-        until its time has passed or several members say so."""
+        """A rumour that a member is dead makes it suspected here, so that it can refute the rumour, until the
+        suspicion times out or several members report its death."""
         if new.state is not State.DEAD or not old.state.present or new.incarnation < old.incarnation:
             return new
         suspicion = self._suspicions.get(old.id) if new.incarnation == old.incarnation else None
@@ -175,7 +175,7 @@ class View:
             self.learn(Rumor(replace(known, state=State.SUSPECT), by=self.me.id), now)
 
     def accuse_if_silent(self, target: Member, now: float) -> None:
-        """Nobody can ping an unreachable member: it has to report itself from time to time."""
+        """Suspect an unreachable member that has not reported for long: it cannot be pinged."""
         if now - self._news.setdefault(target.id, now) > SILENCE:
             self.accuse(target.id, now)
 
