@@ -1,4 +1,4 @@
-"""Notices that the address of this machine has changed, for a node that listens on all addresses."""
+"""Detects a change of this machine's address, for a node that listens on all addresses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AddressWatch:
             try:
                 found = await self._find()
             except ConfigError:
-                continue  # the line is down
+                continue  # the network is down
             if found != address:
                 address = found
                 self._moved(address)

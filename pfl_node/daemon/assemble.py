@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-SHARE_OF_TRAINING = 0.2  # of the event loop's time that callers may take from training
+SHARE_OF_TRAINING = 0.2  # fraction of the event loop's time that callers may use during training
 
 
 class GrpcNetwork(PeerClient):
@@ -89,7 +89,7 @@ def fit_to_memory(settings: Settings, available: int) -> Settings:
 
 
 def not_alone(settings: Settings) -> Settings:
-    """A node that is configured with peers waits for them, unless the settings say that it trains alone. With
+    """A node that is configured with peers waits for them, unless `round.alone` is set. With
     `train.patience` the others may have stopped for good."""
     waits = bool(settings.peer_seed) and settings.train.patience is None
     alone = settings.round.alone or ("wait" if waits else "train")
@@ -105,7 +105,7 @@ class BusyShare:
         self._last = (monotonic(), thread.idle_seconds())
 
     def __call__(self) -> float:
-        """Of the time since the last call."""
+        """Decided by the time since the last call."""
         before, self._last = self._last, (monotonic(), self._thread.idle_seconds())
         elapsed, idle = (now - then for now, then in zip(self._last, before, strict=True))
         return SHARE_OF_TRAINING if idle < elapsed / 2 else MOST_BUSY
@@ -246,7 +246,7 @@ class DaemonNode(ObservedNode):
             log.error("the incarnation was not written; training goes on", error=str(error))
 
     def _keep_settings(self) -> None:
-        """From these settings `pfl_node.load` rebuilds the model. Secrets are left out."""
+        """`pfl_node.load` rebuilds the model from these settings. Secrets are left out."""
         settings = self.settings
         task = {"name": plugin.absolute(settings.task.name), "index": self._index}
         policy = {"name": plugin.absolute(settings.policy.name)}
@@ -258,7 +258,7 @@ class DaemonNode(ObservedNode):
         try:
             write_atomic(self.home.settings, dump(settings.model_copy(update=changed)).encode(), what="settings")
         except StoreError as error:
-            log.error("the settings were not written; the node starts all the same", error=str(error))
+            log.error("the settings were not written; the node starts anyway", error=str(error))
 
     async def start(self) -> None:
         """Open the port. Does not need torch."""

@@ -105,13 +105,13 @@ class Node:
             await self.close()
 
     def run_blocking(self) -> str:
-        """`run` for a program without an event loop. Ctrl-C stops the node in order."""
+        """`run` for a program without an event loop. Ctrl-C shuts the node down cleanly."""
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("an event loop is running here, as in a notebook: use `await node.run()`")
         return run_loop(self._run_with_signals())
 
     def stop(self) -> None:
-        """Make `run` finish in order; may be called from any thread, and before `run`."""
+        """Make `run` shut down cleanly; may be called from any thread, and before `run`."""
         self._stopped.set()
         if self._node is not None and self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: the node has ended

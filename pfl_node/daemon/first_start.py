@@ -1,4 +1,4 @@
-"""The checks of `pfl-node doctor` before a node has started: what its settings, seeds, disk and task will do."""
+"""The checks of `pfl-node doctor` before a node has started: settings, seeds, disk and task."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from pfl_node.wire.membership_service import attach_membership
 from pfl_node.wire.peer_stub import PeerStub
 from pfl_node.wire.tls import Tls
 
-SEEDS = 3  # that are asked
+SEEDS = 3  # number of seeds that are asked
 TIMEOUT = 3.0  # seconds
 PRESENT = membership_pb2.Member.State.ALIVE
 
@@ -81,7 +81,7 @@ def _tls(settings: Settings) -> Tls | None:
 
 @asynccontextmanager
 async def _listening(settings: Settings, tls: Tls | None, dialer: Dialer) -> AsyncIterator[Membership]:
-    """A member that belongs to no swarm, at the address that the node will advertise."""
+    """A member of no swarm, at the address that the node will advertise."""
     endpoint = Endpoint(tls=tls)
     dialer.paths.connector.proxy = proxy = proxy_of(settings.network)
     me = Member(tls.id if tls else secrets.token_hex(8), settings.name or "doctor", run=settings.run)
@@ -158,7 +158,7 @@ def _reachable(
 
 
 async def _relays(settings: Settings, dialer: Dialer, seeds: Iterable[str]) -> list[str]:
-    """Those of the settings, or the members that offer themselves."""
+    """The relays of the settings, or the members that offer a relay."""
     if settings.network.relays:
         return list(settings.network.relays)
     for seed in seeds:
@@ -174,7 +174,7 @@ async def _relays(settings: Settings, dialer: Dialer, seeds: Iterable[str]) -> l
 
 
 async def _version(dialer: Dialer, seed: str) -> str:
-    """Empty if it is not known; a bootstrap has no status."""
+    """The version of a node; empty if unknown, because a bootstrap has no status."""
     try:
         link = await dialer.dial(seed, TIMEOUT)
         try:

@@ -55,7 +55,7 @@ def check_page(settings: Settings) -> None:
 
 
 def check_oracle(settings: Settings) -> None:
-    """If one answer exceeds the budget, nobody would get any."""
+    """Raise if one answer exceeds the budget: no peer would get any."""
     privacy = settings.privacy
     for key, most in (("oracle_budget", privacy.oracle_budget), ("oracle_total", privacy.oracle_total)):
         if privacy.oracle and most is not None and privacy.oracle_epsilon > most:

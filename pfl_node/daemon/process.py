@@ -43,7 +43,7 @@ def run_daemon(settings: Settings) -> int:
         logging.captureWarnings(True)
     if points := arm():
         log.warning("fail points are active", **points)
-    check_lab(load_policy(settings.policy.name), settings, lab=False)  # before it creates a directory
+    check_lab(load_policy(settings.policy.name), settings, lab=False)  # before the node creates a directory
     check_pair_keys(settings)
     return run_loop(_run(settings))
 
@@ -118,8 +118,8 @@ def _ended(how: str, node: DaemonNode) -> int:
 
 
 def _announce(settings: Settings, node: DaemonNode) -> None:
-    """Print the address and how to join, on stdout, in the format of the logs. For people who want warnings only,
-    print when the node has joined and when it is done."""
+    """Print the address and how to join, on stdout, in the format of the logs. If only warnings are logged for
+    people, print when the node has joined and when it is done."""
     if settings.log.level in QUIET and for_people(settings.log.format, sys.stdout, sys.stderr):
         StateLines(node, _say)
         return
@@ -144,8 +144,9 @@ def _say(line: str) -> None:
 
 
 def _on_signals(node: DaemonNode) -> None:
-    """The first SIGTERM or SIGINT ends the node in order, the second immediately. SIGHUP reloads the task. If it
-    came because the node's terminal was closed, it ends the node in order; under nohup it is ignored."""
+    """The first SIGTERM or SIGINT shuts the node down cleanly, the second ends it immediately. SIGHUP reloads the
+    task. If it was sent because the node's terminal was closed, it shuts the node down cleanly; under nohup it is
+    ignored."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
 

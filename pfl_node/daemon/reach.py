@@ -45,7 +45,7 @@ class Reach:
         await self._redialer.close()
 
     def on_event(self, event: MemberEvent) -> None:
-        """News of a peer brings the next dial to it forward."""
+        """After news of a peer, dial it earlier."""
         member = event.member
         if not isinstance(event, Joined | Changed):
             return
@@ -79,7 +79,7 @@ class Reach:
         self._observer.reachability(state, results)
 
     def restate(self) -> None:
-        """State in the record how others connect to this node: directly, through relays, or not at all."""
+        """Set in the record how others connect to this node: directly, through relays, or not at all."""
         if not self._membership.running:
             return
         before = self._membership.me.reachability

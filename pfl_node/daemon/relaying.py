@@ -1,4 +1,4 @@
-"""A node's relays: the one that it offers, those that it is reached through, and those of its peers."""
+"""A node's relays: the one that it offers, those through which others reach it, and those of its peers."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Relaying:
         self._changed = changed
         self._rng = Random(me)
         self._looked = False
-        self._rank: dict[str, float] = {}  # of relays: random, so that sites spread over them
-        self.relays: tuple[str, ...] = ()  # at which this node is registered
+        self._rank: dict[str, float] = {}  # rank of each relay: random, so that sites spread over them
+        self.relays: tuple[str, ...] = ()  # relays at which this node is registered
         limits = limits_of(settings.relay)
         self.rendezvous = attach_relay(endpoint, self._is_member, limits) if settings.relay.serve else None
         self.site = RelayedSite(
@@ -61,20 +61,20 @@ class Relaying:
 
     @property
     def wanted(self) -> bool:
-        """Is this node to be reached through relays, whatever others find out?"""
+        """Should others reach this node through relays, whatever dial-backs show?"""
         if self._network.reach == "auto":
             return self._dialer.paths.connector.proxy is not None
         return self._network.reach == "relay"
 
     def start(self, address: str) -> None:
-        """`address`: that others dial."""
+        """`address`: the address that others dial."""
         if self.rendezvous is not None:
             self._caller.own = (address, self.rendezvous)
         if self.wanted:
             self.site.start()
 
     def reached(self, state: Reachability) -> None:
-        """Others have found out whether they can connect to this node."""
+        """Dial-backs have shown whether others can connect to this node."""
         if self.wanted or self._network.reach == "direct":
             return
         if state is Reachability.UNREACHABLE:
@@ -83,7 +83,7 @@ class Relaying:
             self.site.stop()
 
     def stated(self, state: Reachability) -> tuple[Reachability, tuple[str, ...]]:
-        """What this node's record says, given whether others can connect to it directly."""
+        """The reachability for this node's record, given whether others can connect to it directly."""
         if state is Reachability.DIRECT and not self.wanted:
             return state, ()
         if self.relays:
@@ -100,7 +100,7 @@ class Relaying:
         return self.candidates()
 
     def candidates(self) -> Sequence[str]:
-        """The configured relays, or the members that offer themselves, in a random order that stays the same."""
+        """The configured relays, or the members that offer a relay, in a random order that stays the same."""
         if self._network.relays:
             return self._network.relays
         found = [

@@ -22,7 +22,7 @@ class StateLines:
         if event.kind == "started":
             others = len(self._node.peers())
             self._say(f"{self._node.name} joined at {self._node.address}; it sees {others} other nodes")
-        elif event.kind == "finished" and event.data["how"] != "stopped":  # whoever stops many reads enough lines
+        elif event.kind == "finished" and event.data["how"] != "stopped":  # stopping many prints enough lines
             self._say(finished(self._node.name, event.data))
 
 

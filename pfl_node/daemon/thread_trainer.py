@@ -15,7 +15,7 @@ from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.settings import AggregateSettings
 from pfl_node.steps import Average
 
-COST = 1.6  # of a score, relative to its time on the thread: its model is also received, decoded and handed over
+COST = 1.6  # cost of a score relative to its time on the thread: its model is also received and decoded
 INLINE_NUMBERS = 250_000  # below this size, averaging is faster than a thread hand-over
 
 
@@ -29,14 +29,14 @@ class ThreadTrainer:
 
     @classmethod
     def of(cls, thread: TrainerThread, learner: Any) -> ThreadTrainer:
-        """With an existing learner."""
+        """A trainer with an existing learner."""
         made = cls(thread, lambda _: learner)
         made._learner = learner
         return made
 
     async def open(self, account: DpAccount) -> LearnerFacts:
         self._learner = await self._thread.do(lambda _: self._load(account))
-        if close := getattr(self._learner, "close", None):  # of processes that read data
+        if close := getattr(self._learner, "close", None):  # ends the processes that read data
             self._thread.at_end(close)
         facts: LearnerFacts = self._learner
         return facts
