@@ -24,7 +24,7 @@ _one_at_a_time = Lock()  # a worker of Dask may have several threads; a run need
 @dataclass(frozen=True, slots=True)
 class CellOrder(JsonOrder):
     run: RunOrder
-    code: str  # that all workers must have
+    code: str  # version and commit that all workers must have
 
 
 def code() -> str:

@@ -20,7 +20,7 @@ class Cell:
     """One run at one point with one seed. It has its own directory."""
 
     run: str  # the label of its row, such as "FACADE"
-    point: str  # of the sweep, such as "alpha = 0.1"; empty: there is no sweep
+    point: str  # a point of the sweep, such as "alpha = 0.1"; empty: there is no sweep
     seed: int
     nodes: int
     settings: Settings
@@ -61,13 +61,13 @@ class Experiment:
     cells: tuple[Cell, ...]
     metrics: tuple[str, ...]  # the columns of its table, in order
     target: float | None = None  # an accuracy, for rounds_to_target
-    baselines: Mapping[str, str] = field(default_factory=dict)  # by run: the one to which its speed_up refers
+    baselines: Mapping[str, str] = field(default_factory=dict)  # by run: the baseline of its speed_up
     plots: tuple[str, ...] = ()
     figures: tuple[PaperFigure, ...] = ()
     claims: tuple[Claim, ...] = ()
     clusters: Mapping[int, str] = field(default_factory=dict)  # names: {0: "majority", 1: "minority"}
     text: str = ""  # its TOML
-    sweeps: tuple[str, ...] = ()  # of the command line, as KEY=VALUE,VALUE
+    sweeps: tuple[str, ...] = ()  # sweeps of the command line, as KEY=VALUE,VALUE
     sources: tuple[tuple[str, str], ...] = ()  # policies and tasks: as written in the TOML, and resolved
 
     @property

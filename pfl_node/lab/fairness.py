@@ -25,7 +25,7 @@ def equalized_odds(groups: Sequence[Confusion]) -> float:
 
 def equalized_odds_sum(groups: Sequence[Confusion]) -> float:
     """The sum of the differences of true and false positive rates, which the tables of the thesis print; with more
-    than two groups, of the pair with the largest sum."""
+    than two groups, the largest sum of any pair."""
     return max(
         (_gap(pair, _true_positives) + _gap(pair, _false_positives) for pair in combinations(groups, 2)),
         default=0.0,

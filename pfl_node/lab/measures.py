@@ -77,13 +77,13 @@ def _worst_decile(found: CellResult) -> float | None:
 
 
 def _communication(found: CellResult) -> float | None:
-    """As defined in Karlsson & Onoszko 2021, section 3.5."""
+    """Models sent and received, as defined in Karlsson & Onoszko 2021, section 3.5."""
     nodes = found.nodes
     return fmean(n["models_sent"] + n["models_received"] for n in nodes) if nodes else None
 
 
 def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[CellResult], float | None]:
-    """Over the clusters, each with the sum of its nodes' confusion matrices."""
+    """A fairness measure over the clusters, each with the sum of its nodes' confusion matrices."""
 
     def of(found: CellResult) -> float | None:
         groups = []
@@ -121,14 +121,15 @@ def _rounds_to_target(found: CellResult) -> float | None:
 
 
 def _megabytes_to_target(found: CellResult) -> float | None:
-    """What all nodes together had sent when the mean accuracy reached the target; None: it never does."""
+    """The megabytes that all nodes together had sent when the mean accuracy reached the target; None: it never
+    does."""
     sent = mean_series(found, "bytes_sent")
     reached = (r for r, a in mean_series(found).items() if found.target is not None and a >= found.target)
     return next((sent[r] * len(found.nodes) / 1e6 for r in reached if r in sent), None)
 
 
 def _gap(found: CellResult) -> float | None:
-    """How far the smallest cluster is behind the largest."""
+    """The accuracy of the largest cluster minus that of the smallest."""
     high, low = _cluster(0)(found), _cluster(-1)(found)
     return None if high is None or low is None or len(found.sizes) < 2 else high - low
 
@@ -163,7 +164,7 @@ def _not_settled(found: CellResult) -> str:
 
 OWN = "metrics."  # a measure with this prefix is a metric of the task, as in `metrics.auc`
 ROUNDS_TO = re.compile(r"rounds_to\.(\d{1,2}(\.\d+)?)")  # several targets in one table, as in `rounds_to.82`
-SPEED_UP = "speed_up"  # of two runs, so `results.py` computes it
+SPEED_UP = "speed_up"  # compares two runs, so `results.py` computes it
 OF_TARGET = ("rounds_to_target", "megabytes_to_target", SPEED_UP)  # depend on the target of the scale
 
 

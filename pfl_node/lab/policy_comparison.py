@@ -28,7 +28,7 @@ from pfl_node.types import Headline
 
 Knobs = Mapping[str, Any]
 
-# Below so many nodes, the numbers of rated and merged peers shrink in proportion. With 20 nodes, greedy and
+# Below this number of nodes, the numbers of rated and merged peers shrink in proportion. With 20 nodes, greedy and
 # pens_pull have the values of the thesis for its smallest swarm: the best 1 of 5.
 FULL = 80
 IN_PROPORTION = ("n_peers", "m_selected", "m_sample")
@@ -36,7 +36,7 @@ IN_PROPORTION = ("n_peers", "m_selected", "m_sample")
 NODES_PER = {"n_sampled": 2, "m": 8}
 ROUNDS_PER = {"T": 2, "selection_rounds": 2, "warmup": 4}  # half of the rounds for the search
 CORE_ROUNDS = 400  # with fewer, one batch a round does not train deprl's core: it gets the steps of the settings
-CLIENTS = 10  # that train in a round of fedavg: C = 0.1 of the papers' 100 nodes
+CLIENTS = 10  # nodes that train in a round of fedavg: C = 0.1 of the papers' 100 nodes
 ONE_SHOT = "feded"  # a single round is the whole algorithm
 
 
@@ -52,8 +52,8 @@ class Fit:
 class Entrant:
     name: str
     title: str  # unique among the entrants
-    given: Knobs = field(default_factory=dict)  # by the user
-    fit: Fit = field(default_factory=Fit)  # to the size of the run
+    given: Knobs = field(default_factory=dict)  # knobs set by the user
+    fit: Fit = field(default_factory=Fit)  # adapted to the size of the run
     refusal: str | None = None  # why it cannot run
 
     @property
@@ -65,18 +65,18 @@ class Entrant:
 class PolicyComparison:
     """`plan` it, then `run` it."""
 
-    settings: Settings  # of all entrants
+    settings: Settings  # settings shared by all entrants
     entrants: tuple[Entrant, ...]
     nodes: int
     seeds: tuple[int, ...]
-    cells: tuple[Cell, ...]  # without those of entrants that cannot run
+    cells: tuple[Cell, ...]  # excludes entrants that cannot run
     last: Mapping[Cell, Message] = field(default_factory=dict)  # the message that ended each run
 
     @classmethod
     def plan(
         cls, settings: Settings, entrants: Sequence[Entrant], *, nodes: int, seeds: int = 1
     ) -> PolicyComparison:
-        """With consecutive seeds, starting at that of the settings."""
+        """Plan a comparison with consecutive seeds, starting at that of the settings."""
         numbers = tuple(range(settings.seed, settings.seed + seeds))
         able = [entrant for entrant in entrants if not entrant.refusal]
         folders = _folders([entrant.title for entrant in able])
@@ -95,7 +95,7 @@ class PolicyComparison:
         workers: int | None = None,
         on_cell: OnCell = lambda *_: None,
     ) -> PolicyComparison:
-        """The number of workers changes no figure but the CPU seconds."""
+        """The number of workers changes only the CPU seconds."""
         orders = [
             RunOrder(c.settings, c.nodes, tuple(faults), out / c.folder if out else None) for c in self.cells
         ]
@@ -117,7 +117,7 @@ class PolicyComparison:
 
     @property
     def ran(self) -> list[Entrant]:
-        """The best first, by the headline of the task."""
+        """The entrants that ran, best first, by the headline of the task."""
         way = 1.0 if self.headline.higher else -1.0
         means = {
             e.title: way * found.mean for e in self.entrants if (found := self.estimate(e, *self.headline_path))
@@ -131,7 +131,7 @@ class PolicyComparison:
 
     @property
     def headline_path(self) -> tuple[str, ...]:
-        """Of the headline in summary.json."""
+        """The path of the headline in summary.json."""
         name = self.headline.name
         return (name,) if name in ("accuracy", "loss") else ("metrics", name)
 
@@ -143,7 +143,7 @@ class PolicyComparison:
 
     @cached_property
     def failures(self) -> dict[str, str]:
-        """By title. An entrant that fails with one seed has failed."""
+        """Reasons of failures, by title. An entrant that fails with one seed has failed."""
         found = {entrant.title: entrant.refusal for entrant in self.entrants if entrant.refusal}
         failed = [(cell, m["why"]) for cell, m in self.last.items() if m["event"] == "failed"]
         for cell, why in failed:
@@ -222,7 +222,7 @@ def enter(
 
 
 def check_own(own: Mapping[str, Knobs], names: Sequence[str]) -> None:
-    """Every policy that has knobs of its own is one of `names`."""
+    """Raise unless every policy that has knobs of its own is one of `names`."""
     for name, knobs in own.items():
         if name not in names:
             raise ConfigError(f"policy.{name}.{next(iter(knobs))}: {name!r} is not run; {nearest(name, names)}")

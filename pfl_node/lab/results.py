@@ -19,7 +19,7 @@ T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def t95(degrees: int) -> float:
-    """From 10 degrees of freedom on by Abramowitz and Stegun 26.7.5, within 0.002."""
+    """Student's t. From 10 degrees of freedom on it is computed by Abramowitz and Stegun 26.7.5, within 0.002."""
     if degrees <= len(T95):
         return T95[degrees - 1]
     z, d = 1.959964, float(degrees)
@@ -51,7 +51,7 @@ class Estimate:
 
     @property
     def half_width(self) -> float | None:
-        """Of the 95 % confidence interval of the mean; None: there is only one seed."""
+        """Half of the 95 % confidence interval of the mean; None: there is only one seed."""
         n = len(self.values)
         if n < 2:
             return None
@@ -66,7 +66,7 @@ class ClaimVerdict:
     point: str
     estimate: Estimate | None  # higher - lower, seed by seed; None: no seed has both
     at_least: bool = False  # the higher run never reached the target, so the true difference is larger
-    seeds: tuple[int, ...] = ()  # that have both, in order
+    seeds: tuple[int, ...] = ()  # seeds that have both, in order
 
     @property
     def difference(self) -> float | None:
@@ -109,7 +109,7 @@ class Results:
         return {seed: value for seed, value in values.items() if value is not None}
 
     def _speed_up(self, run: str, point: str) -> dict[int, float]:
-        """How many times fewer rounds to the target than the baseline took."""
+        """The baseline's rounds to the target, divided by this run's."""
         base = self.by_seed(self.experiment.baselines.get(run, ""), point, "rounds_to_target")
         rounds = self.by_seed(run, point, "rounds_to_target")
         return {seed: base[seed] / n for seed, n in rounds.items() if seed in base}

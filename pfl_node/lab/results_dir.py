@@ -25,7 +25,7 @@ ENVIRONMENT, MADE_WITH = "environment.json", "made_with.json"
 
 
 class ResultsDir:
-    """Of one experiment at one scale."""
+    """The results of one experiment at one scale."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -98,7 +98,7 @@ class ResultsDir:
 
 
 def record_environment(place: Path) -> None:
-    """Of the process that runs the cell in that directory. It may have been begun in another one."""
+    """Record the environment of the process that runs the cell. Another process may have begun the cell."""
     path, now = place / MADE_WITH, environment()
     before: list[dict[str, Any]] = _json(path).get("environments", [])
     if not before or {key: value for key, value in before[-1].items() if key != "begun"} != now:
@@ -108,7 +108,7 @@ def record_environment(place: Path) -> None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Empty: missing or damaged."""
+    """The content of a JSON file; empty: missing or damaged."""
     try:
         return json_object(path.read_bytes())
     except OSError:
@@ -122,7 +122,8 @@ def backend_of(row: Mapping[str, Any]) -> Backend:
 
 
 def settings_of(cell: Cell) -> dict[str, Any]:
-    """Everything that determines the result of a cell. Of the user's files the content counts, not the path."""
+    """Everything that determines the result of a cell. User files are identified by their content, not their
+    path."""
     settings = cell.settings.model_dump(mode="json")
     for section, name in sources.names_of(cell.settings).items():
         settings[section]["name"] = name.rpartition("/")[2]

@@ -24,10 +24,10 @@ from pfl_node.store.atomic import make_directory
 from pfl_node.swarm.format import quiet
 
 GRACE = 15.0  # seconds that a process has to end its swarm
-SEGMENTS = 20  # a cell saves its state about so often
+SEGMENTS = 20  # a cell saves its state about this many times
 LEAST = 5  # rounds in a segment
-ATTEMPTS = 3  # of a simulation whose process dies, as in Dask
-PROGRESS = ".progress"  # a directory while the lab runs
+ATTEMPTS = 3  # attempts for a simulation whose process dies, as in Dask
+PROGRESS = ".progress"  # a directory that exists while the lab runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _run_cells(
 
 
 def _run_swarms(orders: Sequence[RunOrder], run_jobs: Callable[..., list[Message]]) -> list[Message]:
-    """One at a time, because each uses all cores."""
+    """Run one swarm at a time, because each uses all cores."""
     logs = [order.settings.model_copy(update={"log": quiet(order.settings)}) for order in orders]
     orders = [replace(order, settings=s) for order, s in zip(orders, logs, strict=True)]
     with ProcessExecutor(1, reuse=False, grace=GRACE) as pool:
@@ -102,10 +102,10 @@ def stop(order: RunOrder) -> None:
 
 
 def segment_of(cell: Cell) -> int:
-    """Rounds. Results depend on it, so it must not depend on the machine or on the time."""
+    """The rounds of a segment. Results depend on it, so it must not depend on the machine or on the time."""
     return max(LEAST, -(-(cell.settings.rounds or 1) // SEGMENTS))
 
 
 def rounds_of(cell: Cell) -> int:
-    """Of all nodes together."""
+    """The rounds of all nodes together."""
     return (cell.settings.rounds or 1) * cell.nodes

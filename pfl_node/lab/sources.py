@@ -27,7 +27,7 @@ def resolved(name: str, base: Path) -> str:
 
 
 def inside(file: str) -> PurePosixPath:
-    """The path without anything that leaves its directory."""
+    """The path without parts that lead out of its directory."""
     return PurePosixPath(*(part for part in Path(file).parts if part not in ("..", "/")))
 
 
@@ -36,7 +36,7 @@ def names_of(settings: Settings) -> dict[str, str]:
 
 
 def digests(settings: Settings) -> dict[str, str]:
-    """By file name, of the files that a cell runs besides pfl-node itself."""
+    """The digests, by file name, of the files that a cell runs besides pfl-node itself."""
     files = [(what, file) for what, name in names_of(settings).items() for file in files_of(name)]
     return {f"{what} {file.name}": sha256(file.read_bytes()).hexdigest() for what, file in files}
 

@@ -102,7 +102,7 @@ class SettingsGrid:
 
     spec: Spec
     scale: Scale
-    base: Path  # of the files of a user
+    base: Path  # directory of the user's files
     sets: tuple[str, ...]
     plugins: bool
     swept: Sequence[Combination]
@@ -120,8 +120,8 @@ class SettingsGrid:
                     yield Cell(row.label, label, seed, nodes, settings, place)
 
     def figures(self) -> Iterator[PaperFigure]:
-        """The paper's figures. Of a sweep they belong to the value that the spec has without it. Figures about
-        reaching a target are left out at a scale with another target."""
+        """The paper's figures. In a sweep they belong to the value that the spec has without the sweep. Figures
+        about reaching a target are left out at a scale with another target."""
         other_target = self.spec.size(self.scale).target not in (None, self.spec.target)
         run = {point.label for point in _points(self.spec, self.scale)}
         points = _points(self.spec, "paper")
@@ -136,7 +136,7 @@ class SettingsGrid:
                             yield PaperFigure(row.label, label, metric, from_paper(metric, value))
 
     def _usual(self) -> dict[tuple[str, str], list[str]]:
-        """By run and point of the spec, the points of the sweep at which nothing differs from the spec."""
+        """The points of the sweep that do not differ from the spec, by run and point of the spec."""
         if self.swept == [Combination()]:
             pairs = product(_rows(self.spec, self.scale), _points(self.spec, self.scale))
             return {(row.label, point.label): [point.label] for row, point in pairs}
@@ -190,11 +190,11 @@ def _grid(spec: Spec, scale: Scale) -> Iterator[tuple[SpecRow, SweepPoint, dict[
 def _settings(run: str, flat: Mapping[str, Any], sets: Sequence[str], plugins: bool) -> Settings:
     try:
         settings = load_settings(overrides=flat, sets=sets)
-        if plugins or ":" not in settings.policy.name + settings.task.name:  # no file of a user
+        if plugins or ":" not in settings.policy.name + settings.task.name:  # no plugin of a user
             check_names(settings)
     except PflError as error:
         text = str(error)
-        for key in flat:  # they were not given as options
+        for key in flat:  # these keys were not given as options
             text = text.replace(f" in {flag(key)}:", ":")
         raise ConfigError(f"{run}: {text}") from None
     return settings

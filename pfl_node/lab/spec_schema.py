@@ -27,7 +27,7 @@ class ScaleSize(Strict):
     nodes: PositiveInt
     rounds: PositiveInt
     seeds: PositiveInt = 1
-    target: float | None = Field(None, gt=0, lt=1)  # overrides that of the spec
+    target: float | None = Field(None, gt=0, lt=1)  # overrides the spec's target
     settings: Tree = Field(default_factory=dict)
 
 
@@ -95,7 +95,7 @@ class Spec(Strict):
         return self.paper_scale if scale == "paper" else self.quick_scale
 
     def points(self) -> list[SweepPoint]:
-        """Of both scales. Without a sweep there is one point without a label."""
+        """The points of both scales. Without a sweep there is one point without a label."""
         if self.sweep is None:
             return list(self.point) or [SweepPoint(label="")]
         sweep = self.sweep

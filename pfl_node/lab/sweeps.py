@@ -45,7 +45,7 @@ def parse(text: str) -> tuple[str, list[str]]:
 
 
 def keys_of(sweeps: Sequence[str]) -> list[str]:
-    """Sorted, with the whole names of settings: `policy` means `policy.name`."""
+    """The keys of sweeps, sorted, with the full names of settings: `policy` means `policy.name`."""
     keys = (parse(text)[0] for text in sweeps)
     return sorted(f"{key}.name" if key in NAMED else key for key in keys)
 

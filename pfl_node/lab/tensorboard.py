@@ -14,7 +14,7 @@ from pfl_node.lab.report.result import Result
 from pfl_node.store.atomic import make_directory, write_atomic
 from pfl_node.tracking.trackers import scalar_event
 
-FILE = "events.out.tfevents.0.pfl-node"  # fixed, so that a second export overwrites the first
+FILE = "events.out.tfevents.0.pfl-node"  # a fixed name, so that a second export overwrites the first
 CURVES = ("test_accuracy", "test_loss", "val_accuracy", "val_loss", "bytes_sent")
 Scalar = tuple[str, int, float]  # tag, round, value
 

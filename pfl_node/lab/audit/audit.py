@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pfl_node.learning.task import Task
 
 ORACLE, MODEL, MESSAGES = "evaluation oracle", "sent model", "messages of a round"
-MESSAGE_TRIALS = 300  # each trains all nodes
+MESSAGE_TRIALS = 300  # each trial trains all nodes
 FPR = 0.01
 Scores = npt.NDArray[np.float64]
 
@@ -50,8 +50,8 @@ class AuditFinding:
     found: Roc
     at_most: Roc | None = None  # the bound for any attack
     epsilon: float | None = None
-    accuracy: float | None = None  # of the models on test data
-    answers: float | None = None  # per attempt
+    accuracy: float | None = None  # accuracy of the models on test data
+    answers: float | None = None  # answers per attempt
 
 
 def with_privacy(settings: Settings, **changed: Any) -> Settings:
@@ -79,7 +79,7 @@ def attack_oracle(settings: Settings, nodes: int, trials: int) -> Iterator[Audit
 
 
 def attack_model(settings: Settings, nodes: int, *, private: bool) -> AuditFinding:
-    """A peer that receives the final model takes samples with a low loss for members."""
+    """A peer that receives the final model classifies samples with a low loss as members."""
     chosen = with_privacy(settings, oracle=False, dp=private)
     policy = load_policy(chosen.policy.name)
     plan = Plan(policy, configure(policy, chosen.policy.options))
@@ -127,7 +127,7 @@ def audit(settings: Settings, nodes: int, trials: int) -> Iterator[AuditFinding]
 
 
 def attack_messages(settings: Settings, nodes: int, trials: int) -> Iterator[AuditFinding]:
-    """What observers of a round learn about one sample. Epsilon is that of all rounds."""
+    """Attack one sample with the messages that observers of a round see. Epsilon is that of all rounds."""
     from pfl_node.learning.accountant import epsilon
 
     policy, privacy = load_policy(settings.policy.name), settings.privacy
@@ -158,7 +158,7 @@ def roc(members: Sequence[float], others: Sequence[float]) -> Roc:
 
 
 def _tpr(members: Scores, others: Scores) -> float:
-    """Scores above the threshold are positive, and such a share of those at it that the FPR is met."""
+    """Scores above the threshold are positive, and as many of those equal to it as the FPR allows."""
     allowed = FPR * len(others)
     threshold = others[-1 - int(allowed)] if allowed < len(others) else others[0]
     above, at = (others > threshold).sum(), (others == threshold).sum()

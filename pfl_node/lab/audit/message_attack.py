@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 Vector = npt.NDArray[np.float64]
 WARM_UP = 20  # steps of training before the attacked one
-FAR = np.float32(1e4)  # multiple of an input at which the model is certain, so that the gradient vanishes
-CLASSES = 10  # of the digits
+FAR = np.float32(1e4)  # factor on an input at which the model is certain, so that the gradient vanishes
+CLASSES = 10  # classes of the digits
 
 
 @dataclass(frozen=True, slots=True)
 class Attacker:
     name: str
-    messages: bool = True  # sees those of all nodes, not only the victim's
-    neighbours: int = 0  # whose secrets it has
+    messages: bool = True  # sees the messages of all nodes, not only the victim's
+    neighbours: int = 0  # number of neighbours whose secrets it has
 
 
 ALONE = Attacker("one message", messages=False)
@@ -57,7 +57,7 @@ class NoisyExchange:
 
     def noise(self, attacker: Attacker) -> tuple[float, Vector]:
         """The standard deviation of the noise that the attacker cannot remove from the victim's gradient, and the
-        weights of the messages with which it gets there."""
+        weights with which it combines the messages for that."""
         known = self.colluders(attacker)
         n = len(self.ids)
         covariance = np.diag(self.own)
@@ -105,7 +105,7 @@ class MessageAttack:
 
     @property
     def samples(self) -> int:
-        """Of the victim, without the attacked one."""
+        """Number of the victim's samples, without the attacked one."""
         return self._batch - 1
 
     def scores(self, attackers: Sequence[Attacker], trials: int) -> dict[str, tuple[list[float], list[float]]]:
@@ -135,7 +135,7 @@ class MessageAttack:
         return found
 
     def _pair_noise(self, seed: str) -> float:
-        """As DP-SGD draws it, along the sample's gradient."""
+        """The pair noise as DP-SGD draws it, projected on the sample's gradient."""
         from pfl_node.learning.seeding import noise_of
 
         chance, privacy = noise_of("pair", seed), self.exchange.settings.privacy
@@ -144,7 +144,7 @@ class MessageAttack:
         return float(drawn @ self._direction) * unit * self.exchange.pair
 
     def _losses(self, task: Task, x: Any) -> Vector:
-        """Of the sample with each label."""
+        """The loss of the sample with each label."""
         each = type(task.train)(np.concatenate([x] * CLASSES), np.arange(CLASSES))
         probe = self._learner(replace(task, train=each), quiet=True)
         return np.asarray(probe.each(self.start)[0], np.float64)

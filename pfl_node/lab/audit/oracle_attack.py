@@ -47,7 +47,7 @@ class Attack:
 
 
 def host_of(settings: Settings, learner: Learner, trainer: TrainerThread) -> Host:
-    """A victim whose noise follows from the seed."""
+    """A victim whose noise is determined by the seed."""
     serve = settings.serve
     box = Mailbox(Limits(per_peer=serve.per_peer, inbox=serve.inbox))
     published = PublishedModels(VICTIM, serve, Policy.serves)
@@ -61,8 +61,8 @@ def host_of(settings: Settings, learner: Learner, trainer: TrainerThread) -> Hos
 async def attack(
     settings: Settings, learner: Learner, members: Sequence[Sample], others: Sequence[Sample], trials: int
 ) -> Attack:
-    """`trials` attempts on members and as many on others. Each is made by another peer, which spends its whole
-    budget on one sample."""
+    """`trials` attempts on members and as many on others. Each attempt is made by a new peer, which spends its
+    whole budget on one sample."""
     trainer = TrainerThread()
     chance = np.random.default_rng((settings.seed, 6))
     forge = ModelForge(learner.layout, members[0][0].size)
@@ -85,8 +85,8 @@ async def attack(
 async def _scores(
     host: Host, forge: ModelForge, x: Vector, y: int, me: PeerId, chance: np.random.Generator
 ) -> list[Eval]:
-    """One exact answer is enough. Noisy ones are collected until the budget is spent, each for another model,
-    because the answer for the same model is repeated."""
+    """One exact answer is enough. Noisy answers are collected until the budget is spent, each for a new model,
+    because the same model gets the same answer."""
     scores: list[Eval] = []
     while not scores or host.oracle:
         model = forge.model(x, y, chance, blind=host.oracle is not None)

@@ -34,7 +34,7 @@ def result(found: Results) -> str:
     heads = result_table.columns(experiment)
     words = len(heads) - len(experiment.metrics)
     rows = [[*map(escape, _words(line)), *_figures(line, lines)] for line in lines]
-    legend = phrases.legend(found).replace(" and our difference from it", "")  # there is no room for it
+    legend = phrases.legend(found).replace(" and our difference from it", "")  # the table has no room for it
     caption = f"{experiment.title}. {phrases.capital(legend)}."
     return _table(heads, rows, words, caption, _label(experiment))
 
@@ -44,7 +44,7 @@ def _words(line: TableRow) -> list[str]:
 
 
 def _figures(line: TableRow, lines: Sequence[TableRow]) -> list[str]:
-    """Compared with the other runs at the same point."""
+    """The figures of a line, compared with the other runs at the same point."""
     rivals = [other for other in lines if other.point == line.point]
     texts = []
     for i, cell in enumerate(line.entries):

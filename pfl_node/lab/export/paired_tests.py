@@ -1,6 +1,6 @@
 """Paired tests of two runs over the seeds that both have, corrected for several comparisons.
 
-The same seed gives all runs the same data, so the differences seed by seed are what is tested.
+The same seed gives all runs the same data, so the tests use the differences seed by seed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from pfl_node.lab.results import Estimate, Results
 
 EXACT = 16  # seeds up to which all signs are tried
-DRAWN = 1 << EXACT  # signs drawn beyond
+DRAWN = 1 << EXACT  # number of random signs for more seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def sign_flips(differences: Sequence[float]) -> float | None:
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction. None is no test and does not count."""
+    """Holm's step-down correction. None means that there was no test, and does not count."""
     known = sorted((p, i) for i, p in enumerate(values) if p is not None)
     adjusted: list[float | None] = [None] * len(values)
     highest = 0.0

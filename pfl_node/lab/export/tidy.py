@@ -1,5 +1,5 @@
-"""A result as tidy tables, one value per row: what the nodes reported in each round, the measures of each run, and
-the paired tests. As CSV, and as Parquet if pyarrow is installed."""
+"""A result as tidy tables, one value per row: the nodes' reports of each round, the measures of each run, and the
+paired tests. As CSV, and as Parquet if pyarrow is installed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OTHERS = ("event", "node", "round", "time")  # keys of a row of the journal that
 
 
 def rounds(record: Result) -> Iterator[Row]:
-    """What every node reported after every round, from the journals."""
+    """The reports of every node after every round, from the journals."""
     for cell, found in record.results.found.items():
         own = _cell(record, cell)
         cluster = {n["id"]: n["cluster"] for n in found.nodes}

@@ -16,7 +16,8 @@ NO_FIGURES = "no figures because matplotlib is not installed: pip install 'pfl-n
 
 
 def export(record: Result, out: Path) -> tuple[list[Path], list[str]]:
-    """The files, and notes about what could not be written. Files of an earlier export are replaced."""
+    """Returns the files, and notes about those that could not be written. Files of an earlier export are
+    replaced."""
     make_directory(out)
     paired = paired_tests(record.results, record.experiment.metrics)
     files = tidy.write(out / "rounds", tidy.ROUNDS, tidy.rounds(record))

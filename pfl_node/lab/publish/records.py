@@ -1,4 +1,4 @@
-"""A record: what a result says in a few kilobytes, to be committed. The figures of each seed, the paper's, the
+"""A record: a summary of a result in a few kilobytes, to be committed. The figures of each seed, the paper's, the
 claims, how it was made, how its size differs from the paper's, and the digests of its journals."""
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pfl_node.store.atomic import make_directory, write_atomic
 
 COMPARED = ("nodes", "rounds", "task.", "train.", "policy.", "attack.", "privacy.", "aggregate.")
 DATASETS = [name for name in TASKS if name != "digits"]  # tasks that need a data root
-LOCAL = ("task.root", "task.download")  # of the machine, not of the experiment
+LOCAL = ("task.root", "task.download")  # settings of the machine, not of the experiment
 
 
 @dataclass(frozen=True)
 class RecordedFigure:
-    values: Mapping[int, float]  # by seed, in the unit of the measure
+    values: Mapping[int, float]  # values by seed, in the unit of the measure
     paper: float | None = None
 
 
@@ -41,7 +41,7 @@ class RecordedRow:
     point: str
     nodes: int
     rounds: int | None
-    differences: Sequence[str]  # from the paper's scale in the spec
+    differences: Sequence[str]  # differences from the paper's scale in the spec
     figures: Mapping[str, RecordedFigure]
 
 
@@ -49,7 +49,7 @@ class RecordedRow:
 class RecordedClaim:
     claim: Claim
     point: str
-    differences: Mapping[int, float]  # by seed
+    differences: Mapping[int, float]  # differences by seed
     at_least: bool = False
 
     @cached_property
@@ -59,8 +59,8 @@ class RecordedClaim:
 
 @dataclass(frozen=True)
 class ResultRecord:
-    name: str  # of the file
-    experiment: str  # of the spec
+    name: str  # name of the file
+    experiment: str  # name of the spec
     title: str
     paper: str
     scale: str
@@ -72,14 +72,14 @@ class ResultRecord:
     metrics: Sequence[str]
     rows: Sequence[RecordedRow]
     claims: Sequence[RecordedClaim]
-    journals: Mapping[str, str] = field(default_factory=dict)  # by folder, SHA-256; empty: they were not kept
+    journals: Mapping[str, str] = field(default_factory=dict)  # SHA-256 by folder; empty: journals were not kept
     missing: Sequence[str] = ()  # folders of runs that were not finished
     notes: Sequence[str] = ()
     cpu_seconds: float = 0.0
 
     @property
     def digest(self) -> str | None:
-        """Of all journals."""
+        """The digest of all journals."""
         lines = "".join(f"{folder} {digest}\n" for folder, digest in sorted(self.journals.items()))
         return sha256(lines.encode()).hexdigest() if lines else None
 
@@ -88,7 +88,8 @@ RECORD = TypeAdapter(ResultRecord)
 
 
 def record_of(result: Result, name: str = "", notes: Sequence[str] = ()) -> ResultRecord:
-    """With claims, figures and columns of the shipped spec, which may have been extended since the run."""
+    """A record with the claims, figures and columns of the shipped spec, which may have been extended since the
+    run."""
     result = Result(result.folder, replace(result.results, experiment=_with_spec(result.experiment)))
     experiment, results = result.experiment, result.results
     made = result.environments
@@ -165,7 +166,7 @@ def _differences(result: Result, cell: Cell, planned: Cell) -> Iterator[str]:
     for what, mine, paper in (("nodes", cell.nodes, planned.nodes), ("rounds", ours["rounds"], theirs["rounds"])):
         if mine != paper:
             yield f"{mine} of {paper} {what}"
-    usual = flat(Settings())  # what applied to a run that did not know a setting yet
+    usual = flat(Settings())  # defaults, for runs that are older than a setting
     for key in sorted(ours.keys() | theirs.keys()):
         compared = key.startswith(COMPARED) and key not in (*LOCAL, "rounds", "task.name", "policy.name")
         mine, paper = (found.get(key, usual.get(key)) for found in (ours, theirs))

@@ -94,7 +94,7 @@ def _not_run(records: Sequence[ResultRecord]) -> Iterator[tuple[str, str, str, s
 
 
 def _cost(quick: ResultRecord | None, cells: Sequence[Cell]) -> str:
-    """At the CPU time of a node and round at the quick scale."""
+    """An estimate from the CPU time of a node and round at the quick scale."""
     if quick is None or not quick.cpu_seconds:
         return phrases.NOTHING
     per_run = [max((len(f.values) for f in row.figures.values()), default=0) for row in quick.rows]
@@ -105,7 +105,7 @@ def _cost(quick: ResultRecord | None, cells: Sequence[Cell]) -> str:
 
 
 def _seeds(record: ResultRecord) -> list[int]:
-    """That at least one run has finished."""
+    """The seeds with at least one finished run."""
     return sorted({seed for row in record.rows for figure in row.figures.values() for seed in figure.values})
 
 
@@ -121,7 +121,7 @@ def _size(rows: Sequence[RecordedRow]) -> str:
 
 
 def anchor(heading: str) -> str:
-    """As GitHub makes it."""
+    """The anchor that GitHub makes for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -178,7 +178,7 @@ def _table(record: ResultRecord) -> str:
 
 
 def _standings(record: ResultRecord) -> str:
-    """Of an experiment of our own, which compares runs instead of claims of a paper."""
+    """The standings of an experiment of our own, which compares runs instead of claims of a paper."""
     metric = record.metrics[0]
     if not record.paper.startswith(OWN) or not (found := standings(record, metric)):
         return ""
@@ -231,5 +231,5 @@ def appendices(folder: Path) -> list[str]:
 
 
 def summary(records: Sequence[ResultRecord]) -> Mapping[str, int]:
-    """Of all claims."""
+    """The number of claims by judgement."""
     return Counter(phrases.judgement(claim.verdict) for record in records for claim in record.claims)

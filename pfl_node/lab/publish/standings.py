@@ -1,4 +1,4 @@
-"""Which runs are best at each point of an experiment, and which cannot be told from the best."""
+"""Finds the best runs at each point of an experiment, and those that cannot be distinguished from the best."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Standing:
 
 
 def standings(record: ResultRecord, metric: str) -> dict[str, list[Standing]]:
-    """By point, best first. Points with one seed are left out: nothing can be said about their differences."""
+    """The standings by point, best first. Points with one seed are left out: their differences have no
+    interval."""
     points = dict.fromkeys(row.point for row in record.rows)
     found = {point: _ranked([row for row in record.rows if row.point == point], metric) for point in points}
     return {point: ranked for point, ranked in found.items() if len(ranked) > 1}
@@ -47,5 +48,5 @@ def _ranked(rows: Sequence[RecordedRow], metric: str) -> list[Standing]:
 
 
 def times_tied(found: Mapping[str, Sequence[Standing]]) -> list[tuple[str, int]]:
-    """At how many points each run is best or tied, most first."""
+    """The number of points at which each run is best or tied, highest first."""
     return Counter(s.run for ranked in found.values() for s in ranked if s.tied).most_common()

@@ -74,7 +74,7 @@ def _axis(metric: str) -> str:
 
 
 def who_from_whom(record: Result) -> Iterator[Panel]:
-    """Of the first seed, because nodes differ between seeds."""
+    """The matrix of the first seed, because nodes differ between seeds."""
     for cell, found in firsts(record):
         if got := exchange_matrix(found, record.folder, cell):
             title = title_of(record, f"Models received: {cell.run}, seed {cell.seed}", cell.point)

@@ -19,7 +19,7 @@ HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "||||", "----")
 
 
 def settlement(record: Result) -> Iterator[Panel]:
-    """Of the first seed, because the numbering of heads differs between seeds."""
+    """The choice of heads of the first seed, because the numbering of heads differs between seeds."""
     for cell, found in firsts(record):
         made = {cluster: chosen for cluster in groups(record) if (chosen := choices(found, cluster))}
         look = _shades(sorted({head for chosen in made.values() for head in chosen.heads}))
@@ -69,7 +69,7 @@ def _shades(heads: Sequence[int]) -> dict[int, tuple[Any, str]]:
 
 
 def losses(record: Result) -> Iterator[Panel]:
-    """Of the first seed, because the numbering of heads differs between seeds."""
+    """The losses of the first seed, because the numbering of heads differs between seeds."""
     for cell, found in firsts(record):
         for cluster in groups(record):
             told = head_losses(found, cluster)
@@ -96,7 +96,7 @@ def losses(record: Result) -> Iterator[Panel]:
 
 
 def final_map(record: Result) -> Iterator[Panel]:
-    """Of the first seed, because the numbering of heads differs between seeds."""
+    """The final heads of the first seed, because the numbering of heads differs between seeds."""
     for cell, found in firsts(record):
         by_cluster: Mapping[str, Mapping[str, int]] = found.summary.get("heads_by_cluster") or {}
         if not by_cluster:

@@ -24,8 +24,8 @@ from pfl_node.lab.report.style import FAINT, INK, Panel, looks, name_ticks, whol
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Bands = dict[str, Band]  # by run
-DENSE = 25  # the most markers on a line
+Bands = dict[str, Band]  # bands by run
+DENSE = 25  # maximum number of markers on a line
 HOLLOW: dict[str, Any] = {"marker": "o", "markerfacecolor": "none", "markersize": 6, "linestyle": "none"}
 
 
@@ -65,7 +65,7 @@ def _per_cluster(record: Result, name: str, title: str, over: str) -> Iterator[P
 
 
 def _bands(record: Result, point: str, of: Callable[[list[CellResult]], Band | None]) -> Bands:
-    """Of the runs that have data at the point."""
+    """The bands of the runs that have data at the point."""
     results = record.results
     found = {run: of(results.founds(run, point)) for run in record.experiment.runs}
     return {run: band for run, band in found.items() if band}
@@ -102,7 +102,7 @@ def _axis(axes: Axes, over: str, end: float) -> None:
 
 
 def precision(record: Result) -> Iterator[Panel]:
-    """Of runs whose nodes record what they merge."""
+    """Precision over rounds, for runs whose nodes record what they merge."""
     for point in record.experiment.points if clusters(record.results) else ():
         if bands := _bands(record, point, own_cluster_over_rounds):
             title = title_of(record, "Precision over rounds", point)
@@ -168,7 +168,7 @@ def _line(axes: Axes, record: Result, run: str, one: Band) -> None:
 
 
 def _lines(axes: Axes, record: Result, bands: Bands, unit: float = 100) -> None:
-    """In per cent unless another unit is given."""
+    """Draw lines, in per cent unless another unit is given."""
     for run, one in bands.items():
         mean, low, high = (tuple(unit * y for y in ys) for ys in (one.mean, one.low, one.high))
         _line(axes, record, run, Band(one.x, mean, low, high))

@@ -17,7 +17,7 @@ from pfl_node.lab.report.style import COLOURS, DARK, looks
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    name: str  # of its files, without .png and .svg
+    name: str  # name of its files, without .png and .svg
     title: str
     svg: str
 

@@ -89,7 +89,7 @@ def legend(found: Results, beside: str = "in brackets") -> str:
 
 
 def warnings(found: Results) -> list[str]:
-    """Of runs in which messages were refused although no fault was injected."""
+    """Warnings about runs in which messages were refused although no fault was injected."""
     lines = []
     for run in found.experiment.runs:
         quiet = [f.summary.get("refused", {}) for c, f in found.found.items() if c.run == run and not _attacked(c)]

@@ -15,8 +15,8 @@ from pfl_node.lab.results import Results
 from pfl_node.lab.results_dir import JOURNAL, ResultsDir
 from pfl_node.sim.outcome import fair_accuracy
 
-Series = Mapping[int, float]  # by round
-WINDOWS = 50  # the most points of a line over rounds
+Series = Mapping[int, float]  # values by round
+WINDOWS = 50  # maximum number of points of a line over rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def over_rounds(founds: Sequence[CellResult], what: str, cluster: int | None = N
 
 
 def over_bytes(founds: Sequence[CellResult], what: str, cluster: int | None = None) -> Band | None:
-    """By megabytes that all nodes together had sent; None: none, or not recorded."""
+    """Accuracy by the megabytes that all nodes together had sent; None: none, or not recorded."""
     sent = [{r: n * len(f.nodes) / 1e6 for r, n in mean_series(f, "bytes_sent").items()} for f in founds]
     if not any(any(series.values()) for series in sent):
         return None
@@ -72,7 +72,7 @@ def same_cluster(found: CellResult) -> Series:
 
 
 def clusters(found: Results) -> list[int]:
-    """Of all cells; empty if there is only one cluster."""
+    """The clusters of all cells; empty if there is only one."""
     known = {n["cluster"] for f in found.found.values() for n in f.nodes if n["cluster"] is not None}
     return sorted(known) if len(known) > 1 else []
 
@@ -119,7 +119,7 @@ def _taken(folder: ResultsDir, cell: Cell) -> Iterator[tuple[str, str]]:
 
 
 def fair_over_rounds(founds: Sequence[CellResult]) -> Band | None:
-    """None: there is only one cluster."""
+    """The fair accuracy by round; None: there is only one cluster."""
     return band([s for f in founds if (s := fair_series(f))], lambda r: r + 1)
 
 
@@ -154,7 +154,7 @@ def choices(found: CellResult, cluster: int | None) -> Choices | None:
 
 
 def head_losses(found: CellResult, cluster: int | None) -> Mapping[int, Series]:
-    """By head, the mean loss over the nodes of a cluster; empty: the nodes did not record it."""
+    """The mean loss of each head over the nodes of a cluster; empty: the nodes did not record it."""
     members = {n["id"] for n in found.nodes if cluster is None or n["cluster"] == cluster}
     losses: dict[int, dict[int, float]] = {}
     for round, rows in sorted(found.series.items()):

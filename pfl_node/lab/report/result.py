@@ -122,7 +122,7 @@ class Done(ResultsDir):
 
 
 def _as_run(folder: ResultsDir, cell: Cell) -> Cell:
-    """With its recorded settings, unless they are too old to be read."""
+    """The cell with its recorded settings, unless they are too old to be read."""
     path = folder.place(cell) / SETTINGS
     if not path.exists():
         return cell
@@ -197,7 +197,7 @@ def _each(texts: Iterable[str]) -> str:
 
 
 def _when(text: str) -> str:
-    """2026-01-31T12:34:56+00:00 to the minute."""
+    """A time such as 2026-01-31T12:34:56+00:00, to the minute."""
     return f"{text[:10]} {text[11:16]} UTC"
 
 

@@ -18,8 +18,8 @@ class TableCell:
     metric: str
     ours: Estimate | None
     paper: float | None
-    seeds: int = 0  # finished ones
-    why_not: str = ""  # if no seed has a value
+    seeds: int = 0  # number of finished seeds
+    why_not: str = ""  # the reason if no seed has a value
 
     @property
     def difference(self) -> float | None:

@@ -25,7 +25,7 @@ LETTER = 0.055  # inches, the width of a letter in a label
 DPI = 220
 INK, FAINT, GRID, BACK = "#1f2328", "#59636e", "#d9dee3", "#fffffe"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6b6b6b")
-# The same for dark mode.
+# The same colours for dark mode.
 DARK = ("#4aa8e8", "#ff8a3d", "#2fc99b", "#e09ac2", "#f0b73f", "#8fd0f5", "#b493d6", "#a8adb3")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 DASHES = ("-", "--", ":")
@@ -86,14 +86,15 @@ class Panel:
     def __init__(self, name: str, title: str, height: float = HEIGHT) -> None:
         from matplotlib.figure import Figure
 
-        self.name = name  # of its files
+        self.name = name  # name of its files
         self.title = title
         self.figure = Figure(figsize=(COLUMN, height), layout="constrained")
         self.figure.suptitle(fill(title, 46), x=0.012, ha="left")  # wrapped
         self.axes: Axes = self.figure.add_subplot()
 
     def legend_below(self, note: str = "") -> None:
-        """Below the axes, in as many columns as fit, with a note as its title. The figure grows with the rows."""
+        """Put the legend below the axes, in as many columns as fit, with a note as its title. The figure grows
+        with the rows."""
         handles, labels = self.axes.get_legend_handles_labels()
         if not labels:
             return

@@ -22,12 +22,12 @@ from pfl_node.swarm.messages import TraceSpec
 from pfl_node.swarm.supervisor import Swarm
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
-PATIENCE = 300.0  # seconds; nodes that share cores are slow, and no round should go on without them for that
+PATIENCE = 300.0  # seconds; nodes that share cores are slow, and rounds should not continue without them
 LOADING = 3600.0  # seconds for all nodes to load; a node that cannot load ends the swarm anyway
 
 
 def patient(settings: Settings) -> Settings:
-    """Timeouts that suit many nodes on few cores. No node writes checkpoints: the trace saves their states."""
+    """Timeouts that suit many nodes on few cores. Nodes write no checkpoints: the trace saves their states."""
     patience = max(PATIENCE, settings.round.patience)
     return settings.model_copy(
         update={
@@ -108,7 +108,8 @@ class SwarmCell:
 
 
 def progress(swarm: Swarm) -> dict[str, Any]:
-    """Rounds over all nodes, the round of the slowest, and until all have started, how many have."""
+    """The rounds of all nodes, the round of the slowest and, until all have started, the number of started
+    nodes."""
     rounds = swarm.settings.rounds or 0
     slowest = min(rounds, *(slot.round for slot in swarm.slots))
     started = swarm.started if swarm.started < swarm.nodes else None

@@ -24,14 +24,14 @@ from pfl_node.store.data_dir import DataDir
 from pfl_node.swarm.messages import events_path, node_name, state_path
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
 
-COUNTERS = ("models_sent", "models_received", "refused", "failed_calls")  # by peer or by reason
+COUNTERS = ("models_sent", "models_received", "refused", "failed_calls")  # counters by peer or by reason
 POLL = 0.25  # seconds
 LEAVING = 40.0  # seconds; a worker without a parent ends after 20
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMark:
-    round: int = 0  # the next one
+    round: int = 0  # the next round
     rows: int = 0  # bytes of its event file at that time
     details: Mapping[str, Any] | None = None  # its counters and its last records
 
@@ -51,7 +51,7 @@ class SwarmMark:
 
 
 class SwarmCheckpoints:
-    """In this order: `wait_until_free`, `resume`, any number of `save`, `finish`."""
+    """Call in this order: `wait_until_free`, `resume`, any number of `save`, `finish`."""
 
     def __init__(self, out: Path, nodes: int) -> None:
         self.out = out  # the cell's folder
@@ -136,7 +136,7 @@ def combined(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict
 
 
 def _in_use(home: Path) -> str | None:
-    """Who uses the data directory; None: it is free."""
+    """The error if the data directory is in use; None: it is free."""
     try:
         DataDir.open(home).close()
     except ConfigError as error:
