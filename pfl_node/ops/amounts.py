@@ -6,7 +6,7 @@ UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
 
 
 def span(seconds: float) -> str:
-    """Two of a unit at least, so that the rounded number is not far off: 90 s, 12 min, 36 h, 10 days."""
+    """A duration of at least two of its unit, so that rounding changes it little: 90 s, 12 min, 36 h, 10 days."""
     for size, unit in UNITS:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -14,7 +14,7 @@ def span(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Of bytes, in two digits: 90 GB, 5.5 MB."""
+    """A number of bytes with two digits: 90 GB, 5.5 MB."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= unit:
             return f"{float(f'{count / unit:.2g}'):g} {name}"

@@ -18,7 +18,7 @@ from pfl_node.ops.environment import environment
 from pfl_node.ops.history import tail
 
 Part = tuple[str, str, Any]  # file name, description, content (text or JSON values)
-LINES = 500  # of a journal
+LINES = 500  # lines of a journal
 MOST = 4 << 20  # bytes of the journal that are read
 TOLD = ("warning", "died", "refused", "failed", "checkpoint_failed", "reload_failed", "suspected")
 
@@ -41,7 +41,7 @@ def from_node(
     members: Iterable[Mapping[str, Any]],
     events: Iterable[Mapping[str, Any]],
 ) -> Iterator[Part]:
-    """Of a running node; includes its journal if its directory is on this machine."""
+    """The report of a running node; includes its journal if its directory is on this machine."""
     told = list(events)
     opened: Mapping[str, Any] = next((e["data"] for e in reversed(told) if e["kind"] == "opened"), {})
     yield "status.json", "the status of the node", status
@@ -58,7 +58,7 @@ def from_node(
 
 
 def from_directory(folder: Path) -> Iterator[Part]:
-    """Of a node that may have stopped, from its directory."""
+    """The report of a node that may have stopped, from its directory."""
     if not _journal(folder).is_file() and not (folder / "identity.json").is_file():
         raise ConfigError(f"{folder} is not a data directory: it has neither journal.jsonl nor identity.json")
     yield "files.json", "names, sizes and ages of its files", _listing(folder)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 Weights = Mapping[str, Mapping[str, float]]  # how much the first node learns from the second
-Graph = dict[int, dict[int, float]]  # symmetric; a loop is the weight within a group
+Graph = dict[int, dict[int, float]]  # symmetric; a self-loop has the weight within a group
 CLEAR = 0.5  # smallest separation of groups that count as clusters
 ENOUGH = 3.0  # and smallest mean strength of a node
 TINY = 1e-9
@@ -71,7 +71,7 @@ def _moved(graph: Graph) -> dict[int, int]:
     degree = {node: sum(row.values()) for node, row in graph.items()}
     total = sum(degree.values())
     label = {node: node for node in graph}
-    weight = dict(degree)  # of each group
+    weight = dict(degree)  # total weight of each group
     moving = total > TINY
     while moving:
         moving = False

@@ -1,4 +1,4 @@
-"""What a result depends on besides its settings: versions, commit, machine. Does not import the packages."""
+"""The environment of a result: versions, commit, machine. Does not import the packages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def environment() -> dict[str, Any]:
 
 @cache
 def commit() -> str | None:
-    """Of the checkout, with a + if files have changed; None: installed from a package."""
+    """The commit of the checkout, with a + if files have changed; None: installed from a package."""
     head = _git("rev-parse", "HEAD")
     if head is None:
         return None

@@ -43,7 +43,7 @@ KINDS: dict[str, str] = {
     "finished": "the run is over: `how`",
     "lost": "a watcher was too slow: `count` events are missing",
 }
-KEPT = 256  # of each kind
+KEPT = 256  # events of each kind
 PER_MINUTE = 6000  # events of one kind that are kept and sent; peers can cause any number of some kinds
 MINUTE = 60.0
 QUEUE = 512  # events queued for one watcher
@@ -72,7 +72,7 @@ class Hub:
     """All events of a node pass through here, on the event loop."""
 
     def __init__(self, kept: int = KEPT, clock: Callable[[], float] = time.time) -> None:
-        self.counts: Counter[str] = Counter()  # by kind, since the start
+        self.counts: Counter[str] = Counter()  # number of events by kind, since the start
         self.closed = False
         self._kept = {kind: deque[NodeEvent](maxlen=kept) for kind in KINDS}
         self._clock = clock
@@ -80,7 +80,7 @@ class Hub:
         self._watches: set[Watch] = set()
         self._listeners: list[Callable[[NodeEvent], None]] = []
         self._minute = clock()  # when the present minute began
-        self._told: Counter[str] = Counter()  # by kind, in this minute
+        self._told: Counter[str] = Counter()  # number of events by kind, in this minute
 
     def tell(self, kind: str, data: Mapping[str, Any]) -> None:
         """The hub owns `data` from now on; an unknown kind is a bug."""
@@ -128,7 +128,7 @@ class Hub:
         return len(self._watches)
 
     def close(self) -> None:
-        """Watchers get what is queued, and then the end."""
+        """Watchers get the queued events, then their iteration ends."""
         self.closed = True
         for watch in self._watches:
             watch.end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ROUNDS, SECONDS = 8, 15.0  # without a model, both of them, after which something is wrong
+ROUNDS, SECONDS = 8, 15.0  # a warning is due after this many rounds and seconds without a model
 
 
 @dataclass(slots=True)
@@ -41,7 +41,8 @@ class Exchange:
         self.received.since = self.sent.since = now
 
     def round(self, *, received: int, sent: int, failed: bool, peers: bool, now: float) -> None:
-        """`failed`: calls that send have failed in this round. If nobody wanted a model, that is no failure."""
+        """`failed`: calls that send have failed in this round. A round in which no peer wanted a model is not a
+        failure."""
         self.received.round(received, expected=peers, now=now)
         self.sent.round(sent, expected=peers and failed, now=now)
         self.receives_nothing = self.received.stopped(now)

@@ -1,4 +1,4 @@
-"""Figures of a node by round, in a bounded number of points: the more rounds, the farther apart."""
+"""Figures of a node by round, in a bounded number of points, which are farther apart the more rounds there are."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class History:
         self._limit = points
         self._step = 1  # rounds between points
         self._points: list[HistoryPoint] = []
-        self._newest: HistoryPoint | None = None  # may lie between two points
+        self._newest: HistoryPoint | None = None  # the last one; it may lie between two points
 
     def add(self, row: Mapping[str, Any], time: float) -> None:
         """Add a round of the journal, if it has figures."""
@@ -62,7 +62,7 @@ class History:
         return [*found, last] if last and last.round > max(round, self._points[-1].round) else found
 
     def read(self, journal: Path) -> None:
-        """Load what an earlier process of the node wrote, without damaged lines."""
+        """Load the journal of an earlier process of the node, without damaged lines."""
         for line in tail(journal, TAIL):
             row = json_object(line)
             if row.get("event") == "round" and isinstance(row.get("time"), int | float):
@@ -70,7 +70,8 @@ class History:
 
 
 def thinned(points: list[HistoryPoint]) -> list[HistoryPoint]:
-    """Drop every other point, but never the last, while there are too many: a peer reports any number of them."""
+    """Drop every other point, but never the last, while there are too many: a peer may report any number of
+    them."""
     while len(points) > 2 * POINTS:
         points = points[-1::-2][::-1]
     return points

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 log = logging.getLogger(__name__)
 
-LINES = 600  # per minute; the same again for errors
+LINES = 600  # per minute, and as many errors
 MINUTE = 60.0
 
 

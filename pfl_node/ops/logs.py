@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pfl_node.settings import LogSettings
 
-NOISY = ("asyncio", "grpc", "grpc._cython.cygrpc", "uvicorn", "uvicorn.error")  # logged from warnings on
+NOISY = ("asyncio", "grpc", "grpc._cython.cygrpc", "uvicorn", "uvicorn.error")  # shown from warnings on
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None, **bound: Any) -> None:

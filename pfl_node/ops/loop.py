@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 
 def run_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run with as many open files as allowed. One loop per process: grpc.aio does not support several."""
+    """Run a coroutine with the highest allowed limit of open files. One loop per process: grpc.aio does not
+    support several."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # macOS enforces a lower limit than it reports
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

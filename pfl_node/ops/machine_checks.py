@@ -1,4 +1,4 @@
-"""Checks of what a node needs besides its peers: certificate, disk, clock, version, pace, data, device.
+"""Checks of a node's own machine: certificate, disk, clock, version, pace, data, device.
 
 The same functions serve a running node and `pfl-node doctor` before the first start.
 """
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from pfl_node.ops.observed_node import ObservedNode
     from pfl_node.security.certificate import Certificate
 
-DAYS_LEFT = 14  # of a certificate, below which it should be renewed
+DAYS_LEFT = 14  # days of validity below which a certificate should be renewed
 DISK_LOW, DISK_FULL = 1 << 30, 100 << 20  # bytes
 CLOCK_WRONG, CLOCK_BROKEN = 60.0, 3600.0  # seconds; a certificate is valid from an hour before it was issued
 GIGABYTE = 1e9
-BYTES_PER_DAY = 20 * GIGABYTE  # above which an operator should know
+BYTES_PER_DAY = 20 * GIGABYTE  # traffic above which the operator is warned
 DAY = 86400.0
 SETTLED = 60.0  # seconds of running before the traffic of a day can be estimated
 
@@ -70,7 +70,7 @@ def disk_check(folder: Path, unwritten: Sequence[str] = ()) -> HealthCheck:
 
 
 def clock_check(ahead: Sequence[float]) -> HealthCheck:
-    """`ahead`: by how many seconds the clocks of others are ahead of this one's."""
+    """`ahead`: how many seconds the clocks of other members are ahead of this one's."""
     if not ahead:
         return HealthCheck("clock", Level.WARN, "not checked: no member has answered", "run chrony or timesyncd")
     off = -median(ahead)
@@ -128,7 +128,7 @@ def _has_gpu() -> bool:
 
 
 def machine_checks(node: ObservedNode) -> list[HealthCheck]:
-    """Of a running node."""
+    """The checks of a running node."""
     recorder = node.recorder
     return [
         certificate_check(node.tls.trust.credentials.certificate if node.tls else None),

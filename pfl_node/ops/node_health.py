@@ -36,7 +36,7 @@ class HealthCheck:
     name: str
     level: Level
     text: str
-    todo: str = ""  # for the operator
+    todo: str = ""  # what the operator should do
 
     def plain(self) -> dict[str, str]:
         return {name: str(value) for name, value in asdict(self).items()}
@@ -55,7 +55,7 @@ def is_green(checks: Iterable[HealthCheck]) -> bool:
 
 
 def exchange_checks(node: ObservedNode) -> list[HealthCheck]:
-    """The three that decide whether a node is green."""
+    """The three checks that decide whether a node is green."""
     names = ("reachable", "receiving", "sending")
     if node.plan.policy.solitary:
         return [ok(name, f"policy {node.settings.policy.name} exchanges no models") for name in names]
@@ -109,7 +109,7 @@ def _sending(node: ObservedNode) -> HealthCheck:
         )
     if flow.moved_at is None:
         waits = node.node_observer.exchange.received.moved_at is None
-        return HealthCheck(name, Level.WAITING if waits else Level.OK, "nobody has taken a model yet")
+        return HealthCheck(name, Level.WAITING if waits else Level.OK, "no peer has accepted a model yet")
     return ok(name, f"{flow.total:,} models, the last {_ago(flow.moved_at)}")
 
 
@@ -118,7 +118,7 @@ SENDS_NOTHING = "check the firewall towards the other sites, and that run, polic
 
 
 def why_nothing_arrives(node: ObservedNode) -> str:
-    """What to do, from what is known."""
+    """A hint for the operator, from the known reachability and refusals."""
     if node.monitor.state is Reachability.UNREACHABLE and not node.membership.me.relays:
         return f"nobody can connect to {node.address}: {WHAT_TO_DO}"
     left_out = node.run_members.left_out()
@@ -127,11 +127,11 @@ def why_nothing_arrives(node: ObservedNode) -> str:
     if node.host.refused:
         reasons = ", ".join(sorted(node.host.refused))
         return f"messages were refused here ({reasons}): run, policy and model must be the same at all sites"
-    return "check that the others do rounds of the same run and policy, and the line between the sites"
+    return "check that the others do rounds of the same run and policy, and the connection between the sites"
 
 
 def _next_round(node: ObservedNode) -> str:
-    """When, if the node waits for it."""
+    """The time of the next round, if the node waits for it."""
     facts = node.driver.schedule.facts() if node.driver else None
     return f"; the next round begins at {facts['at'][:16].replace('T', ' ')}" if facts and facts["at"] else ""
 
@@ -165,12 +165,12 @@ def peer_table(node: ObservedNode) -> list[dict[str, Any]]:
     ]
 
 
-PEERS = 128  # in the table
+PEERS = 128  # rows of the table
 
 
 def _reaches_me(dialled: bool | None, calls: int, *, relayed: bool) -> bool | None:
-    """A peer that has exchanged models over its own calls has reached this node; None: not known. Who cannot dial
-    a relayed node may still call it through the relay."""
+    """A peer that has exchanged models over its own calls has reached this node; None: not known. A peer that
+    cannot dial a relayed node may still call it through the relay."""
     if dialled is None or (relayed and not dialled):
         return True if calls else None
     return dialled

@@ -26,5 +26,5 @@ class ObservedNode(PolicyNode):
     run_members: RunMembers
     monitor: ReachabilityMonitor
     client: PeerClient
-    relay: Rendezvous | None  # that this node offers
+    relay: Rendezvous | None  # the relay that this node offers
     node_observer: NodeObserver

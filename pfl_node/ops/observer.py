@@ -1,4 +1,4 @@
-"""What can be observed of one node: events, history, and with which peers it learns; also its page, if it serves
+"""The observable state of one node: events, history, and the peers it learns with; also its page, if it serves
 one.
 
 Connects the parts of a node to the hub. Page, metrics and command line only read.
@@ -57,13 +57,13 @@ class NodeObserver:
         self.history = History()
         self.ties = Affinities()
         self.exchange = Exchange()
-        self.rounds = 0  # done by this process
-        self.round_seconds = 0.0  # sum, from the end of a round to the end of the next
+        self.rounds = 0  # rounds done by this process
+        self.round_seconds = 0.0  # sum of the times from the end of a round to the end of the next
         self.checkpoint_at: float | None = None  # seconds since 1970
         self.page: Page | None = None
         self._node = node
         self._round_ended: float | None = None
-        self._unreachable = False  # according to the last result
+        self._unreachable = False  # the last result of the reachability check
         self._failures = 0  # calls that had failed at the end of the last round
         self._refusals: dict[str, tuple[float, int]] = {}  # by reason: time of the last line, and refusals since
         self.tell = self.hub.tell
@@ -127,13 +127,13 @@ class NodeObserver:
         self.tell("reachability", {"state": str(state), "address": self._node.address, "asked": asked})
         if state is Reachability.UNREACHABLE:
             self.hub.warn(str(results[0]))
-        level = "info" if self._unreachable else "debug"  # as long as all is well, it is not worth a line
+        level = "info" if self._unreachable else "debug"  # log it only after a problem
         self._unreachable = state is Reachability.UNREACHABLE
         if not self._unreachable:
             getattr(log, level)("others can connect to this node", address=self._node.address)
 
     def relayed(self, relays: Sequence[str]) -> None:
-        """Relays connect others to this node from now on."""
+        """Others now connect to this node through relays."""
         facts = {"state": str(Reachability.RELAYED), "address": self._node.address, "asked": {}}
         self.tell("reachability", facts | {"relays": list(relays)})
         log.info("others connect to this node through relays", relays=list(relays))
@@ -171,7 +171,7 @@ class NodeObserver:
         self._exchanged(moved, now)
 
     def _exchanged(self, moved: TransferTotals, now: float) -> None:
-        """Warn once if nothing arrives for several rounds, whatever the cause."""
+        """Warn once if no model arrives for several rounds, whatever the cause."""
         node, exchange, before = self._node, self.exchange, self.exchange.receives_nothing
         expected = not node.plan.policy.solitary and bool(node.membership.alive(run=node.settings.run))
         failed = node.recorder.failures.total() if node.recorder else 0
@@ -202,7 +202,7 @@ class NodeObserver:
 
 
 class Affinities:
-    """With which peers a node learns: how often each peer's model was merged, recently and in total."""
+    """The peers a node learns with: how often each peer's model was merged, recently and in total."""
 
     def __init__(self) -> None:
         self.lately: dict[str, float] = {}

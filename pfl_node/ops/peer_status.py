@@ -13,13 +13,13 @@ from pfl_node.ops.history import MOST, HistoryPoint, figures_of
 from pfl_node.wire import peer_pb2 as pb
 
 WORD = 80  # characters of a text
-PEERS = 512  # in one table
-POINTS = 512  # in one answer
+PEERS = 512  # peers in one table
+POINTS = 512  # points in one answer
 
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """One node according to itself."""
+    """The status of one node as it reports it."""
 
     doing: str  # starting, joining, training, done, leaving
     round: int
@@ -39,15 +39,15 @@ class PeerStatus:
     next_round: dict[str, Any] | None  # while it waits: round, at, why
     measured: dict[str, dict[str, float]]  # by split: loss, accuracy, the task's metrics
     headline: dict[str, Any]  # the figure by which the task compares models: name, higher
-    refused: dict[str, int]  # by reason
-    failed_calls: dict[str, int]  # by call and reason
-    models_sent: dict[str, int] = field(default_factory=dict)  # by peer
+    refused: dict[str, int]  # refusals by reason
+    failed_calls: dict[str, int]  # failed calls by call and reason
+    models_sent: dict[str, int] = field(default_factory=dict)  # models by peer
     models_received: dict[str, int] = field(default_factory=dict)
     learns_with: dict[str, float] = field(default_factory=dict)
     learned_from: dict[str, int] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """Without the tables by peer that the swarm's matrix contains."""
+        """The status without the tables by peer, which the swarm's matrix contains."""
         return {k: v for k, v in asdict(self).items() if k not in ("learns_with", "learned_from")}
 
 
@@ -84,7 +84,7 @@ def peer_status(status: pb.Status) -> PeerStatus:
 
 
 def points_of(history: pb.History, after: int) -> list[HistoryPoint]:
-    """Only increasing rounds."""
+    """The points of a history, restricted to increasing rounds."""
     found: list[HistoryPoint] = []
     for point in list(history.points)[:POINTS]:
         known = figures_of(point.figures)

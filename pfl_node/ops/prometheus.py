@@ -41,7 +41,7 @@ class Figure:
 
     @property
     def exported(self) -> str:
-        """With the suffix of Prometheus' conventions."""
+        """The name with the suffix of Prometheus' conventions."""
         return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
 

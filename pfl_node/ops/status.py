@@ -45,7 +45,7 @@ def facts_of(status: Status) -> dict[str, Any]:
 
 
 def details_of(node: ObservedNode) -> dict[str, Any]:
-    """JSON values only."""
+    """The details of a status, as JSON values."""
     moved = TransferTotals.of(node)
     details: dict[str, Any] = {
         "peers": len(node.peers()),

@@ -1,4 +1,4 @@
-"""The swarm as one node sees it: queries the other nodes, but only while somebody watches.
+"""One node's view of the swarm: it queries the other nodes, but only while a watcher is connected.
 
 Answers of peers are validated. Ten watchers cost as much as one.
 """
@@ -21,11 +21,11 @@ from pfl_node.types import PeerId
 if TYPE_CHECKING:
     from pfl_node.ops.observed_node import ObservedNode
 
-ASKED = 256  # nodes queried at most
+ASKED = 256  # maximum number of nodes that are queried
 AT_ONCE = 8
 PATIENCE = 4.0  # seconds per answer
 LONGEST = 6.0  # seconds for all answers
-SHOWN = 512  # members, including those that are gone
+SHOWN = 512  # members in the answer, including those that are gone
 
 
 class SwarmView:
@@ -141,7 +141,7 @@ def in_turn(others: Mapping[PeerId, str], heard: Mapping[str, float]) -> list[tu
 
 
 def _among(ids: set[str], rows: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """What nodes report about each other; entries about unknown ids are dropped."""
+    """The nodes' reports about each other; entries about unknown ids are dropped."""
     return {
         id: {peer: w for peer, w in row.items() if peer in ids and peer != id}
         for id, row in rows.items()

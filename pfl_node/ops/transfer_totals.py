@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class TransferTotals:
     """Data transferred so far, in calls of both sides."""
 
-    sent: int  # bytes
+    sent: int  # bytes sent
     received: int
     models_sent: Counter[PeerId]
     models_received: Counter[PeerId]

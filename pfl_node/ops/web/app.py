@@ -148,7 +148,8 @@ class Pages:
         return JSONResponse({"state": self._node.state})
 
     async def ready(self, _: Request) -> Response:
-        """Green only while the node exchanges models; strangers do not get names and addresses of peers."""
+        """Green only while the node exchanges models. Callers without access do not get names and addresses of
+        peers."""
         checks = exchange_checks(self._node)
         level, green = worst(checks).level, is_green(checks)
         not_ok = [check.name for check in checks if check.level is not Level.OK]

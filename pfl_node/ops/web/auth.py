@@ -27,7 +27,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-OPEN = ("/healthz", "/readyz", "/login")  # for probes, and for visitors without the token
+OPEN = ("/healthz", "/readyz", "/login")  # paths for probes, and for visitors without the token
 STATIC = "/static/"
 
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pfl_node.ops.observed_node import ObservedNode
 
 GRACE = 2  # seconds for pending responses when the node ends
-CONNECTIONS = 128  # concurrent ones
+CONNECTIONS = 128  # concurrent connections
 CHECK_INTERVAL = 5.0  # seconds; a connection that is idle at two checks is closed
 
 
 class Connection(H11Protocol):
-    """One that neither sends a request nor reads its answer is closed, so that new ones are accepted."""
+    """A connection that neither sends a request nor reads its answer is closed, so that new ones are accepted."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
