@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 SHORT = 16  # digits of an id that must agree
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="A name for each site.")]
-Pairs = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME ID]…", help="Sites and the ids that they told you; none: ask.")
-]
+Pairs = Annotated[list[str] | None, typer.Argument(metavar="[NAME ID]…", help="Sites, and the ids they told you.")]
 Valid = Annotated[float, typer.Option("--valid", min=0.01, metavar="DAYS", help="Validity of the tokens.")]
 Bootstrap = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where members dial the bootstrap; remembered in the CA.")
@@ -32,7 +30,8 @@ Enrol = Annotated[
 
 
 def _read(given: GivenSettings) -> "Settings | None":
-    """Without the environment of the operator, which is not that of the sites. None: no settings are given."""
+    """The settings without the operator's environment, which the sites do not have. None: no settings are
+    given."""
     from pfl_node.daemon.preflight import check_names
     from pfl_node.printable import check_word
     from pfl_node.settings.load import load_settings
@@ -54,9 +53,8 @@ def invite(
     enrol: Enrol = None,
     valid: Valid = 7.0,
 ) -> None:
-    """Print a one-time token for each site, with which it joins.
-
-    The settings are those that all sites share; without any, those of the last invitation.
+    """Print a one-time token for each site to join with. Give the settings that all sites share; without any,
+    those of the last invitation are used.
     """
     from pfl_node.enrolment.operator_calls import BootstrapPlace, EnrolmentOperator
     from pfl_node.enrolment.site_plan import SitePlan
@@ -103,7 +101,7 @@ def pending(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> None:
 
 
 def confirm(pairs: Pairs = None, ca_dir: Where = Path("pfl-ca"), days: Days = 365) -> None:
-    """Issue the certificates of sites that wait, if their ids are those that the sites told you."""
+    """Issue the certificates of waiting sites whose ids match those that the sites told you."""
     from pfl_node.store.atomic import private_files
 
     with private_files():
@@ -119,7 +117,7 @@ def withdraw(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A site that has not been confirmed.")],
     ca_dir: Where = Path("pfl-ca"),
 ) -> None:
-    """Make the token of a site void."""
+    """Invalidate the token of a site."""
     from pfl_node.store.atomic import private_files
 
     with private_files():
@@ -128,7 +126,7 @@ def withdraw(
 
 
 def add_verbs(app: typer.Typer) -> None:
-    """To the verbs of `pfl-node ca`."""
+    """Add these verbs to `pfl-node ca`."""
     for verb in (invite, pending, confirm, withdraw):
         app.command()(verb)
 
@@ -141,7 +139,7 @@ def _operator(ca_dir: Path) -> "EnrolmentOperator":
 
 
 def _told(pairs: list[str], waiting: "dict[str, Pending]") -> "list[Pending]":
-    """All are checked before the first one is confirmed."""
+    """Check all sites before the first one is confirmed."""
     if len(pairs) % 2:
         raise ConfigError("give a name and an id for each site, for example: ca confirm east 13da-1ae6-c90b-fe30")
     return [_agrees(name, id, waiting) for name, id in zip(pairs[::2], pairs[1::2], strict=True)]
@@ -170,7 +168,7 @@ def _by_asking(waiting: "dict[str, Pending]") -> "list[Pending]":
     chosen = []
     for name, one in waiting.items():
         say(f"{name} asks with the id  {short_id(one.id)}")
-        if typer.confirm(f"did {name} tell you this id, by a way that you trust?"):
+        if typer.confirm(f"did {name} tell you this id, over a channel that you trust?"):
             chosen.append(one)
     return chosen
 

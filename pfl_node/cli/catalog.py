@@ -53,7 +53,7 @@ def tasks(name: TaskName = None, format: Format = "table") -> None:
 
 
 def check_contract(name: str | None, format: str) -> int:
-    """Prints each rule as soon as it was checked. Returns 1 if one is broken."""
+    """Prints each rule as soon as it is checked. Returns 1 if one is broken."""
     from pfl_node.plugin import explain
     from pfl_node.policies import load_policy
     from pfl_node.testing.contract import findings

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pfl_node.testing.schedules.campaign import SeedRange, Totals
     from pfl_node.testing.schedules.generator import FaultSchedule
 
-SCHEDULES = 200  # by default
+SCHEDULES = 200  # default number of schedules
 SHRUNK = 3  # failing schedules that are reduced to fewer faults
 
 Policies = Annotated[
@@ -131,7 +131,7 @@ def _many(batch: "SeedRange", workers: int | None, format: str) -> int:
 
 
 def _smallest(row: dict[str, Any], sets: Sequence[str], *, shrunk: bool) -> dict[str, str]:
-    """The commands that repeat it, with all its faults and with as few as break the same rule."""
+    """The commands that repeat it: with all its faults, and with the fewest that break the same rule."""
     from pfl_node.testing.schedules import command, draw, run
     from pfl_node.testing.schedules.campaign import knobs_of, shrink
 

@@ -27,7 +27,7 @@ class ClientCredentials:
 
     @property
     def by_directory(self) -> bool:
-        """No files were named, so the directory may be that of a node without TLS."""
+        """Whether no files were named: then the directory may be that of a node without TLS."""
         return not (self.ca or self.cert or self.key)
 
     def load(self) -> "Credentials | None":
@@ -65,7 +65,7 @@ OPTIONS = (
 
 
 def takes_credentials(verb: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
-    """The verb with these options, whose values `connected` reads."""
+    """Add these options to a verb; `connected` reads their values."""
 
     def run(**options: Any) -> ExitCode:
         CREDENTIALS.set(ClientCredentials(**{option.name: options.pop(option.name) for option in OPTIONS}))

@@ -1,4 +1,4 @@
-"""`pfl-node doctor`: what is wrong with a node or its site, and what to do about it."""
+"""`pfl-node doctor`: finds problems of a node or its site, and prints what to do about them."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,16 +20,14 @@ Address = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Output for programs.")]
 Timeout = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Timeout of a call.")]
-PEERS = 8  # whose versions are compared
+PEERS = 8  # number of peers whose versions are compared
 Row = Mapping[str, Any]
 
 
 @takes_settings(read=unchecked)
 def doctor(settings: "Settings", address: Address = None, json: AsJson = False, timeout: Timeout = 5.0) -> int:
     """Check a running node, or a site before its first start: reachability, exchange, certificate, disk, clock,
-    version, pace, data, device.
-
-    One line each, and what to do. The exit code is 1 if a check fails.
+    version, pace, data, device. Prints one line for each, and what to do. The exit code is 1 if a check fails.
     """
     checks = list(_running(settings, address, timeout) if address else _configured(settings, timeout))
     failed = any(check["level"] == "fail" for check in checks)
@@ -43,7 +41,7 @@ def doctor(settings: "Settings", address: Address = None, json: AsJson = False, 
 
 
 def _configured(settings: "Settings", timeout: float) -> Iterable[Row]:
-    """The node of these settings if it runs, else what its first start would find."""
+    """The checks of the node of these settings if it runs, else those before its first start."""
     from pfl_node.daemon.first_start import first_start_checks, port_is_taken
     from pfl_node.daemon.preflight import check
     from pfl_node.ops.loop import run_loop

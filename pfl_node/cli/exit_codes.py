@@ -1,4 +1,4 @@
-"""What a failed command prints, in one line, and its exit code."""
+"""The one-line message of a failed command, and its exit code."""
 
 import os
 from typing import Any, NamedTuple

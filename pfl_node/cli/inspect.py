@@ -26,7 +26,7 @@ Patience = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Give up
 
 
 def status(address: Address, format: Format = "table", timeout: Timeout = 3.0) -> None:
-    """Show what a node is doing."""
+    """Show the state of a node."""
     with connected(address, timeout) as node:
         facts = node.status()
     if format == "json":
@@ -38,7 +38,7 @@ def status(address: Address, format: Format = "table", timeout: Timeout = 3.0) -
 
 
 def _health(health: dict[str, Any]) -> str:
-    """In one line, as `pfl-node doctor` has it in several."""
+    """The health of a node in one line; `pfl-node doctor` prints the checks in full."""
     parts = [str(health.get("level"))]
     if reason := health.get("reason"):
         parts.append(f"{reason}; {todo}" if (todo := health.get("todo")) else str(reason))
@@ -61,7 +61,7 @@ def reload(
     format: Format = "table",
     timeout: Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Give up waiting.")] = 300.0,
 ) -> None:
-    """Let a node call its task again, for new data; model and round stay.
+    """Let a node call its task again for new data; model and round stay the same.
 
     With TLS it needs the certificate of an operator or the node's own directory.
     """
@@ -109,8 +109,8 @@ def wait(
 
 
 def tolerant(missing: Callable[[], str], *, ending: bool) -> Callable[[], str]:
-    """Returns the reason why a node is unreachable instead of raising it. If the caller waits for the `ending` of
-    the node, one that answered before and is gone has ended."""
+    """Returns the reason why a node is unreachable instead of raising it. If the caller waits for the node's
+    `ending`, a node that has answered before and is gone counts as ended."""
     met = False
 
     def check() -> str:

@@ -1,4 +1,4 @@
-"""`pfl-node join`: with a token of the operator, a directory becomes a node that is ready to start."""
+"""`pfl-node join`: prepares a directory for a node with a token of the operator."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def join(
     start: Start = False,
     timeout: Patience = None,
 ) -> int | None:
-    """Join a swarm: make a key, get a certificate, write the settings and a unit for systemd.
+    """Join a swarm: create a key, get a certificate, write the settings and a systemd unit.
 
     It waits until the operator has confirmed the id that it prints. After an interruption, repeat the command.
     """
@@ -76,7 +76,7 @@ def join(
 
 
 def _wait(request: "SiteRequest", timeout: float | None) -> "Certified":
-    """Raises ConfigError. While it waits, the bootstrap may be away for a while."""
+    """Wait for the operator's confirmation; the bootstrap may be unreachable meanwhile. Raises ConfigError."""
     from pfl_node.enrolment.enrolment_client import Unreachable
     from pfl_node.enrolment.proofs import short_id
 
@@ -110,15 +110,15 @@ def _examine(setup: "SiteSetup", *, received: list[str], start: bool) -> None:
 
 
 def _next(setup: "SiteSetup", *, start: bool) -> int | None:
-    """Run the node, or say how."""
+    """Run the node, or print how."""
     from pfl_node.cli import main
 
     if start:
         code = main(["--config", str(setup.config)])
         if code:
-            hint = f"the site stays a member; mend {setup.config}, then run: {setup.start_line}"
+            hint = f"the site stays a member; correct {setup.config}, then run: {setup.start_line}"
             print(f"pfl-node: {hint}", file=sys.stderr)
         return code
     say(f"start it:                 {setup.start_line}")
-    say(f"or with every boot:       sudo systemctl enable --now {setup.unit}")
+    say(f"or at every boot:         sudo systemctl enable --now {setup.unit}")
     return None

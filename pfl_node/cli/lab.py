@@ -234,7 +234,7 @@ def audit(
     check(with_privacy(settings, oracle=True, dp=True))
     findings = []
     for found in run_audit(settings, nodes, trials):
-        _note(f"{found.attack}, {found.control}: AUC {found.found.auc:.3f}")  # at once, because they take a while
+        _note(f"{found.attack}, {found.control}: AUC {found.found.auc:.3f}")  # each takes a while
         findings.append(found)
     if all(found.control != "privacy.dp" for found in findings):
         _note("privacy.dp was not tried because it needs Opacus: pip install 'pfl-node[dp]'")
@@ -249,8 +249,8 @@ def audit(
 
 @contextmanager
 def progress_bars(experiment: "Experiment", *, lines: bool = False) -> "Iterator[OnCell]":
-    """On a terminal, a bar for all runs and one for each running one. Elsewhere nothing, or with `lines` a line
-    for each run that ends."""
+    """On a terminal, show a bar for all runs and one for each active run. Elsewhere print nothing or, with
+    `lines`, a line for each run that ends."""
     if not sys.stderr.isatty():
         yield _lines(len(experiment.cells)) if lines else lambda *_: None
         return
@@ -316,7 +316,7 @@ def _lines(runs: int) -> "OnCell":
 
 
 def stop_on_mistake(on_cell: "OnCell") -> "OnCell":
-    """Raises ConfigError for a user's mistake that shows before any round is done: all cells have it."""
+    """Raises ConfigError for a user's mistake that is found before any round is done: it affects all cells."""
     from pfl_node.lab.report.phrases import cell_title
 
     trained = False

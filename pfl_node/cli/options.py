@@ -79,7 +79,7 @@ ABOUT_ONE_NODE = (
 @dataclass(frozen=True, slots=True)
 class GivenSettings:
     config: Path | None
-    overrides: dict[str, Any]  # by dotted key; None: not given
+    overrides: dict[str, Any]  # values by dotted key; None: not given
     sets: list[str] | None
 
 

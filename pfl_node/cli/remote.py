@@ -32,7 +32,7 @@ def connected(address: str, timeout: float) -> Iterator[Remote]:
 
 
 def _dial(address: str, credentials: Credentials | None, timeout: float) -> grpc.Channel:
-    """With credentials it uses TLS, unless they come from the directory of a node without TLS on loopback."""
+    """Use TLS if there are credentials, unless they come from the directory of a node without TLS on loopback."""
     import grpc
 
     options: list[tuple[str, Any]] = [("grpc.enable_http_proxy", 0), ("grpc.initial_reconnect_backoff_ms", 100)]
@@ -65,7 +65,7 @@ class Remote:
 
     @property
     def channel(self) -> grpc.Channel:
-        """Opened on first use. Raises PeerError."""
+        """The channel, opened on first use. Raises PeerError."""
         self._channel = self._channel or self._dial()
         return self._channel
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pfl_node.sim.outcome import Summary
     from pfl_node.sim.simulation import Progress
 
-ROUNDS = 20  # by default
+ROUNDS = 20  # default number of rounds
 NAMED = 8  # malicious nodes listed by name; more are counted
 POLICY = "The algorithm: a name of `pfl-node policies`, or file.py:Class. Several, or `all`, are compared."
 
@@ -214,7 +214,7 @@ def plan_comparison(
 
     if not names:
         raise ConfigError("--policy is empty: name a policy, several separated by commas, or all")
-    privacy = settings.privacy.model_copy(update={"dp_correlated": False})  # not for every policy
+    privacy = settings.privacy.model_copy(update={"dp_correlated": False})  # not every policy supports it
     anyone = {"policy": PolicySettings(name="local"), "privacy": privacy}
     check(settings.model_copy(update=anyone))
     knobs, rounds = settings.policy.options, settings.rounds or ROUNDS

@@ -32,9 +32,9 @@ Compare = Annotated[
     bool, typer.Option("--compare/--no-compare", help="Train the same nodes alone, at low priority.")
 ]
 
-AT_ONCE = 8  # statuses asked for
+AT_ONCE = 8  # concurrent status calls
 PATIENCE = 4.0  # seconds for an answer
-SETTLED = 2  # looks in a row without a node that is present, before the run is over
+SETTLED = 2  # consecutive polls without a present node, after which the run is over
 CHUNK = 1 << 16
 
 
@@ -70,7 +70,7 @@ class SwarmWatch:
         self._said = ""
         self._open = ExitStack()
         self._remotes: dict[str, Remote] = {}
-        self._addresses: dict[str, str] = {}  # of the nodes that are present
+        self._addresses: dict[str, str] = {}  # addresses of the present nodes
         self._pool = ThreadPoolExecutor(AT_ONCE)
 
     async def run(self, *, page: str | None, compare: bool) -> None:
@@ -92,7 +92,7 @@ class SwarmWatch:
                     await baseline.close()
 
     async def _watch(self, baseline: "Baseline | None") -> None:
-        """Until the run is over and compared."""
+        """Watch until the run is over and compared."""
         comparing: asyncio.Task[None] | None = None
         silent = 0
         while silent < SETTLED:
@@ -128,7 +128,7 @@ class SwarmWatch:
         try:
             self.swarm.status(who[0], self._remote(who[1]).status())
         except PeerError:
-            return  # its last status stays
+            return  # keep its last status
 
     def _remote(self, address: str) -> Remote:
         if address not in self._remotes:
@@ -140,7 +140,7 @@ class SwarmWatch:
             self._say(self.swarm.line(alone))
 
     def _say(self, line: str) -> None:
-        """A line that says nothing new is left out."""
+        """Print a line, unless it repeats the last one."""
         if line != self._said:
             self._said = line
             say(f"{time.strftime('%H:%M:%S')} {line}")
@@ -156,7 +156,7 @@ class SwarmWatch:
     # -- the page --------------------------------------------------------------------------------------------
 
     async def _forward(self, page: str) -> None:
-        """Visitors of this port see the page of a node that is present, whichever it is."""
+        """Forward connections on this port to the page of any present node."""
         host, port = parse_address(page, what="page")
         _, theirs = parse_address(self.swarm.settings.http.listen or page, what="http", any_port=True)
         await asyncio.start_server(lambda visitor, out: self._visit(visitor, out, theirs), host, port)
@@ -184,7 +184,7 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 
 def alone(settings: Any, swarm: "WatchedSwarm") -> Any:
-    """The settings of the comparison: as many samples as the nodes have, wherever the task can choose."""
+    """The settings of the comparison: with the nodes' number of samples, if the task has an option for it."""
     task = settings.task.model_copy(update={"index": None})
     samples = [node.status.get("samples") for node in swarm.present if node.status.get("samples")]
     if task.name == "digits" and samples and "samples" not in task.options:

@@ -74,7 +74,7 @@ def export(
 ) -> None:
     """Export a node's personal model."""
     if onnx is None and peft is None:
-        raise ConfigError("say what to write: --onnx FILE or --peft DIR")
+        raise ConfigError("choose what to write: --onnx FILE or --peft DIR")
     personal = _personal(directory, sets, best=best)
     from pfl_node.learning import inference
 

@@ -158,7 +158,7 @@ def test_onnx_computes_what_torch_computes_for_any_number_of_samples(
         (["predict", "HOME", "wide.npy"], "the model does not accept these inputs"),
         (["predict", "HOME", "flat.npy", "--out", "x.txt"], "give a .csv or .npy file"),
         (["predict", "HOME", "flat.npy", "--set", "colour=1"], "has no option 'colour'"),
-        (["export", "HOME"], "say what to write"),
+        (["export", "HOME"], "choose what to write"),
         (["export", "HOME", "--peft", "adapter"], "not a PEFT model"),
     ],
 )
