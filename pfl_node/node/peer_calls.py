@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from pfl_node.errors import PeerError, Reason, Refused
-from pfl_node.model import Model
+from pfl_node.model import Model, PartialModel
 from pfl_node.node.clock import now
 from pfl_node.node.context import NodeContext
 from pfl_node.node.waiting import PendingWaits
@@ -34,11 +34,14 @@ class Calls:
         if layout is None:
             return ()
         vectors = expected_vectors(self._context.mailbox.vectors, step.part)
-        found = await self._each(
-            "Fetch",
-            step.peers,
-            lambda p, a: network.fetch(p, a, step.part, layout, vectors=vectors, whole=step.whole),
-        )
+
+        async def pull(peer: PeerId, address: str) -> Offer:
+            offer = await network.fetch(peer, address, step.part, layout, vectors=vectors, whole=step.whole)
+            if step.whole and isinstance(offer.model, PartialModel):
+                raise Refused(Reason.LAYOUT, f"asked for the whole {step.part}, got a partial one", peer)
+            return offer
+
+        found = await self._each("Fetch", step.peers, pull)
         return self._context.guard.fetched(found.values(), mine, now())
 
     async def ask(self, step: Ask) -> dict[PeerId, Eval]:

@@ -65,6 +65,7 @@ class Switchboard:
         self.rounds: dict[PeerId, int] = {}
         self.done: set[PeerId] = set()
         self.spoiled: set[PeerId] = set()  # peers with invalid answers
+        self.partial: set[PeerId] = set()  # peers that answer with a partial model, whatever was asked for
         self.busy = self.busiest = 0  # concurrent fetches
         self.hidden: dict[PeerId, int] = {}  # rounds revealed only by `ask`
 
@@ -129,7 +130,8 @@ class Line:
         self.board.busiest = max(self.board.busiest, self.board.busy)
         await asyncio.sleep(0.001)
         self.board.busy -= 1
-        return Offer(peer, constant(5.0).of(part))
+        model = constant(5.0).of(part)
+        return Offer(peer, model.sparse([0]) if peer in self.board.partial else model)
 
     async def evaluate(self, peer: PeerId, address: str, model: Model) -> Eval:
         if peer in self.board.down:
@@ -740,6 +742,18 @@ def test_fetches_are_made_as_many_at_a_time_as_the_settings_allow() -> None:
 
     run(script, board=board, wire={"concurrency": 2})
     assert board.busiest == 2
+
+
+def test_a_partial_answer_to_a_fetch_of_the_whole_model_is_left_out() -> None:
+    board = Switchboard(A, B, C)
+    board.partial.add(B)
+
+    async def script(me: Policy) -> None:
+        assert [o.sender for o in await Fetch([B, C])] == [B, C]
+        assert [o.sender for o in await Fetch([B, C], whole=True)] == [C]
+
+    (notes,) = run(script, board=board)
+    assert [(e.peer, e.reason) for e in notes.failures if isinstance(e, Refused)] == [(B, Reason.LAYOUT)]
 
 
 def test_one_whose_answers_are_bad_is_not_asked_any_more() -> None:
