@@ -137,3 +137,17 @@ def test_models_are_equal_by_value_and_have_no_hash() -> None:
     assert vector(TINY) != "a model"
     with pytest.raises(TypeError):
         hash(vector(TINY))
+
+
+def test_places_in_any_order_become_ascending() -> None:
+    model = vector(TINY)
+    assert model.sparse([7, 2, 2, 0]).indices.tolist() == [0, 2, 7]
+    assert model.sparse([]).indices.tolist() == []
+    with pytest.raises(LayoutMismatch):
+        model.sparse([3, 9])
+
+
+def test_places_that_are_ascending_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slices of a large model are cut on the event loop, anew for each peer."""
+    monkeypatch.setattr(np, "unique", lambda _: pytest.fail("sorted"))
+    assert vector(TINY).fragment(0, 2, of=3).indices.tolist() == [0, 1, 2, 6, 7, 8]
