@@ -63,10 +63,11 @@ class Compressor:
         count = max(1, int(self.how.share * n + 0.5))
         turn = -(-count // IN_TURN)
         first = self._messages * turn % n
-        change = np.abs(model.vector - before)
+        change = model.vector - before
+        np.abs(change, out=change)
         change[first : first + turn] = np.inf
         change[: max(0, first + turn - n)] = np.inf
-        places: Indices = np.sort(np.argpartition(change, n - count)[n - count :]).astype(np.int32)
+        places = largest(change, count)
         self._messages += 1
         if base is None:
             self._sent[part] = sent = before.copy()  # a checkpoint may still have the old one
@@ -98,6 +99,15 @@ class Compressor:
     def load(self, row: Mapping[str, Any]) -> None:
         self.restore(row)
         self._last = dict(row["last"])
+
+
+def largest(numbers: Vector, count: int) -> Indices:
+    """The places of the `count` largest numbers, ascending. Several times as fast as argpartition, which moves an
+    index of 8 bytes with each number, and a sort."""
+    least = np.partition(numbers, numbers.size - count)[numbers.size - count]
+    above = np.flatnonzero(numbers > least)
+    equal = np.flatnonzero(numbers == least)[: count - above.size]
+    return np.sort(np.concatenate((above, equal)), kind="stable").astype(np.int32)
 
 
 def _same_array(one: Model, other: Model) -> bool:

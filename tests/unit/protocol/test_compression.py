@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pfl_node.model import Entry, Layout, Model, PartialModel
 from pfl_node.policies.base import Policy
 from pfl_node.predictions import layout_for
-from pfl_node.protocol.compression import IN_TURN, Compressor
+from pfl_node.protocol.compression import IN_TURN, Compressor, largest
 from pfl_node.settings import Settings
 from pfl_node.types import PeerId
 
@@ -62,6 +66,26 @@ def test_top_sends_what_has_changed_most_since_it_was_sent() -> None:
     second = partial(compressor, changed(one, range(300, 380), 0.5))  # the first changes are known by now
     assert set(range(300, 380)) <= set(second.indices.tolist())
     assert not set(range(520, 580)) & set(second.indices.tolist())
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, np.inf]), min_size=1), st.data())
+def test_the_largest_numbers_are_chosen_and_none_twice(given: list[float], data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, len(given)))
+    places = largest(np.array(given, np.float32), count).tolist()
+    assert places == sorted(set(places))
+    assert sorted(given[i] for i in places) == sorted(given)[-count:]
+
+
+def test_to_choose_the_numbers_takes_little_more_than_two_copies_of_the_model() -> None:
+    layout = Layout((Entry("core", (n := 1 << 18,)),), ())
+    chance, compressor = np.random.default_rng(0), Compressor("top:0.2", ANN)
+    compressor.begin(Model(layout, chance.standard_normal(n, dtype=np.float32)))
+    large = Model(layout, chance.standard_normal(n, dtype=np.float32))
+    tracemalloc.start()
+    compressor.compressed(large, BOB, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2.75 * large.nbytes
 
 
 def test_all_peers_get_the_same_numbers_of_the_same_model() -> None:
