@@ -190,7 +190,9 @@ class Host:
         if self._learning is None:
             raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
         offer = self.window.give(part)
-        return offer if whole else replace(offer, model=self.compressor.compressed(offer.model, to, offer.round))
+        if whole:
+            return offer
+        return replace(offer, model=self.compressor.compressed(offer.model, to, offer.round, fetched=True))
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         self.calls[call, outcome] += 1

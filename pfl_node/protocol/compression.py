@@ -8,17 +8,20 @@ each other the same slices in a round, and others to other peers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from pfl_node.model import Indices, Model, PartialModel, Vector
+from pfl_node.protocol.rate_limit import BoundedCounter
 from pfl_node.seeds import seed_from
 from pfl_node.settings.compress_type import Compression
 from pfl_node.types import PeerId
 
 IN_TURN = 8  # one in 8 of the numbers is chosen in turn
+FETCHED = "fetched "  # begins the name of a stream of fetched models
 
 
 class Compressor:
@@ -28,54 +31,59 @@ class Compressor:
         self.how = Compression.parse(how)
         self._me = me
         self._start: Model | None = None  # the initial model
-        self._sent: dict[str, Vector] = {}  # by part: each number as it was last sent
-        self._messages = 0  # number of different messages
-        self._last: dict[str, tuple[Model, PartialModel]] = {}  # by part: the last model, and the message
+        self._sent: dict[str, Vector] = {}  # by stream: each number as it was last sent
+        self._messages: Counter[str] = BoundedCounter()  # different messages by stream, of fragments by receiver
+        self._last: dict[str, tuple[Model, PartialModel]] = {}  # by stream: the last model, what was sent of it
 
     def begin(self, model: Model) -> None:
         """The model that this node starts with, before any training."""
         self._start = model
 
-    def compressed(self, model: Model, to: PeerId, round: int | None, base: Model | None = None) -> Model:
-        """The part of a model that is sent to this peer. `base`: a model that the receivers have."""
+    def compressed(
+        self, model: Model, to: PeerId, round: int | None, base: Model | None = None, *, fetched: bool = False
+    ) -> Model:
+        """The part of a model that is sent to this peer. `base`: a model that the receivers have. `fetched`: the
+        peer asked for it. What one peer fetches, the receivers of the policy's messages have not got, so that
+        each part has two streams, with a memory and a turn of their own."""
         partial = isinstance(model, PartialModel) or model.layout.part == "predictions"
         if not self.how.kind or partial or not model.layout.size:
             return model
         if self.how.kind == "fragments":
             return self._fragment(model, to, round)
-        last = self._last.get(part := model.layout.part)
+        stream = f"{FETCHED if fetched else ''}{model.layout.part}"
+        last = self._last.get(stream)
         if last is None or not _same_array(last[0], model):
-            self._last[part] = last = (model, self._top(model, base))
+            self._last[stream] = last = (model, self._top(model, base, stream))
         return last[1]
 
     def _fragment(self, model: Model, to: PeerId, round: int | None) -> PartialModel:
         of = self.how.slices
         some = max(1, int(self.how.share * of + 0.5))
         if round is None:
-            round = self._messages
-            self._messages += 1
+            round = self._messages[to]
+            self._messages[to] += 1
         first = seed_from(*sorted((self._me, to))) + round * some
         return model.fragment(*((first + i) % of for i in range(some)), of=of)
 
-    def _top(self, model: Model, base: Model | None) -> PartialModel:
-        part, n = model.layout.part, model.layout.size
-        before = base.vector if base is not None else self._before(model)
+    def _top(self, model: Model, base: Model | None, stream: str) -> PartialModel:
+        n = model.layout.size
+        before = base.vector if base is not None else self._before(model, stream)
         count = max(1, int(self.how.share * n + 0.5))
         turn = -(-count // IN_TURN)
-        first = self._messages * turn % n
+        first = self._messages[stream] * turn % n
         change = model.vector - before
         np.abs(change, out=change)
         change[first : first + turn] = np.inf
         change[: max(0, first + turn - n)] = np.inf
         places = largest(change, count)
-        self._messages += 1
+        self._messages[stream] += 1
         if base is None:
-            self._sent[part] = sent = before.copy()  # a checkpoint may still have the old one
+            self._sent[stream] = sent = before.copy()  # a checkpoint may still have the old one
             sent[places] = model.vector[places]
         return PartialModel(model.layout, places, model.vector[places], same=True)
 
-    def _before(self, model: Model) -> Vector:
-        known = self._sent.get(part := model.layout.part)
+    def _before(self, model: Model, stream: str) -> Vector:
+        known, part = self._sent.get(stream), model.layout.part
         if known is not None and known.size == model.layout.size:
             return known
         if self._start is not None and self._start.layout.of(part) == model.layout:
@@ -86,11 +94,12 @@ class Compressor:
 
     def snapshot(self) -> dict[str, Any] | None:
         """The state for a checkpoint; None: there is none."""
-        return {"sent": dict(self._sent), "messages": self._messages} if self.how.kind else None
+        return {"sent": dict(self._sent), "messages": Counter(self._messages)} if self.how.kind else None
 
     def restore(self, row: Mapping[str, Any] | None) -> None:
         if row and self.how.kind:
-            self._sent, self._messages = dict(row["sent"]), row["messages"]
+            self._sent = dict(row["sent"])
+            self._messages.update(row["messages"])
 
     def dump(self) -> dict[str, Any]:
         """The state for the next segment of a simulation, in which the last model may be sent to further peers."""

@@ -105,12 +105,50 @@ def test_every_number_of_a_model_that_does_not_change_is_sent_in_time() -> None:
     assert len(seen) == N
 
 
+def sent_in_turn(compressor: Compressor, start: Model, fetch: str) -> set[int]:
+    """The places that all pushes of a model have, if it does not change and a part is fetched between them."""
+    seen = set[int]()
+    for _ in range(-(-N // (N // 10 // IN_TURN))):
+        seen |= set(partial(compressor, Model(LAYOUT, start.vector.copy())).indices.tolist())
+        compressor.compressed(Model(LAYOUT, start.vector.copy()).of(fetch), EVE, 0, fetched=True)  # type: ignore[arg-type]
+    return seen
+
+
+@pytest.mark.parametrize("part", ["model", "head"])
+def test_a_fetch_takes_no_turn_of_the_messages(part: str) -> None:
+    """A peer that fetches in every round would otherwise keep half of the numbers from the others."""
+    compressor = Compressor("top:0.1", ANN)
+    compressor.begin(start := model())
+    assert len(sent_in_turn(compressor, start, part)) == N
+
+
+def test_the_parts_of_a_model_take_turns_of_their_own() -> None:
+    compressor, seen = Compressor("top:0.1", ANN), set[int]()
+    compressor.begin(start := model())
+    for _ in range(-(-900 // 12)):
+        for part in (start.core, start.head):
+            found = partial(compressor, Model(part.layout, part.vector.copy()))
+            seen |= set(found.indices.tolist()) if part.layout.part == "core" else set()
+    assert len(seen) == 900
+
+
+def test_what_one_peer_fetched_is_still_sent_to_the_others() -> None:
+    compressor = Compressor("top:0.1", ANN)
+    compressor.begin(start := model())
+    new = changed(start, range(500, 580), 1.0)
+    fetched = compressor.compressed(new, EVE, 0, fetched=True)
+    assert isinstance(fetched, PartialModel)
+    assert set(range(500, 580)) <= set(fetched.indices.tolist())
+    pushed = partial(compressor, changed(new, range(20, 30), 0.1))
+    assert set(range(500, 580)) <= set(pushed.indices.tolist())
+
+
 def test_with_a_base_only_the_difference_from_it_counts() -> None:
     compressor, base = Compressor("top:0.1", ANN), model(5)
     sent = compressor.compressed(changed(base, range(700, 780), 1.0), BOB, 0, base)
     assert isinstance(sent, PartialModel)
     assert set(range(700, 780)) <= set(sent.indices.tolist())
-    assert compressor.snapshot() == {"sent": {}, "messages": 1}
+    assert compressor.snapshot() == {"sent": {}, "messages": {"model": 1}}
 
 
 def test_a_restored_memory_sends_the_same() -> None:
@@ -142,6 +180,14 @@ def test_without_rounds_the_slices_change_with_every_message() -> None:
     for _ in range(8):
         seen |= set(partial(ann, model(), BOB, None).indices.tolist())
     assert len(seen) == N
+
+
+def test_without_rounds_every_receiver_gets_all_slices_in_turn() -> None:
+    ann, seen = Compressor("fragments:8/2", ANN), {BOB: set[int](), EVE: set[int]()}
+    for _ in range(4):
+        for peer, places in seen.items():
+            places |= set(partial(ann, model(), peer, None).indices.tolist())
+    assert [len(places) for places in seen.values()] == [N, N]
 
 
 def test_a_partial_model_has_no_vector() -> None:
