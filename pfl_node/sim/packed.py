@@ -31,7 +31,7 @@ class Packed:
             wrong = None if finite else Refused(Reason.NOT_FINITE, "the model holds a NaN or an infinity")
             return cls(model, payload.size(wire), wrong, payload.vectors)
         envelope = Envelope(PeerId("-"), "-", part=model.layout.part)
-        messages = list(encode(model, envelope, wire, vectors=payload.vectors))
+        messages = list(encode(payload, envelope, wire))
         try:
             nbytes = sum(parse(message).data.nbytes for message in messages)
             offer = decode(messages, model.layout)

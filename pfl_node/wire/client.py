@@ -243,7 +243,7 @@ class PeerClient:
         bandwidth = self.bandwidths.of(peer)
         settings = self.encoding.of(bandwidth, payload.nbytes)
         if payload.fits_one_message(settings, bandwidth.known):
-            messages = encode(payload.model, envelope, settings, vectors=payload.vectors)
+            messages = encode(payload, envelope, settings)
             return await self._push_one(name, peer, address, messages, settings)
         upload = Upload(payload, envelope, settings, bandwidth, self._quiet)
         if name == "SendModel":

@@ -42,14 +42,15 @@ ENCODING_NUMBERS = {encoding: number for number, encoding in ENCODINGS.items()}
 
 
 def encode(
-    model: Model,
+    what: Model | Payload,
     envelope: Envelope,
     settings: WireSettings,
     stream: Stream | None = None,
     vectors: Mapping[str, Model] | None = None,
 ) -> Iterator[bytes]:
-    """Serialized ModelChunks, generated one at a time. The part is that of the model's layout."""
-    payload = Payload(model, vectors or {})
+    """Serialized ModelChunks of a payload, or of a model and vectors, generated one at a time. The part is that of
+    the model's layout."""
+    payload = what if isinstance(what, Payload) else Payload(what, vectors or {})
     header: pb.Header | None = _header(payload, envelope, settings, stream)
     hasher = xxhash.xxh3_64()
     skip = stream.offset if stream else 0

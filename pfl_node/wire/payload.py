@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, repeat
 
 import zstandard
@@ -30,16 +31,18 @@ class Stream:
     offset: int = 0  # bytes that the receiver already has
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Payload:
     model: Model
     vectors: Mapping[str, Model] = field(default_factory=dict)
-    _packed: tuple[pb.Coordinates, Bytes] | None = field(init=False, default=None)
 
-    def __post_init__(self) -> None:
-        if isinstance(model := self.model, PartialModel):
-            packed = pack(model.indices, model.layout.size, same=model.same)
-            object.__setattr__(self, "_packed", packed)
+    @cached_property
+    def _packed(self) -> tuple[pb.Coordinates, Bytes] | None:
+        """The coordinates of a partial model."""
+        model = self.model
+        if not isinstance(model, PartialModel):
+            return None
+        return pack(model.indices, model.layout.size, same=model.same)
 
     @property
     def models(self) -> tuple[Model, ...]:

@@ -207,7 +207,7 @@ class PeerService:
         payload = Payload(offer.model, offer.vectors)
         settings = self._encoding.of(bandwidth, payload.nbytes)
         stream = self._stream(request, payload, settings, bandwidth)
-        encoded = encode(offer.model, envelope, settings, stream, offer.vectors)
+        encoded = encode(payload, envelope, settings, stream)
         messages = paced(encoded, threaded=settings.zstd > 0)
         clock = asyncio.get_running_loop().time
         try:

@@ -85,7 +85,7 @@ class Upload:
         limit = ProgressLimit(self._quiet, self._settings.slowest, clock())
         size = MessageSize(self._settings.chunk, self._bandwidth.known)
         stream = Stream(size, self.content, self.offset)
-        messages = encode(self._payload.model, self._envelope, self._settings, stream, self._payload.vectors)
+        messages = encode(self._payload, self._envelope, self._settings, stream)
         self._sent, self.complete, until = 0, False, limit.until
         async for message in paced(messages, threaded=self._settings.zstd > 0):
             before = clock()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +16,11 @@ from pfl_node.errors import Reason, Refused
 from pfl_node.model import Model, PartialModel
 from pfl_node.settings import WireSettings
 from pfl_node.types import Offer
+from pfl_node.wire import payload as payloads
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.codec import decode, encode
 from pfl_node.wire.payload import Payload
+from tests.unit.wire.small_host import ANN, BOB, House, calling, serving
 from tests.unit.wire.test_codec import ENVELOPE, SETTINGS, bound, layout_of, model_of, recut, refusal, settings
 
 N = 5000
@@ -62,6 +66,30 @@ def test_a_partial_model_costs_its_numbers_and_the_smaller_index() -> None:
     assert fifth.size(how) == 40_000 // 8 + 8000 + 4 * 8  # a bitmap, numbers, scales of blocks
     assert few.size(how) < 400 + 400 + 160 + 4  # deltas: a byte each, and some for long gaps
     assert Payload(model.fragment(3, 4, 9, of=16)).size(how) == 7500 + 4 * 8  # runs, in the header
+
+
+@pytest.mark.parametrize("n", [N, 400_000])
+def test_a_push_packs_the_index_once(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one message and in several."""
+    calls: list[Any] = []
+
+    def pack(*given: Any, **more: Any) -> Any:
+        calls.append(given)
+        return original(*given, **more)
+
+    original = payloads.pack
+    monkeypatch.setattr(payloads, "pack", pack)
+    sent, wire = model_of(n).sparse(range(0, n, 3)), WireSettings(chunk=1 << 16)
+
+    async def main() -> None:
+        house = House(sent.layout)
+        async with serving(house, wire) as address, calling(wire) as client:
+            await client.send(BOB, address, sent, round=1)
+            (offer,) = house.mailbox.collect([ANN], 1)
+            assert offer.model == sent
+
+    asyncio.run(main())
+    assert len(calls) == 1
 
 
 @given(settings, st.sampled_from([np.nan, np.inf]))
