@@ -29,10 +29,11 @@ def gradient(
     """The mean gradient over samples that the seed determines, read in batches. Layers such as dropout and random
     transforms are seeded too, so that the same seed is the same function of the model."""
     size = min(options.batch if samples is None else samples, data.n)
+    lone = min(options.batch, size) == 1
     chosen = torch.randperm(data.n, generator=generator(seed))[:size]
-    batches = [b for b in torch.split(chosen, options.batch) if len(b) > 1 or size == 1 or not space.batch_norms]
+    batches = [b for b in torch.split(chosen, options.batch) if len(b) > 1 or lone or not space.batch_norms]
     total = sum(map(len, batches))
-    space.prepare(None, lone_samples=size == 1)
+    space.prepare(None, lone_samples=lone)
     space.grad.zero_()
     seed_layers(seed, space.flat.device)
     precision = "fp32" if options.precision == "fp16" else options.precision  # small gradients would become zero

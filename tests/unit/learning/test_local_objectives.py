@@ -81,6 +81,14 @@ def test_a_batch_of_one_sample_and_a_rest_of_one_do_not_disturb_batch_normalisat
     assert me.gradient(me.fresh(0), seed=0, samples=9).is_finite()  # batches of 8 and 1
 
 
+def test_a_gradient_of_several_samples_in_batches_of_one_covers_them() -> None:
+    me = learner(with_batch_norm, blobs(9), batch=1)
+    model = me.fresh(0)
+    alone, all_of_them = (me.gradient(model, seed=0, samples=n).vector for n in (1, 9))
+    assert alone.any()
+    assert all_of_them.any()
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_gradient_in_low_precision_is_close_to_the_exact_one(precision: Any) -> None:
     me, low = learner(), learner(precision=precision)
