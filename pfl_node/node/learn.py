@@ -96,18 +96,16 @@ class LearningSteps:
     async def _gradient(self, step: Gradient) -> Model:
         """The seed does not depend on earlier jobs, so that a policy can request the same batch again."""
         seed = seed_from(self.policy.seed, self.policy.me, self.policy.round, "gradient")
-        zero = Model(step.model.layout, np.zeros_like(step.model.vector))
         try:
             with self.context.work.of("differentiated"):
                 job = Job("gradient", step.model, {"seed": seed, **step.options})
                 gradient: Model = await self.context.trainer.do(job)
+            if gradient.is_finite():
+                return gradient
+            self.context.recorder.record(diverged(self.policy.round))
         except DeviceMemoryFull as error:
             self._skipped(error)
-            return zero
-        if gradient.is_finite():
-            return gradient
-        self.context.recorder.record(diverged(self.policy.round))
-        return zero
+        return Model(step.model.layout, np.zeros_like(step.model.vector))
 
     async def _train(self, step: Train | Distill, kind: Kind, what: str, **more: Any) -> Model:
         """If training diverges, return the model from before it."""
