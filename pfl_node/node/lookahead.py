@@ -23,7 +23,8 @@ class Averaged(NamedTuple):
 
 class Lookahead:
     """Keeps the averages of this round and the last one, because a policy trains some of them, whole or as the
-    core or the head of a model."""
+    core or the head of a model. An average that goes into another one, such as a running mean of the models that
+    arrive, is replaced by it: however many arrive in a round, one is kept."""
 
     def __init__(self, share: float) -> None:
         self.share = share  # multiple of the distance between the average and my model; 0: off
@@ -31,9 +32,9 @@ class Lookahead:
         self._trained: Model | None = None
 
     def averaged(self, round: int, step: Average, answer: Model) -> None:
-        if not self.share:
+        if not self.share or not step.gated:  # vectors that are no models are not trained
             return
-        self._averages = [a for a in self._averages if a.round >= round - 1]
+        self._averages = [a for a in self._averages if a.round >= round - 1 and a.answer is not step.mine]
         mine = step.mine if step.own else self._trained_among(step)
         if mine is not None and mine.layout == answer.layout:
             self._averages.append(Averaged(round, mine, answer))

@@ -53,6 +53,18 @@ def test_a_corrected_training_starts_where_the_policy_says() -> None:
     assert ahead.past(Train(constant(2), correction=constant(0))) is None
 
 
+def test_a_running_mean_is_kept_once_and_what_is_no_model_not_at_all() -> None:
+    ahead, running = Lookahead(0.5), constant(0)
+    for i in range(1, 100):
+        ahead.averaged(0, Average(running, [constant(5)], own=float(i)), after := constant(i))
+        running = after
+    ahead.averaged(0, Average(constant(1), [constant(3)], gated=False), constant(2))
+    kept = ahead.dump()
+    assert kept is not None
+    assert [answer for _, _, answer in kept["averages"]] == [running]
+    assert ahead.past(Train(running)) == constant(98)
+
+
 def test_averages_are_forgotten_after_a_round() -> None:
     ahead = Lookahead(0.5)
     ahead.averaged(0, Average(constant(1), [constant(3)]), constant(2))
