@@ -9,7 +9,7 @@ penalised.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
 from statistics import median
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pfl_node.model import Model, PartialModel
+from pfl_node.model import Model, PartialModel, Vector
 from pfl_node.types import PeerId
 
 PEERS = 64  # peers whose last figures count, the most recently heard
@@ -121,31 +121,30 @@ def measure(model: Model, mine: Model | None) -> Figures:
     """The figures of a model, computed in one pass over both vectors, in blocks and in float64. A partial model is
     completed with my numbers, which is how it is used; but its direction is that of the numbers that were sent."""
     beside = mine is not None and mine.layout.part != "predictions" and mine.layout == model.layout
-    if isinstance(model, PartialModel):
-        return _measure_partial(model, mine if beside else None)
+    known = mine.vector if beside and mine is not None else None
+    places = model.indices if isinstance(model, PartialModel) else None
     square, own, apart, product = 0.0, 0.0, 0.0, 0.0
-    for start in range(0, model.vector.size, BLOCK):
-        a = model.vector[start : start + BLOCK].astype(np.float64)
+    for block in _blocks(model.numbers):
+        a = model.numbers[block].astype(np.float64)
         square += float(a @ a)
-        if beside and mine is not None:
-            b = mine.vector[start : start + BLOCK].astype(np.float64)
+        if known is not None:
+            b = known[block if places is None else places[block]].astype(np.float64)
             own, product = own + float(b @ b), product + float(a @ b)
             a -= b
             apart += float(a @ a)
-    norm = sqrt(square)
-    return Figures(norm, sqrt(apart), cosine(product, norm, sqrt(own))) if beside else Figures(norm)
+    if known is None:
+        return Figures(sqrt(square * (model.layout.size / max(1, model.numbers.size))))
+    rest = 0.0 if places is None else max(0.0, _square(known) - own)
+    return Figures(sqrt(square + rest), sqrt(apart), cosine(product, sqrt(square), sqrt(own)))
 
 
-def _measure_partial(model: PartialModel, mine: Model | None) -> Figures:
-    sent = model.values.astype(np.float64)
-    norm = sqrt(float(sent @ sent))
-    if mine is None:
-        return Figures(norm * sqrt(model.layout.size / max(1, sent.size)))
-    own = mine.vector[model.indices].astype(np.float64)
-    rest = max(0.0, float(np.square(mine.vector, dtype=np.float64).sum()) - float(own @ own))
-    apart = sent - own
-    angle = cosine(float(sent @ own), norm, sqrt(float(own @ own)))
-    return Figures(sqrt(norm**2 + rest), sqrt(float(apart @ apart)), angle)
+def _square(vector: Vector) -> float:
+    parts = (vector[block].astype(np.float64) for block in _blocks(vector))
+    return sum(float(part @ part) for part in parts)
+
+
+def _blocks(vector: Vector) -> Iterator[slice]:
+    return (slice(start, start + BLOCK) for start in range(0, vector.size, BLOCK))
 
 
 def cosine(product: float, one: float, other: float) -> float:

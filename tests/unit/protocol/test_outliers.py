@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -184,6 +186,20 @@ def test_figures_are_those_of_numpy_at_any_size_and_scale(seed: int, size: int, 
     assert measure(one, turned_round(one)).cosine == pytest.approx(-1.0)
     assert measure(one, turned_round(one, 0.0)).cosine == 0.0
     assert measure(one, None) == Figures(found.norm)
+
+
+def test_a_partial_model_is_measured_in_blocks() -> None:
+    """A peer could otherwise make a node allocate several times the size of its model."""
+    layout = Layout((Entry("core", (n := 1 << 20,)),), ())
+    mine = Model(layout, np.random.default_rng(0).standard_normal(n, dtype=np.float32))
+    partial = mine.sparse(np.arange(1, n))
+    tracemalloc.start()
+    found = measure(partial, mine)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.norm == pytest.approx(measure(mine, None).norm)
+    assert found.distance == 0.0
+    assert peak < mine.nbytes
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=3, max_size=20), st.floats(0.1, 20))
