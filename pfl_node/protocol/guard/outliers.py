@@ -20,7 +20,7 @@ import numpy as np
 from pfl_node.model import Model, PartialModel, Vector
 from pfl_node.types import PeerId
 
-PEERS = 64  # peers whose last figures count, the most recently heard
+PEERS = 64  # peers whose last figures of a part or vector count, the most recently heard
 MAD = 1.4826  # factor from median deviation to standard deviation of a normal distribution
 SLACK = 0.5  # smallest distance of an outlier from the median, as a share of the median
 TURNED = 0.2  # a cosine below -TURNED, and below the random fluctuation, points away
@@ -71,8 +71,8 @@ class TypicalModels:
         others = [known for (part, who), known in self._last.items() if part == kind and who != peer]
         self._last[kind, peer] = figures
         self._last.move_to_end((kind, peer))
-        if len(self._last) > PEERS:
-            self._last.popitem(last=False)
+        if len(others) >= PEERS:
+            del self._last[next(known for known in self._last if known[0] == kind)]
         return (
             self._turned(figures.cosine, [f.cosine for f in others if f.cosine is not None], model.numbers.size)
             or self._large(figures.norm, [f.norm for f in others])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfl_node.model import Entry, Layout, Model
-from pfl_node.protocol.guard.outliers import Figures, TypicalModels, alone, bound, measure
+from pfl_node.protocol.guard.outliers import PEERS, Figures, TypicalModels, alone, bound, measure
 from pfl_node.types import PeerId
 from tests.toy import LAYOUT, constant
 
@@ -186,6 +186,15 @@ def test_figures_are_those_of_numpy_at_any_size_and_scale(seed: int, size: int, 
     assert measure(one, turned_round(one)).cosine == pytest.approx(-1.0)
     assert measure(one, turned_round(one, 0.0)).cosine == 0.0
     assert measure(one, None) == Figures(found.norm)
+
+
+def test_vectors_beside_the_model_do_not_displace_the_models_of_other_peers() -> None:
+    made = TypicalModels(6.0, least=10)
+    for i in range(2 * PEERS):
+        for kind in ("", *(f"vector {n}" for n in range(8))):
+            assert made.judge(PeerId(f"p{i}"), constant(1.0 + i / 1000), None, kind) is None
+    assert made.judge(PeerId("x"), constant(50.0), None)
+    assert len(made.dump()) == 9 * PEERS
 
 
 def test_a_partial_model_is_measured_in_blocks() -> None:
