@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfl_node.errors import LayoutMismatch
-from pfl_node.model import Model, PartialModel
+from pfl_node.model import Indices, Model, PartialModel
 
 BLOCK = 1 << 15  # numbers of one model at a time, so that intermediate results stay in the cache
 STACKED = 1 << 18  # numbers of all models together, for rules that compare the models
@@ -62,23 +62,23 @@ def combine(
     """
     given = _counted(others, weights)
     _check([mine, *others], [own, *given])
-    others = [_completed(m, mine, settings.rule) for m in others]
+    centred = mine.is_finite()
+    if not centred or settings.rule != "mean":  # the mean completes partial models itself, block by block
+        others = [m.over(mine) for m in others]
     usable = [(m, w) for m, w in zip(others, given, strict=True) if w > 0 and m.is_finite()]
     if not usable:
         return mine
     models, shares = [m for m, _ in usable], [w for _, w in usable]
     if claimed and (factor := limit(settings.claim)) is not None:
         shares = bounded(shares, factor, own)
-    centred = mine.is_finite()
     if centred and settings.rule == "clipping":
         return clipping(mine, models, settings.byzantine, settings.clip, shares, own)
     if centred and own > 0:
         models, shares = [mine, *models], [own, *shares]
     match settings.rule:
-        case "mean" if any(isinstance(m, PartialModel) for m in models):
-            return _blend_known(models, _shares(shares), mine)
         case "mean":
-            return _blend(models, _shares(shares))
+            partial = any(isinstance(m, PartialModel) for m in models)
+            return _blend_known(models, _shares(shares), mine) if partial else _blend(models, _shares(shares))
         case "median" | "clipping":
             return median(models)
         case "trimmed_mean":
@@ -191,24 +191,35 @@ def _blend(models: Sequence[Model], shares: Numbers) -> Model:
     return Model(models[0].layout, out)
 
 
-def _completed(model: Model, mine: Model, rule: RuleName) -> Model:
-    if not isinstance(model, PartialModel) or (rule == "mean" and not model.same and mine.is_finite()):
-        return model
-    return model.over(mine)
-
-
 def _blend_known(models: Sequence[Model], shares: Numbers, mine: Model) -> Model:
     """The weighted mean of the known numbers of each coordinate; of mine where there are none."""
-    total = np.zeros(mine.layout.size, np.float64)
-    weight = np.zeros(mine.layout.size, np.float64)
-    for model, share in zip(models, shares, strict=True):
-        where = model.indices if isinstance(model, PartialModel) else slice(None)
-        total[where] += model.numbers.astype(np.float64) * share
-        weight[where] += share
-    known = weight > 0
-    out = mine.vector.copy()
-    out[known] = total[known] / weight[known]
+    out = np.empty(mine.layout.size, np.float32)
+    gaps = any(isinstance(m, PartialModel) and not m.same for m in models)
+    for part in _parts(out.size, BLOCK):
+        own = mine.vector[part].astype(np.float64)
+        total, weight = np.zeros((2, own.size))
+        for model, share in zip(models, shares, strict=True):
+            where, numbers = _known(model, part, own)
+            total[where] += numbers * share
+            weight[where] += share
+        if gaps:
+            np.divide(total, weight, out=own, where=weight > 0)
+        out[part] = own if gaps else total
     return Model(mine.layout, out)
+
+
+def _known(model: Model, part: slice, own: Numbers) -> tuple[slice | Indices, Numbers]:
+    """The places in this part of the vector at which a model counts, and its numbers there."""
+    if not isinstance(model, PartialModel):
+        return slice(None), model.vector[part].astype(np.float64)
+    ends = np.array((part.start, part.stop), np.int32)  # of the type of the indices, which are copied otherwise
+    sent = slice(*np.searchsorted(model.indices, ends))
+    where, numbers = model.indices[sent] - np.int32(part.start), model.values[sent].astype(np.float64)
+    if not model.same:
+        return where, numbers
+    completed = own.copy()
+    completed[where] = numbers
+    return slice(None), completed
 
 
 def _trimmed(models: Sequence[Model], cut: int) -> Model:

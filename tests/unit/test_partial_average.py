@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,25 @@ def test_numbers_that_a_fragment_omits_do_not_count() -> None:
     assert alone.vector.tolist() == [9, 9, 0, 0, 0, 0]
     weighted = combine(MEAN, ZERO, [NINE.fragment(0, of=3)], [0.5], own=0.25)
     assert weighted.vector.tolist() == [6, 6, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_mean_of_large_partial_models_is_taken_in_blocks(same: bool) -> None:
+    layout, chance = Layout((Entry("core", (n := 100_000,)),), ()), np.random.default_rng(0)
+    mine, *whole = (Model(layout, chance.standard_normal(n, dtype=np.float32)) for _ in range(9))
+    others = [m.sparse(np.flatnonzero(chance.random(n) < 0.2), same=same) for m in whole]
+    w, own = chance.random(len(others)).tolist(), 0.5
+    tracemalloc.start()
+    found = combine(MEAN, mine, others, w, own)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    total, weight = own * mine.vector.astype(np.float64), np.full(n, own)
+    for model, share in zip(others, w, strict=True):
+        known = np.ones(n) if same else np.isin(np.arange(n), model.indices)
+        total += share * known * model.over(mine).vector
+        weight += share * known
+    np.testing.assert_allclose(found.vector, total / weight, rtol=1e-5, atol=1e-6)
+    assert peak < 6 * mine.nbytes
 
 
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum", "multi_krum", "clipping"])
