@@ -87,13 +87,14 @@ class VectorReader:
 
 
 class IndexReader:
-    """Reads the index of a partial model, and checks it as soon as it is complete."""
+    """Reads the index of a partial model, and checks it as soon as it is complete. Runs become indices only at the
+    end: a header alone must not allocate memory."""
 
     def __init__(self, present: pb.Coordinates, size: int) -> None:
         self._present = present
         self._size = size
         self._index = bytearray()
-        self._places: Indices | None = None if present.index_size else unpack(present, b"", size)
+        self._places: Indices | None = None
 
     @property
     def left(self) -> int:
@@ -105,13 +106,13 @@ class IndexReader:
 
     def write(self, data: memoryview) -> int:
         self._index += data
-        if self._places is None and not self.left:
+        if data and not self.left:
             self._places = unpack(self._present, bytes(self._index), self._size)
         return len(data)
 
     def partial(self, layout: Layout, numbers: Vector) -> PartialModel:
-        assert self._places is not None
-        return PartialModel(layout, self._places, numbers, same=self._present.same)
+        places = unpack(self._present, b"", self._size) if self._places is None else self._places
+        return PartialModel(layout, places, numbers, same=self._present.same)
 
 
 class PayloadReader:

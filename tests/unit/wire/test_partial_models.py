@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from pfl_node.settings import WireSettings
 from pfl_node.types import Offer
 from pfl_node.wire import payload as payloads
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.codec import decode, encode
+from pfl_node.wire.codec import Decoder, decode, encode, read_header
 from pfl_node.wire.payload import Payload
 from tests.unit.wire.small_host import ANN, BOB, House, calling, serving
 from tests.unit.wire.test_codec import ENVELOPE, SETTINGS, bound, layout_of, model_of, recut, refusal, settings
@@ -215,6 +216,17 @@ def test_a_compressed_bomb_behind_an_index_is_refused() -> None:
     chunk.header.present.count = 1000  # a deltas index would be larger than announced
     chunk.header.present.bitmap, chunk.header.present.index_size = False, 1000
     assert refusal([chunk.SerializeToString()], zeros.layout) in (Reason.BOMB, Reason.GARBAGE)
+
+
+def test_a_header_with_runs_alone_allocates_nothing() -> None:
+    sent = model_of(1_000_000).fragment(0, 1, 2, of=4)
+    message = next(encode(sent, ENVELOPE, WireSettings(chunk=1 << 16)))
+    chunk, envelope = read_header(message)
+    tracemalloc.start()
+    Decoder(chunk, envelope, sent.layout)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
 
 
 def test_an_offer_counts_what_a_partial_model_holds() -> None:
