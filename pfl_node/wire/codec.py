@@ -28,6 +28,7 @@ VERSION, STRUCTURED = 1, 2  # of the format; older nodes refuse the second one, 
 MAX_NOTES = 4096
 MAX_CONTENT = 64  # bytes of a content name
 HEAVY = 4 << 20  # bytes of a vector that take some milliseconds to decompress
+HEAVY_INDEX = 1 << 17  # bytes of an index, such as a bitmap of a million numbers, that take as long to unpack
 
 # Fields of a stream that continues.
 SAME = ("encoding", "zstd", "layout", "part", "numbers", "encoded_size", "vectors", "present")
@@ -181,8 +182,9 @@ class Decoder:
         numbers = [one.size for one in layouts]
         if self._index:
             numbers[0] = header.present.count
-        self.nbytes = 4 * sum(numbers) + (4 * numbers[0] if self._index else 0)  # when decoding is done
-        self.heavy = header.zstd and self.nbytes > HEAVY  # one chunk may take long to decompress
+        self.nbytes = 4 * sum(numbers) + (4 * numbers[0] if self._index else 0)  # of memory when decoding is done
+        unpacks = header.present.index_size > HEAVY_INDEX
+        self.heavy = unpacks or (header.zstd and self.nbytes > HEAVY)  # one chunk may take long to decode
         self.complete = False  # the trailer has arrived
         self._sound = True
         self._header = header

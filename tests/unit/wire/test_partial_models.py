@@ -218,6 +218,11 @@ def test_a_compressed_bomb_behind_an_index_is_refused() -> None:
     assert refusal([chunk.SerializeToString()], zeros.layout) in (Reason.BOMB, Reason.GARBAGE)
 
 
+def decoder_of(sent: PartialModel) -> Decoder:
+    """After the header, before any data."""
+    return Decoder(*read_header(next(encode(sent, ENVELOPE, WireSettings(chunk=1 << 16)))), sent.layout)
+
+
 def test_a_header_with_runs_alone_allocates_nothing() -> None:
     sent = model_of(1_000_000).fragment(0, 1, 2, of=4)
     message = next(encode(sent, ENVELOPE, WireSettings(chunk=1 << 16)))
@@ -227,6 +232,11 @@ def test_a_header_with_runs_alone_allocates_nothing() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
+
+
+def test_a_large_index_is_unpacked_in_a_thread() -> None:
+    assert decoder_of(model_of(2_000_000).sparse(np.arange(0, 2_000_000, 5))).heavy
+    assert not decoder_of(MODEL.sparse(np.arange(0, N, 2))).heavy
 
 
 def test_an_offer_counts_what_a_partial_model_holds() -> None:
