@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -114,12 +115,20 @@ class Pusher:
         if queued := self._queued.pop(peer, None):
             replaced, before = queued
             replaced.cancel()
-        task = asyncio.create_task(self._one(peer, step, number, pending, before))
+        task = asyncio.create_task(self._one(peer, self._chosen(peer, step), number, pending, before))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         if before is not None:
             self._queued[peer] = task, before
         return task
+
+    def _chosen(self, peer: PeerId, step: Send) -> Send:
+        """With `wire.compress = top`, choose the numbers now: a push that waits for another one would take the
+        turn of a later model, and count as sent after it. Fragments are cut when the message is sent."""
+        compressor = self._context.compressor
+        if compressor.how.kind != "top":
+            return step
+        return replace(step, model=compressor.compressed(step.model, peer, step.round, step.base), base=None)
 
     async def _one(
         self,

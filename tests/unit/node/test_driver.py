@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from pfl_node import predictions
 from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import DeviceMemoryFull, PeerError, PeerGone, Reason, Refused
 from pfl_node.learning.trainer import TrainerThread
-from pfl_node.model import Layout, Model
+from pfl_node.model import Layout, Model, PartialModel
 from pfl_node.node.context import NodeContext, WorkCount
 from pfl_node.node.driver import Driver
 from pfl_node.node.gather import ArrivalTimes
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.push import PushSlots
 from pfl_node.policies.base import Policy, PolicyConfig
+from pfl_node.protocol.compression import Compressor
 from pfl_node.protocol.deadlines import ENOUGH, SILENT, Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Limits, Mailbox
@@ -48,7 +50,7 @@ from pfl_node.steps import (
     Train,
 )
 from pfl_node.types import Eval, Offer, Part, PeerId
-from tests.toy import ToyLearner, constant
+from tests.toy import LAYOUT, ToyLearner, constant
 
 A, B, C, D = (PeerId(i) for i in "abcd")
 
@@ -794,6 +796,49 @@ def test_one_that_is_done_does_not_stay_for_somebody_who_gets_no_further() -> No
 
     run(script, board=Switchboard(A, B), linger=0.05)
     assert said == [True]
+
+
+def test_a_push_that_waits_takes_no_turn_of_a_later_model() -> None:
+    """With one number in a message, each message has the next one in turn."""
+    rounds, came = 2 * LAYOUT.size, {B: list[int](), C: list[int]()}
+
+    class Slow(Line):
+        """A push to B lasts until C has got three more."""
+
+        busy, until, enough = False, 0, asyncio.Event()
+
+        def transferring(self, peer: PeerId) -> bool:
+            return peer == B and self.busy
+
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            assert isinstance(model, PartialModel)
+            if peer == B:
+                self.busy, self.until = True, min(rounds, len(came[C]) + 3)
+                self.enough.clear()
+                if len(came[C]) < self.until:
+                    await self.enough.wait()
+                self.busy = False
+            came[peer].append(int(model.indices[0]))
+            if len(came[C]) >= self.until:
+                self.enough.set()
+            return model.nbytes
+
+    async def script(me: Policy) -> None:
+        for t in range(rounds):
+            await Send([B, C] if t % 5 < 2 else [C], constant(1.0), round=t)
+            await Sleep(0.01)
+
+    async def go() -> None:
+        trainer, board = TrainerThread(), Switchboard(A, B, C)
+        one, _ = driver(board, A, script, trainer=trainer, waiting={"transfer": 0.01})
+        line: Any = Slow(board, A)
+        context = replace(one.context, network=line, compressor=Compressor("top:0.01", A))
+        await Driver(one.policy, context).run()
+        await trainer.close()
+
+    asyncio.run(go())
+    assert len(came[B]) > 1  # the second waited for the first
+    assert came[C] == [t % LAYOUT.size for t in range(rounds)]
 
 
 # -- deadlines -------------------------------------------------------------------------------------------------
