@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,14 @@ IN_TURN = 8  # one in 8 of the numbers is chosen in turn
 FETCHED = "fetched "  # begins the name of a stream of fetched models
 
 
+class LastSent(NamedTuple):
+    """The last model of a stream. A peer that gets the same model again gets other numbers of it."""
+
+    model: Model
+    partial: PartialModel  # of it
+    to: set[PeerId]
+
+
 class Compressor:
     """The compression of one node, and the numbers it sent last."""
 
@@ -33,7 +41,7 @@ class Compressor:
         self._start: Model | None = None  # the initial model
         self._sent: dict[str, Vector] = {}  # by stream: each number as it was last sent
         self._messages: Counter[str] = BoundedCounter()  # different messages by stream, of fragments by receiver
-        self._last: dict[str, tuple[Model, PartialModel]] = {}  # by stream: the last model, what was sent of it
+        self._last: dict[str, LastSent] = {}  # by stream
 
     def begin(self, model: Model) -> None:
         """The model that this node starts with, before any training."""
@@ -52,9 +60,11 @@ class Compressor:
             return self._fragment(model, to, round)
         stream = f"{FETCHED if fetched else ''}{model.layout.part}"
         last = self._last.get(stream)
-        if last is None or not _same_array(last[0], model):
-            self._last[stream] = last = (model, self._top(model, base, stream))
-        return last[1]
+        again = last is not None and to in last.to and not fetched  # a fetch that broke off continues
+        if last is None or again or not _same_array(last.model, model):
+            self._last[stream] = last = LastSent(model, self._top(model, base, stream), set())
+        last.to.add(to)
+        return last.partial
 
     def _fragment(self, model: Model, to: PeerId, round: int | None) -> PartialModel:
         of = self.how.slices
@@ -103,11 +113,12 @@ class Compressor:
 
     def dump(self) -> dict[str, Any]:
         """The state for the next segment of a simulation, in which the last model may be sent to further peers."""
-        return {**(self.snapshot() or {}), "last": dict(self._last)}
+        return {**(self.snapshot() or {}), "last": {stream: tuple(last) for stream, last in self._last.items()}}
 
     def load(self, row: Mapping[str, Any]) -> None:
         self.restore(row)
-        self._last = dict(row["last"])
+        rows = row["last"].items()
+        self._last = {stream: LastSent(model, partial, set(to)) for stream, (model, partial, to) in rows}
 
 
 def largest(numbers: Vector, count: int) -> Indices:

@@ -105,6 +105,18 @@ def test_every_number_of_a_model_that_does_not_change_is_sent_in_time() -> None:
     assert len(seen) == N
 
 
+def test_a_peer_that_gets_the_same_model_again_gets_the_rest_of_it() -> None:
+    """As from a node that is done, or that pushes more often than it trains."""
+    compressor, final, known = Compressor("top:0.1", ANN), model(1), set[int]()
+    compressor.begin(model())
+    for _ in range(12):
+        known |= set(partial(compressor, final, BOB).indices.tolist())
+        assert partial(compressor, final, EVE) is partial(compressor, final, PeerId("zoe"))
+    assert len(known) == N
+    fetched = compressor.compressed(final, BOB, 0, fetched=True)
+    assert compressor.compressed(final, BOB, 0, fetched=True) is fetched  # it may continue
+
+
 def sent_in_turn(compressor: Compressor, start: Model, fetch: str) -> set[int]:
     """The places that all pushes of a model have, if it does not change and a part is fetched between them."""
     seen = set[int]()
