@@ -175,9 +175,7 @@ class Model:
 
     def sparse(self, indices: npt.ArrayLike, *, same: bool = True) -> PartialModel:
         """Only the numbers at these places. See `PartialModel.same`."""
-        places = np.asarray(indices, np.int64).ravel()
-        if not (places[1:] > places[:-1]).all():
-            places = np.unique(places)  # for millions of places it takes seconds
+        places = _places(indices)
         if places.size and not 0 <= places[0] <= places[-1] < self.layout.size:
             raise LayoutMismatch(f"the model has {self.layout.size} numbers, and a place is beyond them")
         return PartialModel(self.layout, places.astype(np.int32), self.vector[places], same=same)
@@ -185,7 +183,9 @@ class Model:
     def fragment(self, *which: int, of: int) -> PartialModel:
         """Only these slices, counted from 0, of so many equal ones."""
         n = self.layout.size
-        slices = [np.arange(f * n // of, (f + 1) * n // of) for f in sorted(set(which)) if 0 <= f < of]
+        if wrong := [f for f in which if not 0 <= f < of]:
+            raise LayoutMismatch(f"a model in {of} slices has no slice {wrong[0]}: they are counted from 0")
+        slices = [np.arange(f * n // of, (f + 1) * n // of) for f in sorted(set(which))]
         return self.sparse(np.concatenate(slices) if slices else (), same=False)
 
     @property
@@ -248,7 +248,7 @@ class PartialModel(Model):
         return PartialModel(layout, self.indices, self.values, same=self.same)
 
     def sparse(self, indices: npt.ArrayLike, *, same: bool = True) -> PartialModel:
-        kept = np.isin(self.indices, np.asarray(indices))
+        kept = np.isin(self.indices, _places(indices))
         return PartialModel(self.layout, self.indices[kept], self.values[kept], same=same)
 
     @property
@@ -281,6 +281,16 @@ class PartialModel(Model):
 
     def __repr__(self) -> str:
         return f"PartialModel({self.layout.part}, {self.values.size} of {self.layout.size} numbers)"
+
+
+def _places(indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Ascending, each once. A mask would be taken for the places 0 and 1."""
+    given = np.asarray(indices)
+    if given.size and given.dtype.kind not in "iu":
+        raise LayoutMismatch(f"places are whole numbers, not {given.dtype}; of a mask: np.flatnonzero(mask)")
+    places = given.astype(np.int64).ravel()
+    ascending = (places[1:] > places[:-1]).all()
+    return places if ascending else np.unique(places)  # which takes seconds for millions of places
 
 
 def _joined(core: Model, head: Model, whole: Layout) -> PartialModel:

@@ -151,3 +151,17 @@ def test_places_that_are_ascending_are_not_sorted(monkeypatch: pytest.MonkeyPatc
     """The slices of a large model are cut on the event loop, anew for each peer."""
     monkeypatch.setattr(np, "unique", lambda _: pytest.fail("sorted"))
     assert vector(TINY).fragment(0, 2, of=3).indices.tolist() == [0, 1, 2, 6, 7, 8]
+
+
+@pytest.mark.parametrize("bad", [[True] * 9, np.ones(9, bool), [0.5], np.array([1.0])])
+def test_places_are_whole_numbers_and_not_a_mask(bad: object) -> None:
+    for model in (vector(TINY), vector(TINY).sparse([0, 1])):
+        with pytest.raises(LayoutMismatch, match=r"places are whole numbers, not .*: np\.flatnonzero\(mask\)"):
+            model.sparse(bad)  # type: ignore[arg-type]
+    assert vector(TINY).sparse(()).numbers.size == 0
+
+
+@pytest.mark.parametrize("which", [-1, 3])
+def test_a_slice_that_does_not_exist_is_refused(which: int) -> None:
+    with pytest.raises(LayoutMismatch, match=f"a model in 3 slices has no slice {which}: they are counted from 0"):
+        vector(TINY).fragment(0, which, of=3)
