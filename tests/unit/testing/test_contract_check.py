@@ -122,6 +122,37 @@ def test_a_file_that_acts_by_itself_is_found_out(acts: type[Policy]) -> None:
         RULES["it asks and does nothing itself"](PolicyUnderTest(acts))
 
 
+PENALISES = """
+from pfl_node.policies.el import El
+from pfl_node.steps import Train
+
+
+class Penalises(El):
+    async def learn(self):
+        self.model = await Train(self.model, penalty=f"{__file__}:distance")
+
+
+def distance(model, batch, output, anchors):
+    import torch.nn.functional as F
+    return F.mse_loss(output, output.detach())
+"""
+
+
+def test_a_penalty_in_the_file_of_the_policy_may_import_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "penalises.py").write_text(PENALISES)
+    (tmp_path / "torches.py").write_text(PENALISES + "\n\nimport torch.nn.functional\n")
+    good, bad = (
+        plugin.load("policy", f"{tmp_path}/{name}.py:Penalises", ConfigError) for name in ("penalises", "torches")
+    )
+    rule = RULES["it asks and does nothing itself"]
+    rule(PolicyUnderTest(good))
+    with pytest.raises(Broken, match=r"torches\.py imports torch\.nn\.functional: a policy acts through steps"):
+        rule(PolicyUnderTest(bad))
+
+
 # -- knobs -----------------------------------------------------------------------------------------------------
 
 
