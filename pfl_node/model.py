@@ -159,6 +159,12 @@ class Model:
             return _joined(self, head, mine.whole)
         return Model(mine.whole, np.concatenate((self.vector, head.vector)))
 
+    def plus(self, other: Model, times: float = 1.0) -> Model:
+        """self + times * other, such as a step along a gradient."""
+        if other.layout is not self.layout and other.layout != self.layout:
+            raise LayoutMismatch(f"cannot add {other!r} to {self!r}: they have different layouts")
+        return Model(self.layout, self.vector + np.float32(times) * other.vector)
+
     @property
     def numbers(self) -> Vector:
         """Those that are known: of a model all, of a partial model only some."""

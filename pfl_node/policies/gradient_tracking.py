@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from pfl_node.errors import ConfigError
@@ -46,7 +45,7 @@ class GradientTracking(Dpsgd):
         if self.y is None or self.g is None:
             self.y = self.g = await Gradient(self.model, 0, self.cfg.batch)  # y_0 = g(x_0, xi_0)
         x, y, g = self.model, self.y, self.g
-        ahead = plus(x, y, -self.cfg.alpha)
+        ahead = x.plus(y, -self.cfg.alpha)
         await Send(near.to, ahead, round=t, vectors={"y": y})
         offers = await Gather(near.of, t)
         # paper: every message arrives; here: my own weight replaces that of a missing message, because nodes fail;
@@ -55,8 +54,4 @@ class GradientTracking(Dpsgd):
         x = await Average(ahead, [o.model for o in offers], w, own=1 - sum(w))  # sum w_ij (x_j - alpha y_j)
         y = await Average(y, [o.vectors["y"] for o in offers], w, own=1 - sum(w), gated=False)  # sum w_ij y_j
         new = await Gradient(x, 1, self.cfg.batch)  # g(x_k+1, xi_k+1)
-        self.model, self.y, self.g = x, plus(plus(y, new), g, -1), new
-
-
-def plus(a: Model, b: Model, times: float = 1.0) -> Model:
-    return Model(a.layout, a.vector + np.float32(times) * b.vector)
+        self.model, self.y, self.g = x, y.plus(new).plus(g, -1), new

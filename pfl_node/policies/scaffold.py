@@ -10,7 +10,6 @@ from pydantic import Field
 
 from pfl_node.model import Model
 from pfl_node.policies.dpsgd import Dpsgd
-from pfl_node.policies.gradient_tracking import plus
 from pfl_node.policies.lockstep import Near
 from pfl_node.steps import Average, Gather, Gradient, Send, Train
 from pfl_node.types import Part
@@ -38,17 +37,17 @@ class Scaffold(Dpsgd):
 
     async def learn(self) -> None:
         x, c, c_i = self.model, self.c, self.c_i
-        y_i = await Train(x, steps=self.cfg.K, lr=self.cfg.eta_l, correction=plus(c, c_i, -1))  # 8-11
+        y_i = await Train(x, steps=self.cfg.K, lr=self.cfg.eta_l, correction=c.plus(c_i, -1))  # 8-11
         if y_i == x:  # the training was discarded
             return
         if self.cfg.option == "I":
             new = await Gradient(x, samples=max(1, self.samples))  # 12 (i): g_i(x)
         else:
-            moved = plus(x, y_i, -1)
-            new = plus(plus(c_i, c, -1), moved, 1 / (self.cfg.K * self.cfg.eta_l))  # 12 (ii)
+            moved = x.plus(y_i, -1)
+            new = c_i.plus(c, -1).plus(moved, 1 / (self.cfg.K * self.cfg.eta_l))  # 12 (ii)
         # paper: the server adds the mean change of all c_i to c; here: each node adds its own change before the
         # average, because the mean of all c then stays the mean of all c_i
-        self.model, self.c, self.c_i = y_i, plus(plus(c, new), c_i, -1), new  # 13, 14
+        self.model, self.c, self.c_i = y_i, c.plus(new).plus(c_i, -1), new  # 13, 14
 
     async def mix(self, t: int, near: Near) -> None:
         # paper: a global step size eta_g; here: 1, because an average takes the place of the server's step

@@ -165,3 +165,15 @@ def test_places_are_whole_numbers_and_not_a_mask(bad: object) -> None:
 def test_a_slice_that_does_not_exist_is_refused(which: int) -> None:
     with pytest.raises(LayoutMismatch, match=f"a model in 3 slices has no slice {which}: they are counted from 0"):
         vector(TINY).fragment(0, which, of=3)
+
+
+def test_a_multiple_of_another_model_is_added() -> None:
+    found = vector(TINY).plus(vector(TINY), -0.5)
+    assert found.vector.tolist() == [i / 2 for i in range(TINY.size)]
+    assert found.vector.dtype == np.float32
+
+
+def test_models_of_different_layouts_are_not_added() -> None:
+    other = Layout((Entry("v", (TINY.size,)),), ())
+    with pytest.raises(LayoutMismatch, match=r"cannot add .*: they have different layouts"):
+        vector(TINY).plus(vector(other))
