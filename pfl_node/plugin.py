@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from pfl_node.errors import ConfigError, PflError, TaskError, Unavailable, nearest
+from pfl_node.errors import ConfigError, LayoutMismatch, PflError, TaskError, Unavailable, nearest
 
 PREFIX = "pfl_plugin_"  # of the modules made from files
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk is full
@@ -213,6 +213,8 @@ def users_fault(what: str, place: str, error: Exception, kind: type[PflError]) -
     """A one-line error for a failure in the code at `place` (`file.py:Name`); None: the failure is a bug of ours,
     which keeps its traceback."""
     where = line_of(error)
+    if ":" in place and isinstance(error, LayoutMismatch):  # also if its base class, which is ours, raised it
+        return kind(f"{what} {place} failed{where}: {error}")
     if ":" not in place or not where or isinstance(error, PflError):
         return None
     return kind(f"{what} {place} failed{where}: {in_a_line(error)}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from pfl_node import aggregate, plugin
-from pfl_node.errors import ConfigError, PeerGone, PflError, TaskError
+from pfl_node.errors import ConfigError, LayoutMismatch, PeerGone, PflError, TaskError
 from pfl_node.plugin import Explanation, explain, users_fault
 
 
@@ -28,7 +29,7 @@ def mine() -> None:
 def test_a_failure_in_the_users_own_code_is_one_line_with_its_place() -> None:
     fault = users_fault("task", "own.py:f", raised(mine), TaskError)
     assert isinstance(fault, TaskError)
-    assert str(fault) == "task own.py:f failed (test_plugin.py, line 25): ValueError: two lines"
+    assert str(fault) == "task own.py:f failed (test_plugin.py, line 26): ValueError: two lines"
 
 
 def test_a_failure_in_what_we_brought_along_is_ours() -> None:
@@ -47,6 +48,19 @@ def test_an_error_that_is_one_line_already_stays() -> None:
         raise PflError("say it once")
 
     assert users_fault("task", "own.py:f", raised(complains), TaskError) is None
+
+
+def test_models_that_do_not_fit_are_the_fault_of_the_users_policy_also_within_its_base_class() -> None:
+    def mixes() -> None:
+        raise LayoutMismatch("they do not fit")
+
+    error = raised(mixes)
+    fault = users_fault("policy", "own.py:P", error, ConfigError)
+    assert re.fullmatch(r"policy own\.py:P failed \(test_plugin\.py, line \d+\): they do not fit", str(fault))
+    assert str(users_fault("policy", "own.py:P", error.with_traceback(None), ConfigError)) == (
+        "policy own.py:P failed: they do not fit"
+    )
+    assert users_fault("policy", "el", error, ConfigError) is None
 
 
 def too_small() -> None:
