@@ -14,7 +14,7 @@ from pfl_node.node.gather import LOOK, Gatherer
 from pfl_node.node.learn import LearningSteps
 from pfl_node.node.linger import LingerTimer
 from pfl_node.node.peer_calls import Calls
-from pfl_node.node.push import Pusher
+from pfl_node.node.push import Pusher, check_message
 from pfl_node.node.round_schedule import RoundSchedule
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.plugin import users_fault
@@ -181,12 +181,18 @@ class Driver:
             case Linger():
                 return await self._linger(step)
             case Publish():
+                self._check_published(step)
                 return self.context.recorder.published(step)
             case Record():
                 return self.context.recorder.record(step)
             case Report():
+                self._check_published(step)
                 return await self._report(step)
         return await self._study.answer(step)
+
+    def _check_published(self, step: Publish | Report) -> None:
+        if self.policy.serves:
+            check_message(step, self.policy.vectors, self.context.learner.layout)
 
     async def _report(self, step: Report) -> None:
         """A round is complete. The answer comes when the next one may begin."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
 from typing import Any
 
-from pfl_node.errors import Refused
+from pfl_node.errors import LayoutMismatch, Refused
+from pfl_node.model import Layout
 from pfl_node.node.clock import now
 from pfl_node.node.context import NodeContext
 from pfl_node.node.peer_calls import Calls
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.protocol.deadlines import Deadlines, SendDeadlines
-from pfl_node.steps import Send
-from pfl_node.types import PeerId, expected_vectors, parts_of
+from pfl_node.steps import Publish, Report, Send
+from pfl_node.types import Part, PeerId, expected_vectors, parts_of
 
 FINISH_TIMEOUT = 5.0  # seconds for the pending pushes of a node that stops
 
@@ -44,7 +45,7 @@ class Pusher:
     async def send(self, step: Send) -> tuple[PeerId, ...]:
         """Push to all, `wire.concurrency` at a time, and return the peers that accepted. Without a round, wait for
         every push; with one, only as long as these peers usually need; in no case longer than `round.transfer`."""
-        self._check_vectors(step)
+        check_message(step, self._context.mailbox.vectors, self._context.learner.layout)
         self._number += 1
         number, began = self._number, now()
         pending = {p: None for p in step.to if self._may_start(p, step)}
@@ -64,14 +65,6 @@ class Pusher:
             self._patience.spent(ended - max(began, self._accepted))
         done = {p: task for p, task in sends.items() if p not in pending and not task.cancelled()}
         return tuple(p for p, task in done.items() if task.result())
-
-    def _check_vectors(self, step: Send) -> None:
-        """Raise if a Send has other vectors than the policy declares: peers would refuse the message."""
-        expected = expected_vectors(self._context.mailbox.vectors, step.model.layout.part)
-        if (given := parts_of(step.vectors)) != expected:
-            raise ValueError(
-                f"a Send with the vectors {given}, but the policy declares vectors = {dict(expected)}"
-            )
 
     @property
     def seconds(self) -> float:
@@ -161,6 +154,18 @@ class Pusher:
         else:
             self._receipts.failed(peer, number, ended - began)
         return False
+
+
+def check_message(step: Send | Publish | Report, declared: Mapping[str, Part], layout: Layout) -> None:
+    """Raises LayoutMismatch for a message that every peer would refuse."""
+    part, kind = step.model.layout.part, type(step).__name__
+    if part != "predictions" and (step.model.layout.whole or step.model.layout) != layout:
+        raise LayoutMismatch(f"a {kind} of {step.model!r}, which is not a model of this task or a part of one")
+    expected = expected_vectors(declared, part)
+    if (given := parts_of(step.vectors)) != expected:
+        raise LayoutMismatch(
+            f"a {kind} with the vectors {given}, but the policy declares vectors = {dict(expected)}"
+        )
 
 
 class PushSlots:

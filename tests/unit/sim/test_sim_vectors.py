@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
-from pfl_node.model import Model
+from pfl_node.errors import LayoutMismatch
+from pfl_node.model import Entry, Layout, Model
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import Fetch, Gather, Peers, Publish, Record, Report, Send, Sleep
@@ -47,15 +49,44 @@ def test_vectors_arrive_with_pushed_and_fetched_models(tmp_path: Path, how: dict
         assert run.node(A).traffic.bytes_sent == 4 * (2 * LAYOUT.nbytes + LAYOUT.head.nbytes)
 
 
-def test_a_send_without_the_declared_vectors_is_an_error_of_the_policy(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "lacks", [Send([A], constant(1.0), 0), Publish(constant(1.0), 0), Report(0, constant(1.0))]
+)
+def test_a_message_without_the_declared_vectors_is_an_error_of_the_policy(
+    tmp_path: Path, lacks: Send | Publish | Report
+) -> None:
     class Omits(Tracks):
         async def main(self) -> None:
-            with pytest.raises(ValueError, match="the policy declares vectors"):
-                await Send(await Peers(), constant(1.0), round=0)
+            with pytest.raises(
+                LayoutMismatch, match=f"a {type(lacks).__name__} with .* the policy declares vectors"
+            ):
+                await lacks
             await Record("raised")
-            await Report(0, self.model)
+            await Report(0, self.model, vectors={"y": constant(2.0), "h": constant(3.0).head})
 
     assert len(ran(tmp_path, Omits, nodes=2, rounds=1).of("raised")) == 2
+
+
+def test_a_policy_that_serves_nothing_reports_without_vectors(tmp_path: Path) -> None:
+    class Pushes(Tracks):
+        serves = ()
+
+        async def main(self) -> None:
+            await Report(0, self.model)
+
+    assert len(ran(tmp_path, Pushes, nodes=2, rounds=1).of("round")) == 2
+
+
+def test_a_model_of_another_layout_is_refused_by_its_sender(tmp_path: Path) -> None:
+    other = Layout((Entry("another", (3,)),), ())
+
+    class Strange(Policy):
+        async def main(self) -> None:
+            with pytest.raises(LayoutMismatch, match="which is not a model of this task or a part of one"):
+                await Send(await Peers(), Model(other, np.zeros(3, np.float32)), round=0)
+            await Report(0, self.model)
+
+    assert len(ran(tmp_path, Strange, nodes=2, rounds=1).of("round")) == 2
 
 
 def test_an_offer_with_vectors_counts_their_bytes() -> None:
