@@ -158,6 +158,15 @@ class Train(Lesson[Model]):
     knobs: Mapping[str, float] = field(default_factory=dict)
     partners: Sequence[PeerId] = ()
 
+    def __post_init__(self) -> None:
+        given = {"the anchor": self.anchor, "the correction": self.correction}
+        given |= {f"the anchor {name!r}": anchor for name, anchor in self.anchors.items()}
+        for what, model in given.items():
+            if model is not None:
+                _check_model(what, model)
+        if callable(self.penalty):
+            raise TypeError(f'a penalty is given by its name: penalty=f"{{__file__}}:{self.penalty.__name__}"')
+
 
 @dataclass(frozen=True, slots=True)
 class Gradient(Lesson[Model]):
@@ -168,6 +177,10 @@ class Gradient(Lesson[Model]):
     model: Model
     batch: int = 0
     samples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.samples is not None and self.samples < 1:
+            raise ValueError(f"a gradient needs at least one sample, not {self.samples}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,12 +302,18 @@ def _check_vectors(model: Model, vectors: Mapping[str, Model]) -> None:
     if len(vectors) > MAX_VECTORS:
         raise ValueError(f"{len(vectors)} vectors beside the model; at most {MAX_VECTORS} can be sent")
     for name, vector in vectors.items():
+        _check_model(f"the vector {name!r}", vector)
         if not name.isidentifier() or not name.isascii() or len(name) > MAX_VECTOR_NAME:
             raise ValueError(
                 f"a vector cannot be called {name!r}: use an identifier of up to {MAX_VECTOR_NAME} letters"
             )
         if (vector.layout.whole or vector.layout) != (model.layout.whole or model.layout):
             raise ValueError(f"the vector {name!r} has neither the model's layout nor that of a part: {vector!r}")
+
+
+def _check_model(what: str, given: object) -> None:
+    if not isinstance(given, Model):
+        raise TypeError(f"{what} is a {type(given).__name__}: give Model(self.model.layout, numbers)")
 
 
 def diverged(round: int) -> Record:

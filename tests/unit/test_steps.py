@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from pfl_node import steps
-from pfl_node.steps import Peers, Record, Score, Sleep, Step, advance, relay
+from pfl_node.steps import Gradient, Peers, Record, Score, Send, Sleep, Step, Train, advance, relay
 from pfl_node.types import PeerId
+from tests.toy import constant
 
 KINDS = [kind for kind in vars(steps).values() if isinstance(kind, type) and issubclass(kind, Step)]
 
@@ -141,3 +142,27 @@ def test_an_event_of_a_policy_cannot_take_a_word_of_the_journal() -> None:
 def test_a_policy_never_sees_the_test_data() -> None:
     with pytest.raises(ValueError, match="on train or val, not on 'test'"):
         Score([], split="test")  # type: ignore[arg-type]
+
+
+def test_numbers_without_a_layout_and_a_penalty_without_a_name_are_refused_at_once() -> None:
+    model, numbers = constant(1.0), constant(1.0).vector
+    given: list[tuple[str, Any]] = [
+        ("the correction", {"correction": numbers}),
+        ("the anchor", {"anchor": numbers}),
+        ("the anchor 'average'", {"anchors": {"average": numbers}}),
+    ]
+    for what, options in given:
+        with pytest.raises(TypeError, match=f"^{what} is a ndarray: give Model"):
+            Train(model, **options)
+    with pytest.raises(TypeError, match=r"^the vector 'c' is a ndarray: give Model"):
+        Send((), model, vectors={"c": numbers})  # type: ignore[dict-item]
+
+    def pull() -> None: ...
+
+    with pytest.raises(TypeError, match=r'a penalty is given by its name: penalty=f"\{__file__\}:pull"'):
+        Train(model, penalty=pull)  # type: ignore[arg-type]
+
+
+def test_a_gradient_has_at_least_one_sample() -> None:
+    with pytest.raises(ValueError, match="at least one sample, not 0"):
+        Gradient(constant(1.0), samples=0)
