@@ -47,6 +47,7 @@ from pfl_node.policies.random_weighted import RandomWeighted
 from pfl_node.policies.scaffold import Scaffold
 from pfl_node.policies.sgp import Sgp
 
+BESIDE = ("model", "core", "head")  # parts whose layout a vector beside the model may have
 NUMBERS = (int, float, int | None, float | None)
 POLICIES: dict[str, type[Policy]] = {
     "local": Local,
@@ -104,12 +105,28 @@ def load_policy(name: str) -> type[Policy]:
         raise ConfigError(f"policy {name}: not a subclass of pfl_node.policies.base.Policy")
     if inspect.isabstract(cls):
         raise ConfigError(f"policy {name}: has no main()")
+    _check_declared(name, cls)
     for method, given in (("main", ""), ("on_model", ", offer"), ("on_quiet", "")):
         if not inspect.iscoroutinefunction(getattr(cls, method)):
             raise ConfigError(
                 f"policy {name}: its {method}() is not a coroutine; write async def {method}(self{given})"
             )
     return cls
+
+
+def _check_declared(name: str, cls: type[Policy]) -> None:
+    """What a class declares about itself is read long after its file."""
+    for attribute in ("keeps", "takes", "serves"):
+        if isinstance(value := getattr(cls, attribute), str):
+            raise ConfigError(
+                f"policy {name}: {attribute} = {value!r} is a text; write {attribute} = ({value!r},)"
+            )
+    wrong = not isinstance(cls.vectors, Mapping) or any(part not in BESIDE for part in cls.vectors.values())
+    if wrong:
+        raise ConfigError(
+            f"policy {name}: vectors = {cls.vectors!r} is not a dict of names and parts ({', '.join(BESIDE)}), "
+            'such as {"c": "model"}'
+        )
 
 
 def configure(cls: type[Policy], options: Mapping[str, Any]) -> PolicyConfig:

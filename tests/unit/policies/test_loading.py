@@ -106,6 +106,23 @@ def test_something_that_is_no_policy(file: Path) -> None:
     assert complaint(f"{file}:Sync").endswith("its main() is not a coroutine; write async def main(self)")
 
 
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ('keeps = "c"', "keeps = 'c' is a text; write keeps = ('c',)"),
+        ('takes = serves = ("core")', "takes = 'core' is a text; write takes = ('core',)"),
+        ('vectors = ("c",)', "vectors = ('c',) is not a dict of names and parts (model, core, head), such as "),
+        (
+            'vectors = {"c": "body"}',
+            "vectors = {'c': 'body'} is not a dict of names and parts (model, core, head)",
+        ),
+    ],
+)
+def test_a_class_that_declares_nonsense_about_itself(tmp_path: Path, line: str, text: str) -> None:
+    (tmp_path / "odd.py").write_text(f"from pfl_node.policies.el import El\n\nclass Odd(El):\n    {line}\n")
+    assert f"odd.py:Odd: {text}" in complaint(f"{tmp_path}/odd.py:Odd")
+
+
 def test_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
     path = tmp_path / "shattered.py"
     path.write_text("def broken(:\n")
