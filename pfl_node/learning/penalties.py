@@ -96,8 +96,10 @@ class Penalties:
             def term(batch: Batch, output: Any) -> Tensor:
                 found = penalty(space.module, batch, output, modules, **knobs or {})
                 if not isinstance(found, Tensor) or found.numel() != 1:
-                    kind = type(found).__name__
-                    raise TaskError(f"penalty {name} returned a {kind}: return a tensor of one number")
+                    kind = type(found).__name__ + (f" of {list(found.shape)}" if isinstance(found, Tensor) else "")
+                    raise TaskError(
+                        f"penalty {name} returned a {kind}: return a tensor of one number, as of mean()"
+                    )
                 return found
 
             yield term

@@ -63,11 +63,16 @@ def test_a_penalty_in_a_file_is_found_by_its_place(tmp_path: Path) -> None:
 
 
 def test_mistakes_with_penalties_are_named() -> None:
-    me = learner(task_options={"penalties": {"wrong": lambda *_, **__: 3}})
+    many = {"wrong": lambda *_, **__: 3, "rows": lambda _, __, output, ___: output.square()}
+    me = learner(task_options={"penalties": many})
     with pytest.raises(ConfigError, match="task blobs has no penalty 'mon'; did you mean 'moon'"):
         me.train(me.fresh(0), seed=1, penalty="mon")
     with pytest.raises(TaskError, match="penalty wrong returned a int: return a tensor of one number"):
         me.train(me.fresh(0), seed=1, penalty="wrong")
+    with pytest.raises(
+        TaskError, match=r"penalty rows returned a Tensor of \[\d+, 3\]: return a tensor of one number"
+    ):
+        me.train(me.fresh(0), seed=1, penalty="rows")
 
 
 def test_privacy_refuses_a_penalty_before_it_spends_anything() -> None:
