@@ -90,13 +90,14 @@ def sim(
 
 
 def _show(summary: "Summary", attack: Sequence[str], *, json: bool, faulty: bool) -> None:
-    from pfl_node.sim.outcome import misfits, refusals
+    from pfl_node.sim.outcome import divergence, misfits, refusals
 
     if json:
         as_json(summary.as_dict())
     else:
         as_facts(facts(summary, attack))
-    if text := misfits(summary.refused) if faulty or attack else refusals(summary.refused):
+    refused = misfits(summary.refused) if faulty or attack else refusals(summary.refused)
+    for text in filter(None, (refused, divergence(n.diverged for n in summary.nodes))):
         print(f"warning: {text}", file=sys.stderr)
 
 

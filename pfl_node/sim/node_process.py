@@ -31,7 +31,7 @@ from pfl_node.sim.network import SimNetwork, Traffic
 from pfl_node.sim.outcome import NodeRecord, own_metrics
 from pfl_node.sim.snapshot import NodeSnapshot, State, attributes, goes_on_alone
 from pfl_node.sim.swim_network import SimMembership
-from pfl_node.steps import Report
+from pfl_node.steps import DIVERGED, Report
 from pfl_node.types import Offer, PeerId
 
 if TYPE_CHECKING:
@@ -347,6 +347,7 @@ class Process:
             kept_out=guard.refused.total() if guard else 0,
             metrics=own_metrics(figures),
             headline=self.learner.headline,
+            diverged=told.get(DIVERGED, {}).get("round"),
         )
 
     def _count_mistakes(self, model: Model) -> Result:

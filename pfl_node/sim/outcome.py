@@ -22,6 +22,7 @@ REASONS = {
     "not_ready": "the peer had nothing to serve yet",
     "stale_round": "the round was over",
     "future_round": "the round was too far ahead",
+    "not_finite": "the model, or a vector beside it, has NaN or infinite numbers",
     "layout": "another layout or other vectors: do all nodes have the same task, model and policy?",
     "outlier": "the guard judged the model an outlier",
     "quarantined": "the guard had the sender in quarantine",
@@ -50,16 +51,19 @@ class NodeRecord:
     kept_out: int = 0  # models that its guard rejected
     metrics: Mapping[str, float] = field(default_factory=dict)  # the task's metrics, on the node's test data
     headline: Headline = ACCURACY
+    diverged: int | None = None  # the last round with a training or a gradient that was discarded
 
     def figure(self, name: str) -> float | None:
         """The loss, the accuracy or a metric of the task."""
         return {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}.get(name)
 
     def as_dict(self) -> dict[str, Any]:
-        """`metrics` is left out if the task defines none."""
+        """`metrics` is left out if the task defines none, and `diverged` if no training was discarded."""
         row = asdict(self)
         if not self.metrics and self.headline == ACCURACY:
             del row["metrics"], row["headline"]
+        if self.diverged is None:
+            del row["diverged"]
         return row
 
 
@@ -94,6 +98,15 @@ def refusals(*counts: Mapping[str, int]) -> str:
     total = sum((Counter(one) for one in counts), Counter[str]())
     why = [f"{n:,} {name}" + (f" ({REASONS[name]})" if name in REASONS else "") for name, n in total.most_common()]
     return f"{total.total():,} messages were refused without any injected fault: {', '.join(why)}" if why else ""
+
+
+def divergence(rounds: Iterable[int | None]) -> str:
+    """How many of these nodes discarded a training; empty: none did."""
+    known = list(rounds)
+    n = sum(round is not None for round in known)
+    what = "a training or gradient that was not finite"
+    todo = "lower train.lr, or look for a correction or a penalty that is not finite"
+    return f"{n:,} of {len(known):,} nodes discarded {what}: {todo}" if n else ""
 
 
 def misfits(counts: Mapping[str, int]) -> str:

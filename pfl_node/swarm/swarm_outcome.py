@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfl_node.sim.outcome import NodeRecord, Outcome, own_metrics
+from pfl_node.steps import DIVERGED
 from pfl_node.swarm.messages import node_name
 from pfl_node.swarm.supervisor import NodeSlot, Swarm
 from pfl_node.types import ACCURACY, Headline
@@ -79,6 +80,7 @@ def record(slot: NodeSlot, id: str, names: Mapping[str, str]) -> NodeRecord:
         kept_out=sum(result.get("guard", {}).get("refused", {}).values()),
         metrics={name: value for name, value in test.items() if name not in ("accuracy", "loss")},
         headline=Headline(**result["headline"]) if "headline" in result else ACCURACY,
+        diverged=records.get(DIVERGED, {}).get("round"),
     )
 
 

@@ -8,7 +8,7 @@ from pfl_node.lab.experiment import Cell
 from pfl_node.lab.measures import MEASURES, to_paper
 from pfl_node.lab.results import ClaimVerdict, Estimate, Results
 from pfl_node.learning.tasks import TESTED, mix_of
-from pfl_node.sim.outcome import refusals
+from pfl_node.sim.outcome import divergence, refusals
 
 MINUS = "\N{MINUS SIGN}"
 NOTHING = "–"
@@ -89,12 +89,13 @@ def legend(found: Results, beside: str = "in brackets") -> str:
 
 
 def warnings(found: Results) -> list[str]:
-    """Warnings about runs in which messages were refused although no fault was injected."""
+    """Warnings about runs that refused messages or discarded trainings although no fault was injected."""
     lines = []
     for run in found.experiment.runs:
-        quiet = [f.summary.get("refused", {}) for c, f in found.found.items() if c.run == run and not _attacked(c)]
-        if said := refusals(*quiet):
-            lines.append(f"{run}: {said}")
+        quiet = [f.summary for c, f in found.found.items() if c.run == run and not _attacked(c)]
+        nodes = [node.get("diverged") for summary in quiet for node in summary.get("per_node", ())]
+        said = (refusals(*(summary.get("refused", {}) for summary in quiet)), divergence(nodes))
+        lines += [f"{run}: {text}" for text in said if text]
     return lines
 
 

@@ -327,6 +327,7 @@ def test_messages_that_were_refused_for_no_fault_are_warned_of(
     folder = result(tmp_path)
     for path in folder.glob("el/seed-*/summary.json"):
         summary = json.loads(path.read_text()) | {"refused": {"future_round": 51}}
+        summary["per_node"][0]["diverged"] = 3
         path.write_text(json.dumps(summary))
     code = main(["lab", "report", str(folder)])
     err = capsys.readouterr().err
@@ -334,5 +335,6 @@ def test_messages_that_were_refused_for_no_fault_are_warned_of(
     said = f"EL: 102 messages were refused without any injected fault: {why}"
     assert code == 0
     assert f"warning: {said}\n" in err
+    assert re.search(r"warning: EL: 2 of \d+ nodes discarded a training or gradient that was not finite", err)
     assert said in (folder / "table.md").read_text()
     assert said in (folder / "report.html").read_text()

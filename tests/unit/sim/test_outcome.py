@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from pfl_node.sim.outcome import NodeRecord, Outcome, Summary, misfits, refusals
+from pfl_node.sim.outcome import NodeRecord, Outcome, Summary, divergence, misfits, refusals
+from pfl_node.steps import Train
 from pfl_node.swarm.swarm_outcome import SwarmOutcome
+from tests.toy import constant
+from tests.unit.sim.toy_swarms import A, Together, ran
 
 NODES = (
     NodeRecord("a", cluster=0, accuracy=0.8, loss=0.5, models_sent=3, bytes_sent=30, neighbours=("b",)),
@@ -75,3 +78,18 @@ def test_refusals_are_counted_over_the_runs_and_say_why() -> None:
 def test_a_layout_that_does_not_fit_is_named_also_in_a_run_with_faults() -> None:
     assert misfits({"flood": 2}) == ""
     assert misfits({"flood": 2, "layout": 3}).startswith("3 messages were refused as layout (another layout")
+
+
+def test_nodes_that_discarded_a_training_are_counted(tmp_path: Path) -> None:
+    class Diverges(Together):
+        async def main(self) -> None:
+            if self.me == A:
+                await Train(constant(float("nan")))
+            await super().main()
+
+    nodes = ran(tmp_path, Diverges, nodes=3, rounds=1).swarm.records()
+    assert [n.diverged for n in nodes] == [0, None, None]
+    assert ["diverged" in n.as_dict() for n in nodes] == [True, False, False]
+    said = divergence(n.diverged for n in nodes)
+    assert said.startswith("1 of 3 nodes discarded a training or gradient that was not finite: lower train.lr")
+    assert divergence([None]) == ""
