@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, WithJsonSchema
 
 NONE = "none"
 EXAMPLES = "none, top:0.2, fragments:16 or fragments:16/4"
@@ -42,4 +42,4 @@ def _checked(text: str) -> str:
     return text
 
 
-Compress = Annotated[str, AfterValidator(_checked)]
+Compress = Annotated[str, AfterValidator(_checked), WithJsonSchema({"words": EXAMPLES})]

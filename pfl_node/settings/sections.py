@@ -176,7 +176,8 @@ class WireSettings(Section):
     compress: Compress = NONE
     """Which numbers of a model a message has. none: all. top:0.2: the fifth that has changed most since it was
     last sent; the others count as unchanged. fragments:16/4: 4 of 16 slices, in turn; fragments:16: one slice.
-    Combine it with encoding and zstd. Models that peers score, and predictions, are sent in full."""
+    Combine it with encoding and zstd. Sent in full: models that peers score, predictions, vectors beside a model;
+    partial models of a policy are sent as they are."""
     chunk: int = Field(default=1 << 20, ge=1 << 12, le=1 << 20)
     """Payload bytes per message of a stream."""
     connect_timeout: float = Field(default=5.0, gt=0, le=A_DAY)

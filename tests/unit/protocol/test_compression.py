@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from pfl_node.errors import ConfigError
 from pfl_node.model import Entry, Layout, Model, PartialModel
 from pfl_node.policies.base import Policy
 from pfl_node.predictions import layout_for
 from pfl_node.protocol.compression import IN_TURN, Compressor, largest
 from pfl_node.settings import Settings
+from pfl_node.settings.load import load_settings
 from pfl_node.types import PeerId
 
 ANN, BOB, EVE = PeerId("ann"), PeerId("bob"), PeerId("eve")
@@ -55,6 +57,8 @@ def test_nothing_is_omitted_by_default_or_of_predictions() -> None:
 def test_an_unknown_compression_is_a_one_line_error(text: str) -> None:
     with pytest.raises(ValidationError, match="is not a compression: give"):
         Settings.model_validate({"wire": {"compress": text}})
+    with pytest.raises(ConfigError, match=r"for 'wire\.compress' in --set: must be none, top:0\.2, fragments:16"):
+        load_settings(sets=[f"wire.compress={text}"])
 
 
 def test_top_sends_what_has_changed_most_since_it_was_sent() -> None:
