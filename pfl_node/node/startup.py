@@ -101,6 +101,8 @@ def make_policy(plan: Plan, settings: Settings, me: PeerId, learner: LearnerFact
         samples=learner.samples,
         truth=learner.cluster if cls.oracular else None,
     )
+    if missing := [name for name in cls.keeps if not hasattr(policy, name)]:
+        raise ConfigError(f"policy {settings.policy.name} keeps {missing[0]!r}, which its __init__ does not set")
     policy.claim = limit(settings.aggregate.claim, exact=cls.exact)
     policy.discreet = settings.privacy.oracle or settings.privacy.dp
     policy.correlated = settings.privacy.dp_correlated

@@ -173,3 +173,11 @@ def test_policies_that_exchange_whole_models_both_ways_state_their_degree(
     cfg = configure(cls, settings.policy.options)
     check_correlated(cls, cfg, settings)
     assert cls.pair_degree(cfg) == degree
+
+
+def test_an_attribute_that_is_kept_but_never_set_is_named_before_the_first_round() -> None:
+    class Forgets(Plain):
+        keeps = ("c",)
+
+    with pytest.raises(ConfigError, match="policy mine keeps 'c', which its __init__ does not set"):
+        made(Forgets, ToyLearner())
