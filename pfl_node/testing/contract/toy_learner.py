@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
 import numpy as np
 
 from pfl_node import predictions
+from pfl_node.errors import ConfigError, LayoutMismatch
 from pfl_node.model import Entry, Layout, Model
+from pfl_node.plugin import check_name
 from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.types import ACCURACY, Eval, Part, PeerId, Split
 
@@ -50,6 +52,7 @@ class ToyLearner:
         self, model: Model, *, seed: int, between: Callable[[], None] | None = None, **options: Any
     ) -> Model:
         self.trained.append({"seed": seed, **options})
+        _check_objective(**options)
         if between:
             between()
         return Model(LAYOUT, ((model.vector + np.float32(self.point)) / 2).astype(np.float32))
@@ -91,6 +94,21 @@ class ToyLearner:
 
     def tensors(self, model: Model) -> dict[str, Any]:
         return {entry.name: model.vector[span].reshape(entry.shape) for entry, span in model.layout.spans()}
+
+
+def _check_objective(
+    correction: Model | None = None,
+    penalty: str | None = None,
+    anchor: Model | None = None,
+    anchors: Mapping[str, Model] | None = None,
+    **options: Any,
+) -> None:
+    """A penalty is not computed here, but its file must define it."""
+    for model in (correction, anchor, *(anchors or {}).values()):
+        if model is not None and model.layout != LAYOUT:
+            raise LayoutMismatch(f"a Train with {model!r}, which does not have the layout of the model")
+    if penalty is not None and ":" in penalty:
+        check_name("penalty", penalty, ConfigError)
 
 
 def two_clusters(index: int, node: PeerId) -> ToyLearner:

@@ -53,6 +53,18 @@ class Diverges(Good):
         return ()
 
 
+class CorrectsParts(Good):
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        self.model = await Train(self.model, correction=self.model.core)
+        return ()
+
+
+class Misspells(Good):
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        self.model = await Train(self.model, penalty=f"{__file__}:distance")
+        return ()
+
+
 class SendsParts(Good):
     async def mix(self, t: int) -> tuple[Offer, ...]:
         await Send(await Peers(), self.model.core, round=t)

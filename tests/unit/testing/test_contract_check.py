@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from pfl_node import plugin
-from pfl_node.errors import ConfigError, SimulationStuck, StoreError
+from pfl_node.errors import ConfigError, LayoutMismatch, SimulationStuck, StoreError
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.testing.contract import RULES, Broken, PolicyUnderTest, alternatives, check, findings, small
 from tests.unit.testing import bad_policies
@@ -37,6 +37,8 @@ BAD: list[tuple[type[Policy], str, type[Exception], str]] = [
     (bad_policies.Backwards, "answers may be anything: some", Broken, "in round 0 it reported round 7"),
     (bad_policies.Diverges, "works in a swarm of 3", Broken, "the model of n000 is not finite after its rounds"),
     (bad_policies.Diverges, "answers may be anything: nobody", Broken, "its final model is not finite"),
+    (bad_policies.CorrectsParts, "works in a swarm of 1", LayoutMismatch, r"a Train with Model\(core, 3 numbers"),
+    (bad_policies.Misspells, "works in a swarm of 1", ConfigError, "there is no 'distance'"),
     (bad_policies.SendsParts, "works in a swarm of 3", Broken, r"same policy: {'layout': \d+}"),
     (bad_policies.SendsParts, "answers may be anything: some", Broken, r"it sent core, but takes \('model',\)"),
     (bad_policies.Dices, "the same seed gives the same journal", Broken, 'same seed differ, line .*"eyes"'),
