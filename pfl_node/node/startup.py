@@ -68,13 +68,20 @@ def check_correlated(cls: type[Policy], cfg: PolicyConfig, settings: Settings) -
         )
 
 
-def check_private(cls: type[Policy], settings: Settings, learner: LearnerFacts) -> None:
-    """A gradient covers only parameters that are sent: private ones would keep their initial values."""
-    stays = [entry.name for entry in learner.private_layout.entries if entry.trained]
-    if cls.only_gradients and stays:
+def check_gradients(cls: type[Policy], settings: Settings, learner: LearnerFacts) -> None:
+    """A gradient covers only parameters that are sent: private ones, and batch statistics, would keep their initial
+    values."""
+    if not cls.only_gradients:
+        return
+    if stays := [entry.name for entry in learner.private_layout.entries if entry.trained]:
         raise ConfigError(
             f"policy {settings.policy.name} trains only parameters that are sent, and {stays[0]} of task "
             f"{settings.task.name} is private: leave out `private`, or use another policy"
+        )
+    if still := [entry.name for entry in learner.layout.entries if not entry.trained]:
+        raise ConfigError(
+            f"policy {settings.policy.name} moves along gradients, and {still[0]} of task {settings.task.name} "
+            "has none: use a model without batch statistics (GroupNorm or LayerNorm), or another policy"
         )
 
 
@@ -90,7 +97,7 @@ def make_policy(plan: Plan, settings: Settings, me: PeerId, learner: LearnerFact
             f"policy {settings.policy.name} needs auxiliary samples, but task {settings.task.name} has none: "
             "return `auxiliary` from the task or, for digits, --set task.auxiliary=0.5"
         )
-    check_private(cls, settings, learner)
+    check_gradients(cls, settings, learner)
     policy = cls(
         me=me,
         cfg=plan.cfg,

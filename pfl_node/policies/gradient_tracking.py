@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from pfl_node.errors import ConfigError
 from pfl_node.model import Model
 from pfl_node.policies.dpsgd import Dpsgd
 from pfl_node.policies.lockstep import Near
@@ -31,11 +30,6 @@ class GradientTracking(Dpsgd):
         super().__init__(**given)
         self.y: Model | None = None  # my estimate of the mean gradient of all nodes
         self.g: Model | None = None  # my last gradient
-        if still := [entry.name for entry in self.model.layout.entries if not entry.trained]:
-            raise ConfigError(
-                f"gradient_tracking moves along gradients, and {still[0]} has none: use a model without batch "
-                "statistics (GroupNorm or LayerNorm), or another policy"
-            )
 
     async def step(self, t: int) -> None:
         await self.mix(t, await self.near(t))

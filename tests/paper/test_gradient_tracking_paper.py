@@ -6,8 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pfl_node.errors import ConfigError
-from pfl_node.model import Entry, Layout, Model
 from pfl_node.policies.gradient_tracking import GradientTracking
 from pfl_node.steps import Average, Gather, Gradient, Report, Send, Train
 from pfl_node.types import Offer
@@ -79,17 +77,3 @@ def test_the_guard_does_not_score_a_gradient() -> None:
     hand.answers[Gather] = lambda s: (Offer(A, model(1.0), 0, vectors={"y": model(2.0)}),)
     hand.run(policy.main())
     assert [s.gated for s in hand.all(Average)] == [True, False]
-
-
-def test_a_model_with_batch_statistics_is_refused_in_one_line() -> None:
-    layout = Layout((Entry("w", (2,)), Entry("bn.running_mean", (2,), trained=False)), (Entry("head", (1,)),))
-    given = make(GradientTracking)
-    with pytest.raises(ConfigError, match=r"bn\.running_mean has none: use a model without batch statistics"):
-        GradientTracking(
-            me=given.me,
-            cfg=given.cfg,
-            model=Model(layout, np.zeros(5, np.float32)),
-            rounds=1,
-            seed=0,
-            rng=given.rng,
-        )

@@ -100,6 +100,17 @@ def test_who_moves_along_gradients_needs_a_task_without_private_parameters() -> 
         made(OnlyGradients, learner)
 
 
+def test_who_moves_along_gradients_needs_a_model_without_batch_statistics() -> None:
+    """Only a training moves them."""
+    learner = ToyLearner()
+    learner.layout = Layout(
+        (Entry("w", (2,)), Entry("bn.running_mean", (2,), trained=False)), (Entry("head", (1,)),)
+    )
+    assert made(Plain, learner)
+    with pytest.raises(ConfigError, match=r"bn\.running_mean of task ward has none: use a model without batch"):
+        made(OnlyGradients, learner)
+
+
 class InStep(Plain):
     lockstep = True
 
