@@ -17,7 +17,7 @@ from pfl_node.model import Layout, Model, PartialModel
 from pfl_node.policies.base import Policy
 from pfl_node.settings import AggregateSettings
 from pfl_node.sim.event_journal import exact
-from pfl_node.steps import Flow, Publish, Record, Report, Step, advance
+from pfl_node.steps import Flow, Publish, Record, Report, Send, Step, advance
 from pfl_node.testing.contract.harness import ROUNDS, STOPPED, Broken
 from pfl_node.testing.contract.toy_learner import AUXILIARY, LAYOUT, ToyLearner
 from pfl_node.types import Eval, Offer, Part, PeerId, expected_vectors, parts_of
@@ -45,6 +45,7 @@ class Hostile:
         )
         self.learner = ToyLearner(point=1.0, cluster=0)
         self.reports: list[Report] = []
+        self.said: list[Send | Report] = []  # in order
         self.snapshots: list[dict[str, Any]] = []
         self.stopped = False  # early
         self._now = 0.0
@@ -92,7 +93,7 @@ class Hostile:
     # -- answers -------------------------------------------------------------------------------------------
 
     def answer(self, step: Step[Any]) -> Any:
-        if not isinstance(step, steps.Average | steps.Send):
+        if not isinstance(step, steps.Average | Send):
             for model in _models_in(step):
                 if isinstance(model, PartialModel):
                     raise Broken(f"{type(step).__name__} of a partial model: complete it with `.over(self.model)`")
@@ -110,7 +111,7 @@ class Hostile:
                 return self._now
             case steps.Peers():
                 return tuple(self._some(CROWD, self.present))
-            case steps.Send():
+            case Send():
                 if step.model.layout.part not in self.policy.takes:
                     raise Broken(
                         f"it sent {step.model.layout.part}, but takes {self.policy.takes}: every peer refuses it"
@@ -118,6 +119,7 @@ class Hostile:
                 declared = expected_vectors(self.policy.vectors, step.model.layout.part)
                 if (given := parts_of(step.vectors)) != declared:
                     raise Broken(f"it sent the vectors {given}, but declares {dict(declared)}")
+                self.said.append(step)
                 return tuple(self._some(step.to))
             case steps.Gather():
                 strangers = self._some(CROWD, 0.1) if step.others else []
@@ -141,7 +143,7 @@ class Hostile:
             case steps.Fresh():
                 return learner.fresh(step.seed, step.part)
             case steps.Train():  # a diverged training returns the model unchanged
-                return step.model if self._rarely() else learner.train(step.model, seed=seed)
+                return step.model if self._rarely() else learner.train(step.model, seed=seed, **step.options)
             case steps.Gradient():  # a gradient that is not finite is answered with zeros
                 return self._numbers(LAYOUT) if self._rarely() else learner.gradient(step.model)
             case steps.Score() if self._silent:
@@ -168,6 +170,7 @@ class Hostile:
                     f"in round {self.policy.round} it reported round {step.round}: a restart would resume wrongly"
                 )
             self.reports.append(step)
+            self.said.append(step)
             self.snapshots.append(self.policy.snapshot())
             if step.round == self.silent_after:
                 self.silence()

@@ -9,7 +9,7 @@ from typing import Any
 
 from pfl_node.policies.base import Policy
 from pfl_node.sim.event_journal import exact
-from pfl_node.steps import Report
+from pfl_node.steps import Report, Send
 from pfl_node.store.policy_state import freeze
 from pfl_node.testing.contract.harness import HINT, ROUNDS, Broken, PolicyUnderTest, through_disk
 from pfl_node.testing.contract.hostile import ME, Hostile
@@ -117,12 +117,15 @@ def a_restored_policy_does_what_it_would_have_done(subject: PolicyUnderTest) -> 
     states = all_through_disk([whole.snapshots[i] for whole, i in zip(wholes, indices, strict=True)])
     for round, (whole, index, state) in enumerate(zip(wholes, indices, states, strict=True)):
         again = play(subject, "some", 0, state, silent_after=round)
-        if [_content(r) for r in again.reports] != [_content(r) for r in whole.reports[index + 1 :]]:
+        before = whole.said.index(whole.reports[index]) + 1
+        if [_content(step) for step in again.said] != [_content(step) for step in whole.said[before:]]:
             raise Broken(f"restored after round {round} it behaves differently: {HINT}")
 
 
-def _content(report: Report) -> tuple[Any, ...]:
-    return report.round, report.model.vector.tobytes(), exact(report.data), report.tag, dict(report.notes)
+def _content(step: Send | Report) -> tuple[Any, ...]:
+    numbers = {name: model.numbers.tobytes() for name, model in {"": step.model, **step.vectors}.items()}
+    more = exact(step.data) if isinstance(step, Report) else (tuple(step.to), step.model.layout.part)
+    return step.round, numbers, step.tag, dict(step.notes), more
 
 
 # -- comparing states ------------------------------------------------------------------------------------------

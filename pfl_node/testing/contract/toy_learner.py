@@ -18,6 +18,7 @@ from pfl_node.protocol.privacy.dp_account import DpAccount
 from pfl_node.types import ACCURACY, Eval, Part, PeerId, Split
 
 BATCH = 8
+STEP = 0.01  # along a correction
 LAYOUT = Layout((Entry("core", (3,)),), (Entry("head", (2,)),))
 AUXILIARY = np.array([-2.0, 0.0, 1.0, 3.0], np.float32)  # points to classify as above or below the model's
 
@@ -55,7 +56,10 @@ class ToyLearner:
         _check_objective(**options)
         if between:
             between()
-        return Model(LAYOUT, ((model.vector + np.float32(self.point)) / 2).astype(np.float32))
+        vector = (model.vector + np.float32(self.point)) / 2
+        if (correction := options.get("correction")) is not None:
+            vector = vector - np.float32(STEP) * correction.vector
+        return Model(LAYOUT, vector.astype(np.float32))
 
     def gradient(self, model: Model, **options: Any) -> Model:
         """Of half the squared distance to the point."""

@@ -138,6 +138,16 @@ class ForgetsOthers(Good):
         return await super().mix(t)
 
 
+class ForgetsItsMessages(Good):
+    """Its messages depend on how many it sent, which a checkpoint does not contain."""
+
+    keeps = ()
+
+    async def mix(self, t: int) -> tuple[Offer, ...]:
+        await Send(await Peers(), self.model, round=t, tag=len(self.seen))
+        return ()
+
+
 class Silent(Good):
     """Trains without Report."""
 

@@ -62,6 +62,12 @@ BAD: list[tuple[type[Policy], str, type[Exception], str]] = [
         Broken,
         "restored after round 0 it behaves differently",
     ),
+    (
+        bad_policies.ForgetsItsMessages,
+        "a restored policy does what it would have done",
+        Broken,
+        "restored after round 0 it behaves differently",
+    ),
     (bad_policies.KeepsTooMuch, "the state survives a checkpoint", StoreError, "a policy keeps a Random"),
     (
         bad_policies.KeepsStrangeThings,
