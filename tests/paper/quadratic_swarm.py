@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +20,13 @@ CURVATURES = dict(zip(NODES, (0.5, 1.0, 1.5, 2.0, 0.7, 1.2), strict=True))
 MINIMA = dict(zip(NODES, (-3.0, 5.0, 1.0, -8.0, 2.0, 10.0), strict=True))
 # sum a_i (x - m_i) = 0
 OPTIMUM = sum(CURVATURES[n] * MINIMA[n] for n in NODES) / sum(CURVATURES.values())
+
+
+def star(folder: Path) -> str:
+    """A graph whose nodes have different degrees: the first node is the neighbour of all others."""
+    path = folder / "star.txt"
+    path.write_text("".join(f"0 {i}\n" for i in range(1, len(NODES))))
+    return str(path)
 
 
 def gradient(me: PeerId, model: Model) -> Model:

@@ -128,6 +128,26 @@ def test_the_personal_model_weighs_the_trained_and_the_averaged_one_by_their_lik
         assert hand.all(Report)[0].model == policy.model
 
 
+def test_the_next_training_starts_from_the_averaged_model_and_peers_get_the_trained_one() -> None:
+    """Steps 6 and 3: neither has the personal model."""
+    policy, hand = played({A: 1.5, B: 1.5}, rounds=2, n=0)
+    averaged = 2.5 / 2
+    assert [core_of(s.model) for s in hand.all(Train)] == pytest.approx([0, averaged])
+    assert core_of(hand.all(Report)[0].model) == pytest.approx((1 + averaged) / 2)
+    steps = [s for s in hand.asked if isinstance(s, Publish | Report)]
+    assert [type(s) for s in steps] == [Publish, Report, Publish] * 2
+    trained = [core_of(s.model) for s in steps if isinstance(s, Publish)]
+    assert trained == pytest.approx([1, 1, averaged + 1, averaged + 1])
+    assert core_of(policy.model) != trained[-1]
+
+
+def test_what_is_known_about_peers_survives_a_restart() -> None:
+    policy, _ = played({A: 1, B: 50})
+    again = make(Bandit)
+    again.restore(policy.snapshot())
+    assert (again.start, again.belief) == (policy.start, policy.belief)
+
+
 def test_a_peer_whose_model_was_in_the_group_is_believed_to_help() -> None:
     """Step 8."""
     policy, _ = played({A: 1, B: 50})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,18 @@ def test_without_compression_and_with_gamma_1_it_is_exact_gossip() -> None:
     exact = [p.model for p in swarm(5, cls=Dpsgd)[0]]
     found = [p.model for p in swarm(5, share=1.0, gamma=1.0)[0]]
     assert all(np.allclose(a.vector, b.vector, atol=1e-5) for a, b in zip(exact, found, strict=True))
+
+
+def test_the_mean_stays_although_nodes_have_different_degrees(tmp_path: Path) -> None:
+    """Assumption 1: W is symmetric and doubly stochastic."""
+    star = tmp_path / "star.txt"
+    star.write_text("".join(f"0 {i}\n" for i in range(1, len(NODES))))
+    policies, _ = swarm(20, share=2 / 3, gamma=0.6, graph=str(star))
+    assert np.allclose(np.mean([p.model.vector for p in policies], axis=0), 4, atol=1e-3)
+
+
+def test_the_noise_of_neighbours_cannot_cancel_in_compressed_messages() -> None:
+    assert Choco.pair_degree(make(Choco).cfg) == 0 < Dpsgd.pair_degree(make(Dpsgd).cfg)
 
 
 def test_a_neighbour_that_missed_a_message_gets_x_hat_as_a_whole() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pfl_node.policies import configure
 from pfl_node.policies.dfca import Dfca
 from pfl_node.steps import Average, Fresh, Report, Score, Send, Train
 from pfl_node.types import PeerId
@@ -93,6 +94,20 @@ def test_a_merge_while_another_model_is_being_added_counts_each_model_once() -> 
     handler.finish()
     assert policy.models[0] == model(3, 9)
     assert policy.arrived[0] == (model(12), 2)
+
+
+def test_a_model_that_is_not_finite_is_left_out() -> None:
+    """It would be the running average of its cluster, which the next merge would leave out."""
+    policy, hand = begun()
+    hand.run(policy.on_model(offer(A, model(float("nan")), tag=0)))
+    assert policy.arrived == {}
+
+
+def test_the_models_are_scored_on_as_many_samples_as_the_knob_says() -> None:
+    policy, hand = begun()
+    policy.cfg = configure(Dfca, {"samples": 7})
+    hand.run(policy.main())
+    assert hand.all(Score)[0].samples == 7
 
 
 def test_numbers_of_clusters_that_do_not_exist_are_ignored() -> None:

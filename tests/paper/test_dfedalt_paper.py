@@ -41,6 +41,7 @@ def test_only_the_shared_part_is_sent_and_averaged() -> None:
     """Abstract: shared parameters are aggregated in a peer-to-peer manner; code: each client keeps its head."""
     policy, hand = played()
     assert {s.model.layout.part for s in hand.all(Send)} == {"core"}
+    assert DFedAlt.takes == DFedAlt.serves == ("core",)
     assert core_of(policy.model) == pytest.approx((101 + 3 + 8) / 3)
     assert head_of(policy.model) == 110
     assert hand.all(Report)[0].model == policy.model

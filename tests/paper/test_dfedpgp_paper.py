@@ -50,6 +50,13 @@ def test_the_shared_part_is_debiased_by_the_push_sum_weight() -> None:
     assert {s.mine.layout.part for s in hand.all(Average)} == {"core"}
 
 
+def test_the_weight_survives_a_restart() -> None:
+    policy, _ = played()
+    again = make(DFedPgp)
+    again.restore(policy.snapshot())
+    assert again.w == policy.w == pytest.approx(1 / 3 + 0.5)
+
+
 def test_each_client_draws_its_own_recipients() -> None:
     """The code: each client draws its neighbours anew in every round."""
     assert make(DFedPgp).cfg.graph == "random"

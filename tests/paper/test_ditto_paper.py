@@ -40,11 +40,11 @@ def test_the_personal_model_is_pulled_towards_the_common_one_of_this_round() -> 
 
 def test_only_the_common_model_is_sent_and_averaged() -> None:
     """The code: only updates of the global model are aggregated."""
-    policy, hand = played()
-    assert [s.model for s in hand.all(Send)] == [model(11)]
-    (average,) = hand.all(Average)
-    assert average.mine == model(11)
-    assert policy.w == model(7)
+    policy, hand = played(rounds=2)  # in the first round both are trained from the same model
+    assert [s.model for s in hand.all(Send)] == [model(11), model(8)]
+    assert [s.mine for s in hand.all(Average)] == [model(11), model(8)]
+    assert policy.w == model(6)
+    assert policy.model == model(12)
 
 
 def test_the_result_of_a_node_is_its_personal_model() -> None:

@@ -28,6 +28,16 @@ def test_a_round_is_train_then_send_then_a_weighted_average() -> None:
     assert core_of(policy.model) == pytest.approx((1 + 3 + 8) / 3)
 
 
+def test_the_weights_sum_to_less_than_one_also_with_late_models() -> None:
+    """Models of earlier rounds come in addition to those of the neighbours; a negative own weight would follow."""
+    policy, hand = make(Dpsgd, rounds=1), Hand([A])
+    hand.answers[Gather] = lambda s: tuple(offer(A, 3, round=t) for t in (0, -1, -2))
+    hand.run(policy.main())
+    (average,) = hand.all(Average)
+    assert average.weights == [0.25] * 3
+    assert average.own == 0.25
+
+
 @pytest.mark.parametrize(("graph", "degree"), [("ring", 2), ("regular", 4)])
 def test_the_neighbours_are_the_same_in_every_round(graph: str, degree: int) -> None:
     """2.2: "its neighbors, as defined by the static communication graph"."""

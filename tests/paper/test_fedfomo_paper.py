@@ -88,6 +88,13 @@ def test_all_start_with_one_model_and_peers_get_what_was_trained() -> None:
     assert core_of(hand.all(Report)[0].model) == core_of(hand.all(Train)[1].model) + 1
 
 
+def test_the_weights_of_peers_and_the_baseline_survive_a_restart() -> None:
+    policy, _ = played(goal=30, rounds=2, M=2)
+    again = make(FedFomo)
+    again.restore(policy.snapshot())
+    assert (again.P, again.before) == (policy.P, policy.before)
+
+
 @pytest.mark.parametrize("peers", [[], [A], [A, B]])
 def test_it_works_in_swarms_of_one_two_and_three(peers: list[PeerId]) -> None:
     policy, hand = make(FedFomo, rounds=3), Hand(peers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from math import nan
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from pfl_node.model import Model
 from pfl_node.policies.ggc import Ggc
-from pfl_node.policies.grouping import double_greedy, weights
+from pfl_node.policies.grouping import average, double_greedy, weights
 from pfl_node.steps import Average, Fetch, Fresh, Peers, Publish, Report, Score, Send, Train, advance
 from pfl_node.types import Eval, Offer, PeerId
 from tests.drive_policy import ME, A, B, C, D, Hand, Run, core_of, make, model, offer
@@ -65,18 +66,65 @@ def test_the_odds_of_joining_are_the_gains_of_joining_and_of_leaving() -> None:
     assert both[True] / 2000 == pytest.approx(3 / (3 + 1), abs=0.03)
 
 
-def played(losses: list[tuple[float, float]], seed: int) -> list[Offer]:
-    """One candidate; the losses of X and Y, then of X with it and of Y without it."""
-    answers, found = iter(losses), list[Offer]()
+def played(losses: list[tuple[float, float]], seed: int, *values: float) -> list[float]:
+    """Candidates of these values, by default one; the losses of X and Y, then for each candidate those of X with
+    it and of Y without it. Returns the chosen ones."""
+    return rehearsed(losses, seed, *values)[0]
+
+
+def rehearsed(losses: list[tuple[float, float]], seed: int, *values: float) -> tuple[list[float], list[Score]]:
+    """The same, and what was scored."""
+    answers, found, asked = iter(losses), list[Offer](), list[Score]()
+    offers = [offer(PeerId(f"p{i}"), value) for i, value in enumerate(values or (1,))]
 
     async def flow() -> None:
-        found.extend(await double_greedy(offer(ME, 0), [offer(A, 1)], 4, Random(seed), None))
+        found.extend(await double_greedy(offer(ME, 0), offers, 4, Random(seed), None))
 
     run = flow()
     step = advance(run)
-    while step is not None:
+    while isinstance(step, Score):
+        asked.append(step)
         step = advance(run, tuple(Eval(loss, 0.0, 1) for loss in next(answers)))
-    return found
+    assert step is None
+    return [core_of(o.model) for o in found], asked
+
+
+def test_x_grows_from_nothing_and_y_shrinks_from_all() -> None:
+    """Buchbinder et al. 2012, Algorithm 2: one candidate after the other, in an order of chance, joins X or leaves
+    Y; the next one is compared with what X and Y have become."""
+    orders = set()
+    for seed in range(20):
+        joins: list[tuple[float, float]] = [
+            (5, 5),
+            (1, 9),
+            (2, 5),
+        ]  # the second makes X worse than the first alone
+        (first,), asked = rehearsed(joins, seed, 3, 30)
+        other = 33 - first
+        orders.add(first)
+        assert {s.split for s in asked} == {"val"}
+        means = [[core_of(m) for m in s.models] for s in asked]
+        assert means[0] == [0, 11]  # X: mine alone; Y: mine with both
+        assert means[1] == [first / 2, other / 2]
+        assert means[2] == [11, first / 2]
+
+        leaves: list[tuple[float, float]] = [
+            (5, 5),
+            (9, 1),
+            (4, 2),
+        ]  # Y gained by the first, and loses by the second
+        (second,), asked = rehearsed(leaves, seed, 3, 30)
+        assert second == other
+        assert [core_of(m) for m in asked[2].models] == [other / 2, 0]
+    assert orders == {3, 30}
+
+
+def test_a_loss_that_is_no_number_is_the_worst() -> None:
+    assert all(played([(nan, 1.0), (1.0, 1.0)], seed) == [1] for seed in range(20))
+
+
+def test_a_model_that_is_not_finite_is_no_candidate() -> None:
+    assert searched(4, 8, nan) == [8]
 
 
 def test_without_any_gain_a_peer_joins_unless_it_harms() -> None:
@@ -99,6 +147,7 @@ def test_the_average_is_weighted_by_the_numbers_of_samples() -> None:
     )
     assert weights(mine, group, None) == [10, 30, 5]
     assert weights(mine, [replace(group[0], samples=10**9), group[1]], 10.0) == [10, 100, 5]
+    assert core_of(average(mine, group, None)) == pytest.approx(35 / 45)
 
 
 def swarm(goal: float = 5, rounds: int = 1, **options: Any) -> tuple[Ggc, Hand]:
@@ -138,11 +187,29 @@ def test_in_each_round_a_client_trains_then_searches_then_averages_with_its_grou
     """The authors' code: all train, then each searches, then each averages with its group."""
     policy, hand = swarm()
     hand.run(policy.main())
-    (average,) = hand.all(Average)
-    assert {core_of(m) for m in average.others} == {6, 7}
-    assert core_of(average.mine) == 2  # initial training and one round
+    (step,) = hand.all(Average)
+    assert {core_of(m) for m in step.others} == {6, 7}
+    assert core_of(step.mine) == 2  # initial training and one round
     assert core_of(policy.model) == pytest.approx((2 + 6 + 7) / 3)
     assert set(hand.all(Report)[0].data["from"]) == {A, B}
+
+
+def test_the_model_of_a_round_is_weighted_by_the_numbers_of_samples() -> None:
+    """As in the search."""
+    policy, hand = swarm(samples=10)
+    hand.served = {A: replace(offer(A, 6), samples=30)}
+    hand.run(policy.main())
+    (step,) = hand.all(Average)
+    assert (step.own, step.weights) == (10, [30])
+    assert core_of(policy.model) == pytest.approx((10 * 2 + 30 * 6) / 40)
+
+
+def test_the_group_survives_a_restart() -> None:
+    policy, hand = swarm()
+    hand.run(policy.main())
+    again = make(Ggc)
+    again.restore(policy.snapshot())
+    assert set(again.C or ()) == {A, B}
 
 
 def test_peers_fetch_what_a_client_trained() -> None:

@@ -3,6 +3,9 @@ Programming 187, arXiv 1805.11454): DSGT. Each test states what it checks."""
 
 from __future__ import annotations
 
+from itertools import product
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,7 +13,7 @@ from pfl_node.policies.gradient_tracking import GradientTracking
 from pfl_node.steps import Average, Gather, Gradient, Report, Send, Train
 from pfl_node.types import Offer
 from tests.drive_policy import A, B, Hand, core_of, make, model
-from tests.paper.quadratic_swarm import NODES, OPTIMUM, gradient, mean, swarm
+from tests.paper.quadratic_swarm import NODES, OPTIMUM, gradient, mean, star, swarm
 
 
 def test_one_round_averages_steps_along_y_and_adds_the_change_of_the_gradient() -> None:
@@ -42,10 +45,10 @@ def test_every_node_trusts_its_own_gradient_first() -> None:
     assert hand.all(Send)[0].vectors["y"] == model(3.0)
 
 
-def test_the_mean_of_all_y_is_the_mean_of_all_gradients() -> None:
-    """By induction, y-bar_k = 1/n sum_i g_i(x_i,k, xi_i,k)."""
-    for rounds in (1, 2, 7):
-        policies = swarm(GradientTracking, rounds, graph="ring", alpha=0.1)
+def test_the_mean_of_all_y_is_the_mean_of_all_gradients(tmp_path: Path) -> None:
+    """By induction, y-bar_k = 1/n sum_i g_i(x_i,k, xi_i,k), because W is doubly stochastic."""
+    for rounds, graph in product((1, 2, 7), ("ring", star(tmp_path))):
+        policies = swarm(GradientTracking, rounds, graph=graph, alpha=0.1)
         gradients = [gradient(me, policies[me].model) for me in NODES]
         np.testing.assert_allclose(mean(p.y for p in policies.values()), mean(gradients), atol=1e-4)
 
@@ -63,6 +66,18 @@ def test_a_gradient_is_asked_for_at_new_samples_and_only_once_for_each_model() -
     hand.run(policy.main())
     asked = hand.all(Gradient)
     assert [(s.batch, s.samples) for s in asked] == [(0, 5), (1, 5), (1, 5), (1, 5)]
+
+
+def test_a_message_of_an_earlier_round_is_not_used() -> None:
+    """All y_j,k are of the same k: a late one would be added to those of a round whose sum has it already."""
+    assert not GradientTracking.late
+
+
+def test_nothing_but_the_gradient_moves_a_model() -> None:
+    assert GradientTracking.only_gradients
+    policy, hand = make(GradientTracking, rounds=2), Hand([A])
+    hand.run(policy.main())
+    assert hand.all(Train) == []
 
 
 def test_a_missing_message_leaves_its_weight_with_the_node() -> None:

@@ -105,6 +105,15 @@ def test_all_come_to_the_mean_of_each_fragment() -> None:
     assert float(found.var(axis=0).max()) < 0.05
 
 
+def test_in_the_all_reduce_everybody_gets_all_fragments() -> None:
+    policy = make(Mosaic, me=NODES[0], rounds=1, K=3, degree=2, all_reduce=True)
+    hand = Hand(NODES[1:])
+    hand.run(policy.main())
+    last = {s.to[0]: s.model for s in hand.all(Send) if s.round == 1}
+    assert last.keys() == {*NODES[1:]}
+    assert all(m.numbers.size == m.layout.size for m in last.values())
+
+
 @pytest.mark.parametrize("peers", [[], [A], [A, B]])
 def test_it_works_in_swarms_of_one_two_and_three(peers: list[PeerId]) -> None:
     policy, hand = make(Mosaic, rounds=3, all_reduce=True), Hand(peers)

@@ -3,6 +3,10 @@ Algorithm 1. Each test cites the statement that it checks."""
 
 from __future__ import annotations
 
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+
 import numpy as np
 import pytest
 
@@ -12,7 +16,7 @@ from pfl_node.policies.scaffold import Scaffold
 from pfl_node.steps import Average, Gather, Gradient, Report, Send, Step, Train
 from pfl_node.types import Offer
 from tests.drive_policy import A, B, Hand, Run, core_of, make, model
-from tests.paper.quadratic_swarm import NODES, OPTIMUM, mean, swarm
+from tests.paper.quadratic_swarm import CURVATURES, MINIMA, NODES, OPTIMUM, mean, star, swarm
 
 
 def with_(policy: Scaffold, c: float, c_i: float) -> Scaffold:
@@ -74,10 +78,10 @@ def test_the_model_and_c_travel_and_are_averaged_with_the_same_weights() -> None
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
-def test_the_mean_of_all_c_is_the_mean_of_all_c_i(option: str) -> None:
+def test_the_mean_of_all_c_is_the_mean_of_all_c_i(option: str, tmp_path: Path) -> None:
     """Section 4: c = 1/N sum c_i; here each node has its own c, and only the mean of them is exact."""
-    for rounds in (1, 2, 9):
-        policies = swarm(Scaffold, rounds, graph="ring", K=3, eta_l=0.05, option=option).values()
+    for rounds, graph in product((1, 2, 9), ("ring", star(tmp_path))):
+        policies = swarm(Scaffold, rounds, graph=graph, K=3, eta_l=0.05, option=option).values()
         np.testing.assert_allclose(mean(p.c for p in policies), mean(p.c_i for p in policies), atol=1e-4)
 
 
@@ -96,6 +100,18 @@ def test_client_drift_vanishes_however_many_local_steps(option: str) -> None:
 
     drifted = swarm(Drifting, 400, graph="ring").values()
     assert max(abs(core_of(p.model) - OPTIMUM) for p in drifted) > 0.5
+
+
+def test_the_mean_of_all_models_moves_only_by_training(tmp_path: Path) -> None:
+    """Line 16: x is the mean of the y_i, on a graph whose nodes have different degrees too."""
+    policies = swarm(Scaffold, 1, graph=star(tmp_path), K=1, eta_l=0.1)
+    trained = [i - 0.1 * CURVATURES[me] * (i - MINIMA[me]) for i, me in enumerate(NODES)]
+    assert mean(p.model for p in policies.values())[0] == pytest.approx(fmean(trained))
+
+
+def test_a_message_of_an_earlier_round_is_not_used() -> None:
+    """Line 17: the changes of one round are added once."""
+    assert not Scaffold.late
 
 
 def test_a_training_that_was_discarded_changes_no_control_variate() -> None:

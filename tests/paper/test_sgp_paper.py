@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.policies.sgp import Sgp
+from pfl_node.policies.sgp import LEAST, Sgp
 from pfl_node.policies.topology import exponential
 from pfl_node.steps import Average, Gather, Report, Send, Train
 from pfl_node.types import Offer, PeerId
@@ -125,6 +125,19 @@ def test_a_weight_that_arrives_late_is_added_when_it_arrives() -> None:
     assert Sgp.late
     policy, _ = played(replace(pushed(A, 5, w=0.5), round=-1), pushed(A, 7, w=0.5))
     assert policy.w == pytest.approx(1.5)
+
+
+def test_the_share_of_a_node_that_was_not_expected_to_send_is_added_too() -> None:
+    """With another view of the membership a node may choose me; its share has left it, so it must not be lost."""
+    assert played()[1].all(Gather)[0].others
+
+
+def test_the_weight_of_a_node_that_only_sends_never_becomes_zero() -> None:
+    """Line 8 divides by it."""
+    policy, hand = make(Sgp, rounds=3), Hand([A, B])
+    policy.w = LEAST
+    hand.run(policy.main())
+    assert policy.w == LEAST
 
 
 @pytest.mark.parametrize("w", [-1.0, 0.0, float("nan"), float("inf")])
