@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(name="lab", cls=Verbs, help="Reproduce the experiments of the papers.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of `pfl-node lab list`, or a FILE.toml.")]
-Scale = Annotated[
-    Literal["quick", "paper"], typer.Option(help="A size that takes minutes, or the paper's own.")
-]
+Scale = Annotated[Literal["quick", "paper"], typer.Option(help="A size that takes minutes, or the paper's own.")]
 Seeds = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of seeds; default: as in the spec.")]
 Backend = Annotated[
     Literal["sim", "swarm"], typer.Option(help="Simulate, or run real nodes on this machine over gRPC.")

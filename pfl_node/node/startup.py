@@ -69,8 +69,8 @@ def check_correlated(cls: type[Policy], cfg: PolicyConfig, settings: Settings) -
 
 
 def check_gradients(cls: type[Policy], settings: Settings, learner: LearnerFacts) -> None:
-    """A gradient covers only parameters that are sent: private ones, and batch statistics, would keep their initial
-    values."""
+    """A gradient covers only parameters that are sent: private ones and batch statistics would keep their
+    initial values."""
     if not cls.only_gradients:
         return
     if stays := [entry.name for entry in learner.private_layout.entries if entry.trained]:

@@ -17,7 +17,7 @@ from pfl_node.predictions import layout_for
 from pfl_node.protocol.compression import IN_TURN, Compressor, largest
 from pfl_node.settings import Settings
 from pfl_node.settings.load import load_settings
-from pfl_node.types import PeerId
+from pfl_node.types import Part, PeerId
 
 ANN, BOB, EVE = PeerId("ann"), PeerId("bob"), PeerId("eve")
 N = 1000
@@ -121,31 +121,35 @@ def test_a_peer_that_gets_the_same_model_again_gets_the_rest_of_it() -> None:
     assert compressor.compressed(final, BOB, 0, fetched=True) is fetched  # it may continue
 
 
-def sent_in_turn(compressor: Compressor, start: Model, fetch: str) -> set[int]:
-    """The places that all pushes of a model have, if it does not change and a part is fetched between them."""
-    seen = set[int]()
-    for _ in range(-(-N // (N // 10 // IN_TURN))):
-        seen |= set(partial(compressor, Model(LAYOUT, start.vector.copy())).indices.tolist())
-        compressor.compressed(Model(LAYOUT, start.vector.copy()).of(fetch), EVE, 0, fetched=True)  # type: ignore[arg-type]
-    return seen
+EVEN = Layout((Entry("core", (800,)),), (Entry("head", (800,)),))  # an even number of turns: 80 for each part
+
+
+def even() -> Model:
+    return Model(EVEN, np.random.default_rng(0).standard_normal(EVEN.size, dtype=np.float32))
+
+
+def again(of: Model) -> Model:
+    return Model(of.layout, of.vector.copy())
 
 
 @pytest.mark.parametrize("part", ["model", "head"])
-def test_a_fetch_takes_no_turn_of_the_messages(part: str) -> None:
+def test_a_fetch_takes_no_turn_of_the_messages(part: Part) -> None:
     """A peer that fetches in every round would otherwise keep half of the numbers from the others."""
-    compressor = Compressor("top:0.1", ANN)
-    compressor.begin(start := model())
-    assert len(sent_in_turn(compressor, start, part)) == N
+    compressor, seen = Compressor("top:0.1", ANN), set[int]()
+    compressor.begin(start := even())
+    for _ in range(80):
+        seen |= set(partial(compressor, again(start)).indices.tolist())
+        compressor.compressed(again(start).of(part), EVE, 0, fetched=True)
+    assert len(seen) == EVEN.size
 
 
 def test_the_parts_of_a_model_take_turns_of_their_own() -> None:
     compressor, seen = Compressor("top:0.1", ANN), set[int]()
-    compressor.begin(start := model())
-    for _ in range(-(-900 // 12)):
-        for part in (start.core, start.head):
-            found = partial(compressor, Model(part.layout, part.vector.copy()))
-            seen |= set(found.indices.tolist()) if part.layout.part == "core" else set()
-    assert len(seen) == 900
+    compressor.begin(start := even())
+    for _ in range(80):
+        seen |= set(partial(compressor, again(start.core)).indices.tolist())
+        partial(compressor, again(start.head))
+    assert len(seen) == 800
 
 
 def test_what_one_peer_fetched_is_still_sent_to_the_others() -> None:

@@ -17,9 +17,9 @@ from pfl_node.errors import Reason, Refused
 from pfl_node.model import Model, PartialModel
 from pfl_node.settings import WireSettings
 from pfl_node.types import Offer
-from pfl_node.wire import payload as payloads
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.codec import Decoder, decode, encode, read_header
+from pfl_node.wire.coordinates import pack
 from pfl_node.wire.payload import Payload
 from tests.unit.wire.small_host import ANN, BOB, House, calling, serving
 from tests.unit.wire.test_codec import ENVELOPE, SETTINGS, bound, layout_of, model_of, recut, refusal, settings
@@ -74,12 +74,11 @@ def test_a_push_packs_the_index_once(n: int, monkeypatch: pytest.MonkeyPatch) ->
     """In one message and in several."""
     calls: list[Any] = []
 
-    def pack(*given: Any, **more: Any) -> Any:
+    def counted(*given: Any, **more: Any) -> Any:
         calls.append(given)
-        return original(*given, **more)
+        return pack(*given, **more)
 
-    original = payloads.pack
-    monkeypatch.setattr(payloads, "pack", pack)
+    monkeypatch.setattr("pfl_node.wire.payload.pack", counted)
     sent, wire = model_of(n).sparse(range(0, n, 3)), WireSettings(chunk=1 << 16)
 
     async def main() -> None:
