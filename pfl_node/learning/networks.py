@@ -92,6 +92,8 @@ class Networks:
         for network in (self.main, self.own):
             if model.layout is network.layout or model.layout == network.layout:
                 return network
+        if model.layout.part in ("core", "head"):
+            raise LayoutMismatch(f"{model!r} is only a part: the whole model is needed here")
         raise LayoutMismatch(f"{model!r} does not fit: {self.main.layout.difference(model.layout.digest)}")
 
     def check_alike(self, model: Model, other: Model | None) -> None:

@@ -218,6 +218,8 @@ def test_a_correction_of_another_layout_is_refused() -> None:
     me, other = learner(), learner(with_batch_norm)
     with pytest.raises(LayoutMismatch):
         me.train(me.fresh(0), seed=1, correction=other.fresh(0))
+    with pytest.raises(LayoutMismatch, match=r"Model\(core, .* is only a part: the whole model is needed here"):
+        me.train(me.fresh(0), seed=1, correction=me.fresh(0).core)
 
 
 # -- corrections in a task's own loop ----------------------------------------------------------------------------
