@@ -45,7 +45,7 @@ def record(
     found = reopen(result)
     if not found.results.found:
         raise PflError(f"{result}: no run has finished yet")
-    say(str(save(record_of(found, file_name(name), note or ()), records)))
+    say(str(save(record_of(found, file_name(name), note or (), records.parent / "results"), records)))
 
 
 def publish(

@@ -87,9 +87,11 @@ class ResultRecord:
 RECORD = TypeAdapter(ResultRecord)
 
 
-def record_of(result: Result, name: str = "", notes: Sequence[str] = ()) -> ResultRecord:
+def record_of(
+    result: Result, name: str = "", notes: Sequence[str] = (), specs: Path | None = None
+) -> ResultRecord:
     """A record with the claims, figures and columns of the shipped spec, which may have been extended since the
-    run."""
+    run. `specs`: where specs that are not shipped may be."""
     result = Result(result.folder, replace(result.results, experiment=_with_spec(result.experiment)))
     experiment, results = result.experiment, result.results
     made = result.environments
@@ -101,7 +103,7 @@ def record_of(result: Result, name: str = "", notes: Sequence[str] = ()) -> Resu
         scale=experiment.scale,
         backend=experiment.backend,
         seeds=list(experiment.seeds),
-        command=portable(result),
+        command=portable(result, specs),
         commits=sorted({str(one.get("commit") or "unknown") for one in made}),
         versions={"python": str(made[0].get("python")), **made[0].get("packages", {})},
         metrics=list(experiment.metrics),
@@ -123,12 +125,18 @@ def _with_spec(experiment: Experiment) -> Experiment:
     return replace(experiment, claims=now.claims, figures=now.figures, metrics=now.metrics)
 
 
-def portable(result: Result) -> str:
-    """The command, without paths of this machine. At the recorded commit, a shipped spec has its text."""
-    name = result.experiment.name
-    tasks = {cell.settings.task.name for cell in result.experiment.cells}
+def portable(result: Result, specs: Path | None = None) -> str:
+    """The command, without paths of this machine. A shipped spec may have been extended since the run; one with
+    another title is a different experiment, whose file may be in the directory `specs`."""
+    experiment = result.experiment
+    tasks = {cell.settings.task.name for cell in experiment.cells}
     data = " --data-root DATA" if tasks & set(DATASETS) else ""
-    return result.command_for(name if name in spec.shipped() else f"{name}.toml", omit=LOCAL) + data
+    file = f"{experiment.name}.toml"
+    if experiment.name in spec.shipped() and spec.load(experiment.name).title == experiment.title:
+        file = experiment.name
+    elif specs and (specs / file).is_file():
+        file = str(specs / file)
+    return result.command_for(file, omit=LOCAL) + data
 
 
 def digest(journal: Path) -> str:

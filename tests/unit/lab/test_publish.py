@@ -19,6 +19,7 @@ from pfl_node.lab.publish.records import (
     ResultRecord,
     load,
     load_all,
+    portable,
     record_of,
     save,
     verify,
@@ -140,6 +141,19 @@ def test_a_shipped_spec_that_was_extended_since_is_named_and_its_claims_are_judg
     assert found.command.startswith("pfl-node lab run digits-clusters --scale quick --seeds 1")
     assert [claim.claim.higher for claim in found.claims] == ["PENS"]
     assert len(found.missing) == 3
+
+
+def test_a_spec_with_the_name_of_a_shipped_one_but_another_title_is_named_by_its_file(tmp_path: Path) -> None:
+    shipped = spec.SHIPPED.joinpath("digits-clusters.toml").read_text(encoding="utf-8")
+    own = tmp_path / "digits-clusters.toml"
+    own.write_text(shipped.replace('title = "', 'title = "Another experiment: ', 1), encoding="utf-8")
+    folder = ResultsDir(tmp_path / "result")
+    folder.prepare(planned := spec.load(str(own), seeds=1))
+    folder.begin(planned.cells[0])
+    (folder.place(planned.cells[0]) / "journal.jsonl").write_text("")
+    found = reopen(folder.path)
+    assert portable(found).startswith("pfl-node lab run digits-clusters.toml --scale quick")
+    assert portable(found, tmp_path).startswith(f"pfl-node lab run {own} --scale quick")
 
 
 def test_a_file_that_is_no_record_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
