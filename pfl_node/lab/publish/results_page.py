@@ -26,10 +26,11 @@ Our results beside the papers' figures. The lab ([lab.md](lab.md)) simulated eve
 data. A figure is our mean ± half of its 95 % confidence interval (Student's t over the seeds); in
 parentheses the paper's figure and ours minus the paper's. One seed has no interval.
 
-A claim is an order that a paper's table shows. It **holds** if the 95 % interval of the difference,
-seed by seed, lies at or above the claimed margin (above zero, if there is none); it **holds on
-average** if only the mean does (or there is one seed); otherwise it **does not hold**. A difference
-between two of our runs says nothing about sizes that were not run.
+A claim is an order that a paper's table shows, or, without a paper, one that we expected. It
+**holds** if the 95 % interval of the difference, seed by seed, lies at or above the claimed margin
+(above zero, if there is none); it **holds on average** if only the mean does (or there is one
+seed); otherwise it **does not hold**. A difference between two of our runs says nothing about sizes
+that were not run.
 
 `pfl-node lab verify docs/records/NAME.json DIR` compares the journals of a rerun in DIR with the
 digests of a record.
@@ -135,7 +136,7 @@ def _section(record: ResultRecord) -> str:
     ]
     parts = [
         f"## {record.name}",
-        wrap(f"{record.title}. {record.paper}."),
+        wrap(f"{record.title}. {phrases.capital(record.paper)}."),
         f"```\n{record.command}\n```",
         wrap("; ".join(filter(None, how)) + "."),
         _table(record),
