@@ -76,7 +76,7 @@ class NodeContext:
     trainer: Trainer
     network: Network
     mailbox: Mailbox
-    patience: Deadlines  # estimates when models of a round arrive
+    deadlines: Deadlines  # estimates when models of a round arrive
     notifier: Notifier  # notifies of models and of changes in membership
     peers: PeersPort
     recorder: RecorderPort

@@ -10,7 +10,7 @@ from typing import Any
 from pfl_node.errors import PolicyFailed, SimulationStuck
 from pfl_node.node.clock import now
 from pfl_node.node.context import NodeContext
-from pfl_node.node.gather import LOOK, Gatherer
+from pfl_node.node.gather import POLL_INTERVAL, Gatherer
 from pfl_node.node.learn import LearningSteps
 from pfl_node.node.linger import LingerTimer
 from pfl_node.node.peer_calls import Calls
@@ -36,9 +36,9 @@ from pfl_node.steps import (
 )
 from pfl_node.types import Offer
 
-HASTE = 100_000  # steps without time passing after which a policy counts as an endless loop
+MAX_STEPS_WITHOUT_TIME = 100_000  # steps at the same time after which a policy counts as an endless loop
 QUIET_PUSHES = 3  # `on_quiet` waits at least as long as this number of pushes takes
-CROWD = 0.001  # seconds per peer between two checks of all peers
+CHECK_SECONDS_PER_PEER = 0.001  # between two checks of all peers
 
 
 class Driver:
@@ -48,14 +48,14 @@ class Driver:
         self.policy = policy
         self.context = context
         self.waits = PendingWaits()
-        context.patience.begin(now())
+        context.deadlines.begin(now())
         self._calls = Calls(context, self.waits)
-        self._rounds = Gatherer(context, self.waits, context.patience, lockstep=policy.lockstep)
+        self._rounds = Gatherer(context, self.waits, context.deadlines, lockstep=policy.lockstep)
         self._study = LearningSteps(policy, context)
         self.schedule = RoundSchedule(policy, context)
         self._lingering = LingerTimer(max(context.settings.round.linger, 2 * (context.settings.round.every or 0)))
-        self._pushes = Pusher(context, self._calls, self.waits, context.patience)
-        self._heard = now()  # when the last handler ended
+        self._pushes = Pusher(context, self._calls, self.waits, context.deadlines)
+        self._last_handled = now()  # when the last handler ended
         self._asked: dict[str, Step[Any]] = {}  # the pending step of main and of each handler
         self._moment, self._steps = 0.0, 0  # when the clock last advanced, and the steps since then
 
@@ -65,7 +65,7 @@ class Driver:
             self.policy.round = await self.schedule.begins(self.policy.round)
         flows = [asyncio.create_task(self._drive(self.policy.main(), "main"), name="main")]
         if self.policy.pushes():
-            flows.append(asyncio.create_task(self._lane(), name="lane"))
+            flows.append(asyncio.create_task(self._run_handlers(), name="handlers"))
         try:
             await asyncio.wait(flows, return_when=asyncio.FIRST_COMPLETED)
             for flow in flows:
@@ -83,13 +83,13 @@ class Driver:
             "pushes": self._pushes.dump(),
             "lingering": self._lingering.dump(),
             "jobs": self._study.jobs,
-            "heard": self._heard,
+            "heard": self._last_handled,
         }
 
     def load(self, row: Mapping[str, Any]) -> None:
         self._pushes.load(row["pushes"])
         self._lingering.load(row["lingering"])
-        self._study.jobs, self._heard = row["jobs"], row["heard"]
+        self._study.jobs, self._last_handled = row["jobs"], row["heard"]
 
     async def _drive(self, flow: Flow, name: str) -> None:
         """An exception while a step is answered is raised in the policy, at its `await`."""
@@ -131,18 +131,18 @@ class Driver:
             return f"Gather of round {step.round} from {', '.join(sorted(self.waits.peers))}"
         return type(step).__name__
 
-    async def _lane(self) -> None:
+    async def _run_handlers(self) -> None:
         """Run the handlers one at a time: on_model for each model in the inbox, on_quiet if none arrives."""
         box = self.context.mailbox
         while True:
             if offers := box.take(1):
                 await self._drive(self.policy.on_model(offers[0]), "on_model")
-                self._heard = now()
+                self._last_handled = now()
                 continue
             left = self._quiet_in()
             if left is not None and left <= 0:
                 await self._drive(self.policy.on_quiet(), "on_quiet")
-                self._heard = now()
+                self._last_handled = now()
                 continue
             await self.context.notifier.wait(left, "inbox")
 
@@ -153,9 +153,9 @@ class Driver:
         if patience is None:
             return None
         patience = max(patience, min(QUIET_PUSHES * self._pushes.seconds, most))
-        left = self._heard + patience - now()
-        postponed = self.context.mailbox.arriving and now() < self._heard + most
-        return LOOK if left <= 0 and postponed else left
+        left = self._last_handled + patience - now()
+        postponed = self.context.mailbox.arriving and now() < self._last_handled + most
+        return POLL_INTERVAL if left <= 0 and postponed else left
 
     async def _answer(self, step: Step[Any]) -> Any:
         self._count(step)
@@ -213,9 +213,9 @@ class Driver:
         if now() > self._moment:
             self._moment, self._steps = now(), 0
         self._steps += 1
-        if self._steps > HASTE:
-            asked = type(step).__name__
-            raise SimulationStuck(f"{self.policy.me} took {HASTE} steps without waiting and awaits {asked} again")
+        if self._steps > MAX_STEPS_WITHOUT_TIME:
+            text = f"took {MAX_STEPS_WITHOUT_TIME} steps without waiting and awaits {type(step).__name__} again"
+            raise SimulationStuck(f"{self.policy.me} {text}")
 
     async def _linger(self, step: Linger) -> bool:
         if self.policy.lockstep and self.policy.stops_after is not None:
@@ -227,7 +227,8 @@ class Driver:
                 wait.peers, wait.until = tuple(busy), min(end, now() + left)
                 if now() >= end:
                     break
-                await asyncio.sleep(min(max(LOOK, CROWD * len(busy)), left, end - now()))
+                interval = max(POLL_INTERVAL, CHECK_SECONDS_PER_PEER * len(busy))
+                await asyncio.sleep(min(interval, left, end - now()))
         return not left
 
     # -- messages ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pfl_node.protocol.deadlines import Deadline, Deadlines, suffices
 from pfl_node.steps import Gather
 from pfl_node.types import Offer, PeerId
 
-LOOK = 0.5  # seconds between two checks of the peers' rounds, which change without a notification
+POLL_INTERVAL = 0.5  # seconds between two checks of the peers' rounds, which change without a notification
 
 
 class ArrivalTimes:
@@ -31,27 +31,27 @@ class ArrivalTimes:
 class Gatherer:
     """One per driver."""
 
-    def __init__(self, context: NodeContext, waits: PendingWaits, patience: Deadlines, *, lockstep: bool) -> None:
+    def __init__(self, context: NodeContext, waits: PendingWaits, deadlines: Deadlines, *, lockstep: bool) -> None:
         self._context = context
         self._lockstep = lockstep  # if set, a node that fell behind catches up
         self._waits = waits
-        self._patience = patience
+        self._deadlines = deadlines
 
     async def gather(self, step: Gather) -> tuple[Offer, ...]:
         box, began = self._context.mailbox, now()
-        ask_at = began + LOOK
+        ask_at = began + POLL_INTERVAL
         box.advance(step.round)
-        deadline = self._patience.enter(step.round, began, step.patience)
+        deadline = self._deadlines.enter(step.round, began, step.patience)
         with self._waits.on("models", step.round) as wait:
             while awaited := self._awaited(step, deadline):
                 wait.peers, wait.until = awaited, (until := deadline.last(awaited))
                 if (time := now()) >= ask_at:  # a peer that caught up sends no model for skipped rounds
                     self._context.peers.ask(awaited)
                     ask_at = time + (time - began)  # back off: all nodes may wait long for the same few
-                await self._context.notifier.wait(min(LOOK, until - time), "rounds", "members")
+                await self._context.notifier.wait(min(POLL_INTERVAL, until - time), "rounds", "members")
         ended = now()
         given_up = [p for p in self._missing(step) if deadline.until(p) <= ended]
-        self._patience.over(step.round, step.peers, given_up, ended)
+        self._deadlines.over(step.round, step.peers, given_up, ended)
         if given_up:
             self._context.recorder.gave_up(step.round, given_up, ended - began)
         found = box.collect(step.peers, step.round, others=step.others)
@@ -75,5 +75,5 @@ class Gatherer:
         peer is refused."""
         rounds = self._context.peers.rounds()
         missing = self._context.mailbox.missing(step.peers, step.round, rounds)
-        there = [p for p in missing if p in rounds and self._patience.worth(p, step.round)]
+        there = [p for p in missing if p in rounds and self._deadlines.worth(p, step.round)]
         return self._context.guard.free(there, now())

@@ -16,7 +16,7 @@ from pfl_node.failpoints import failpoint
 from pfl_node.model import Layout, Model
 from pfl_node.node.clock import now
 from pfl_node.node.notifier import Notifier
-from pfl_node.node.ports import HONEST, Job, LearnerFacts, Role, Tell, Trainer, nobody
+from pfl_node.node.ports import HONEST, Job, LearnerFacts, Role, Tell, Trainer, discard_event
 from pfl_node.protocol.compression import Compressor
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
@@ -29,11 +29,11 @@ from pfl_node.settings.sections import GuardSettings
 from pfl_node.steps import Publish
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId, weight
 
-BROUGHT = frozenset({"SendModel", "EvaluateModel"})  # calls that carry a model
+MODEL_CALLS = frozenset({"SendModel", "EvaluateModel"})  # calls that carry a model
 SERVED = frozenset({"GetHead", "GetModel", "GetPredictions"})
-OPEN = frozenset({"SendModel", "GetOffset"})  # calls that a sender may make before this node knows it as a member
+NON_MEMBER_CALLS = frozenset({"SendModel", "GetOffset"})  # allowed before this node knows the sender as a member
 MAX_ID = 64  # characters; a longer sender id is refused
-PLACED = 8  # bytes per number of a partial model, including its index
+INDEXED_NUMBER_BYTES = 8  # a number of a partial model and its index
 OTHERS = PeerId("others")  # total of the callers that a BoundedCounter dropped
 
 
@@ -65,7 +65,7 @@ class Host:
         self.served: Counter[PeerId] = BoundedCounter(OTHERS)  # models and parts that peers fetched
         self.moved: Counter[tuple[PeerId, Literal["in", "out"]]] = BoundedCounter()  # bytes of successful calls
         self.bytes_in = self.bytes_out = 0
-        self.tell: Tell = nobody
+        self.tell: Tell = discard_event
         self.guard = guard or Guard(GuardSettings(), certain=False)
         self.member: Callable[[PeerId], bool] = lambda _: True  # whether the caller is a member of the run
         self.mine = mine  # my personal model; the guard compares received models with it
@@ -77,7 +77,7 @@ class Host:
         self._effort = EffortLimit(settings.scoring)
         self._fetching = RateLimit(settings.fetches_per_minute)
         self._busy: Counter[PeerId] = Counter()  # evaluations in progress, by peer
-        self._judging = 0  # bytes of all models being evaluated
+        self._scoring_bytes = 0  # of all models being scored
         self._whole = 0  # bytes of one model
         self._learning: tuple[LearnerFacts, Trainer] | None = None
         self.window, self.compressor = window, compressor or Compressor(NONE, me)
@@ -113,7 +113,7 @@ class Host:
         if failpoint("admit"):
             raise Refused(Reason.FLOOD, "not admitted: fail point admit", envelope.sender)
         sender = PeerId(envelope.sender)
-        if call in BROUGHT:
+        if call in MODEL_CALLS:
             self.guard.admit(sender, now())
         if call == "SendModel":
             self._taking.take(sender, now())
@@ -134,7 +134,7 @@ class Host:
         """Bytes in memory of the message with this header."""
         model = self.layout(envelope.part).nbytes
         if envelope.present is not None:
-            model = min(PLACED * envelope.present, 2 * model)
+            model = min(INDEXED_NUMBER_BYTES * envelope.present, 2 * model)
         return model + sum(self.layout(p).nbytes for p in envelope.vectors.values()) + weight(envelope.notes)
 
     def cancel(self, call: str, envelope: Envelope, *, resumes: bool = False) -> None:
@@ -142,7 +142,7 @@ class Host:
         if call == "SendModel":
             self.mailbox.cancel(PeerId(envelope.sender), envelope.round, resumes=resumes)
             if not resumes:
-                self._spoil(PeerId(envelope.sender), envelope.round)
+                self._mark_unusable(PeerId(envelope.sender), envelope.round)
         elif call == "EvaluateModel":
             self._release(PeerId(envelope.sender), self._whole + weight(envelope.notes))
 
@@ -154,7 +154,7 @@ class Host:
             self.guard.examine(offer, self.mine(), now())
         except Refused:
             self.mailbox.cancel(offer.sender, offer.round)
-            self._spoil(offer.sender, offer.round)
+            self._mark_unusable(offer.sender, offer.round)
             raise
         self.mailbox.put(offer)
         self.received[offer.sender] += 1
@@ -201,7 +201,7 @@ class Host:
             self.guard.offence(PeerId(peer[:MAX_ID]), outcome, now())
         if outcome != "ok":  # a refused caller may use any number of invented names of any length
             self.tell("refused", {**facts, "reason": outcome})
-        if call in ("SendModel", "EvaluateModel"):
+        if call in MODEL_CALLS:
             self.bytes_in += nbytes
             if outcome == "ok":
                 self.moved[PeerId(peer), "in"] += nbytes
@@ -229,7 +229,7 @@ class Host:
             raise Refused(Reason.UNKNOWN_RUN, f"run {envelope.run!r} is unknown here: this is run {self.run!r}")
         if not 0 < len(envelope.sender) <= MAX_ID or not envelope.sender.isascii() or envelope.sender == self.me:
             raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender[:MAX_ID]!r} is not a valid sender")
-        if call not in OPEN and not self.member(PeerId(envelope.sender)):
+        if call not in NON_MEMBER_CALLS and not self.member(PeerId(envelope.sender)):
             raise Refused(Reason.UNKNOWN_PEER, f"{envelope.sender} is not a member; join first", envelope.sender)
         if call == "EvaluateModel" and envelope.part != "model":
             raise Refused(Reason.LAYOUT, f"a {envelope.part} alone cannot be scored", envelope.sender)
@@ -240,7 +240,7 @@ class Host:
         if call == "EvaluateModel" and not (self._scores and self.settings.evaluate):
             raise Refused(Reason.NOT_SERVED, f"this node does not serve {call}")
 
-    def _spoil(self, peer: PeerId, round: int | None) -> None:
+    def _mark_unusable(self, peer: PeerId, round: int | None) -> None:
         """Stop waiting for a peer whose model was unusable, unless someone else may have used its name."""
         if self.guard.certain:
             self.mailbox.spoil(peer, round)
@@ -249,13 +249,13 @@ class Host:
     def _begin(self, peer: PeerId, size: int) -> None:
         if self._busy[peer] >= self.settings.per_peer:
             raise Refused(Reason.FLOOD, f"{self._busy[peer]} of your calls are in progress; slow down", peer)
-        if self._judging and self._judging + size > self.settings.waiting_per_peer:
-            raise Refused(Reason.FLOOD, f"{self._judging} bytes of models are being scored; try later", peer)
+        if self._scoring_bytes and self._scoring_bytes + size > self.settings.waiting_per_peer:
+            raise Refused(Reason.FLOOD, f"{self._scoring_bytes} bytes of models are being scored; try later", peer)
         self._busy[peer] += 1
-        self._judging += size
+        self._scoring_bytes += size
 
     def _release(self, peer: PeerId, size: int) -> None:
-        self._judging -= size
+        self._scoring_bytes -= size
         self._busy[peer] -= 1
         if self._busy[peer] <= 0:
             del self._busy[peer]

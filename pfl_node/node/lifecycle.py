@@ -99,8 +99,8 @@ class PolicyNode:
         self._stop = asyncio.Event()
         late = settings.round.staleness if plan.policy.late else 0
         self.mailbox = Mailbox(limits_of(settings.serve, late), plan.policy.takes, plan.policy.vectors)
-        self.patience = Deadlines(settings.round)
-        self.mailbox.observer = ArrivalTimes(self.patience)
+        self.deadlines = Deadlines(settings.round)
+        self.mailbox.observer = ArrivalTimes(self.deadlines)
         self.guard = Guard(role.guard(settings.guard), certain=certain, tell=observer.guarded)
         self.privacy = store.privacy(settings, certain=certain)
         self.host = self._make_host()
@@ -190,7 +190,7 @@ class PolicyNode:
             trainer=self.trainer,
             network=self.network,
             mailbox=self.mailbox,
-            patience=self.patience,
+            deadlines=self.deadlines,
             notifier=self._notifier,
             peers=self.peers,
             recorder=self.recorder,
@@ -340,7 +340,7 @@ class PolicyNode:
         return {
             "mailbox": self.mailbox.dump(),
             "window": self.host.window.dump(),
-            "patience": self.patience.dump(),
+            "patience": self.deadlines.dump(),
             "guard": self.guard.dump(),
             "compressor": self.host.compressor.dump(),
             "driver": self.driver.dump(),
@@ -350,7 +350,7 @@ class PolicyNode:
         """Call before `run`."""
         self.mailbox.load(row["mailbox"])
         self.host.window.load(row["window"])
-        self.patience.load(row["patience"])
+        self.deadlines.load(row["patience"])
         self.guard.load(row["guard"])
         self.host.compressor.load(row["compressor"])
         self._resumes = row["driver"]

@@ -24,7 +24,7 @@ Kind = Literal["fresh", "start", "train", "gradient", "distill", "predict", "sco
 TRAINING = ("train", "distill")  # jobs that replace the local state
 
 
-def nobody(kind: str, data: Mapping[str, Any]) -> None:
+def discard_event(kind: str, data: Mapping[str, Any]) -> None:
     """A `Tell` that discards events."""
 
 

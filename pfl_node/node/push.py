@@ -26,8 +26,8 @@ class Pusher:
     """One transfer to a peer at a time. A transfer that has begun is completed; a queued model is replaced by the
     next one."""
 
-    def __init__(self, context: NodeContext, calls: Calls, waits: PendingWaits, patience: Deadlines) -> None:
-        self._patience = patience
+    def __init__(self, context: NodeContext, calls: Calls, waits: PendingWaits, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
         self._waits = waits
         self._calls = calls
         self._context = context
@@ -62,7 +62,7 @@ class Pusher:
             if self._context.network.transferring(peer):
                 self._slots.leave(sends[peer])
         if step.round is not None:
-            self._patience.spent(ended - max(began, self._accepted))
+            self._deadlines.spent(ended - max(began, self._accepted))
         done = {p: task for p, task in sends.items() if p not in pending and not task.cancelled()}
         return tuple(p for p, task in done.items() if task.result())
 

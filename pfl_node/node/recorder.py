@@ -18,7 +18,7 @@ from pfl_node.node.best_model import BEST, is_exhausted, tracker_of
 from pfl_node.node.clock import now
 from pfl_node.node.context import WorkCount
 from pfl_node.node.lookahead import LOOKAHEAD, Lookahead
-from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, nobody
+from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, discard_event
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import DIVERGED, OUT_OF_MEMORY, Publish, Record, Report
@@ -99,7 +99,7 @@ class Recorder:
         publish: Callable[[Publish], None],
         ended: Callable[[int], int | None],
         observe: Observer | None = None,
-        tell: Tell = nobody,
+        tell: Tell = discard_event,
         stops: bool = True,
         local: Callable[[], LocalState | None] = lambda: None,
         lookahead: Lookahead | None = None,
@@ -122,7 +122,7 @@ class Recorder:
         self.tell = tell  # events for an operator
         self.best = tracker_of(settings, written=store.saves_models)
         self.measured: dict[str, Eval] = {}  # scores of the personal model, by split
-        self.told: dict[str, Any] = {}  # data of the last Report, and of the last Record of each event
+        self.reported: dict[str, Any] = {}  # data of the last Report, and of the last Record of each event
         self.failures: Counter[tuple[str, str]] = Counter()  # failed outgoing calls: (call, reason)
         store.open_journal()
         self._checkpoint: int | None = None  # round of the last checkpoint of this process
@@ -150,14 +150,14 @@ class Recorder:
         self._lines_lost += 1
         if self._lines_lost & (self._lines_lost - 1):
             return
-        told = {"lost": event, "lines_lost": self._lines_lost, "error": str(error)}
-        self.log.error("a line of the journal was not written; training goes on", **told)
+        facts = {"lost": event, "lines_lost": self._lines_lost, "error": str(error)}
+        self.log.error("a line of the journal was not written; training goes on", **facts)
         self.tell("warning", {"text": "a line of the journal was not written", "error": str(error)})
 
     # -- called by the driver ------------------------------------------------------------------------------
 
     def record(self, step: Record) -> None:
-        self.told[step.event] = dict(step.data)
+        self.reported[step.event] = dict(step.data)
         self.tell("told", {**step.data, "what": step.event})
         if step.event == DIVERGED:
             self.log.warning("the training diverged, and its result was discarded", **step.data)
@@ -173,7 +173,7 @@ class Recorder:
         self.reports += 1
         self.publish(Publish(step.model, step.round, step.tag, step.notes, step.vectors))
         ahead = self.ended(step.round)
-        self.told["round"] = dict(step.data)
+        self.reported["round"] = dict(step.data)
         due = (step.round + 1) % self.settings.eval.every == 0
         row: dict[str, Any] = {**step.data, "round": step.round}
         if due:
@@ -201,8 +201,8 @@ class Recorder:
         """The next round begins much later: write the last one, and tell the operator."""
         if self._unsaved and self._snapshot is not None:
             await self._save(self._snapshot["model"], self._snapshot.get(LOCAL))
-        told = {**next_round, "at": next_round["at"] or "when another node joins"}
-        self.log.info("waiting for the next round", **told)
+        facts = {**next_round, "at": next_round["at"] or "when another node joins"}
+        self.log.info("waiting for the next round", **facts)
         self.tell("waiting", next_round)
 
     def _compare(self, step: Report) -> None:
@@ -211,8 +211,8 @@ class Recorder:
             return
         quality = self.measured["val"].quality
         if self.best.add(quality, step.round, step.model, self.local()):
-            told = {"metric": self.learner.headline.name, "quality": f"{quality:.6g}", "round": str(step.round)}
-            self._unwritten_best = self._facts() | told
+            facts = {"metric": self.learner.headline.name, "quality": f"{quality:.6g}", "round": str(step.round)}
+            self._unwritten_best = self._facts() | facts
 
     def _stop_early(self, step: Report) -> None:
         """This round is the last one, and the best model is the node's model from now on."""

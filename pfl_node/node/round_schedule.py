@@ -14,7 +14,7 @@ from pfl_node.node.startup import entry_round
 from pfl_node.policies.base import Policy
 from pfl_node.settings.time_types import minutes_of
 
-LOOK = 60.0  # seconds between two looks at the clock, which may be set, and at the peers' rounds
+POLL_INTERVAL = 60.0  # seconds between two checks of the clock, which may be set, and at the peers' rounds
 LONG = 30.0  # seconds: before a longer wait the node writes a checkpoint and a line of the log
 
 
@@ -79,7 +79,7 @@ class RoundSchedule:
                 if not announced and left >= LONG:
                     announced = True
                     await self._context.recorder.pauses(self.facts() or {})
-                await self._context.notifier.wait(min(left, LOOK), "members")
+                await self._context.notifier.wait(min(left, POLL_INTERVAL), "members")
             return await self._after(round, now() - began) if now() > began else round
         finally:
             self.next = None
@@ -93,7 +93,7 @@ class RoundSchedule:
         if begins > round:
             context.mailbox.advance(begins)
             context.peers.announce_start(begins)
-        context.patience.resume(now())  # the wait does not count towards the round
+        context.deadlines.resume(now())  # the wait does not count towards the round
         return begins
 
     @property

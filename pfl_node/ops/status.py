@@ -83,6 +83,6 @@ def details_of(node: ObservedNode) -> dict[str, Any]:
             "failed_calls": {f"{call} {why}": n for (call, why), n in sorted(recorder.failures.items())},
             "measured": recorder.by_split(),
             "headline": asdict(recorder.learner.headline),
-            "told": recorder.told,
+            "told": recorder.reported,
         }
     return dict(plain(details))

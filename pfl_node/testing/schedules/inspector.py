@@ -11,7 +11,7 @@ import numpy as np
 
 from pfl_node import steps
 from pfl_node.model import Model
-from pfl_node.node.gather import LOOK
+from pfl_node.node.gather import POLL_INTERVAL
 from pfl_node.policies.base import Policy
 from pfl_node.sim.intercepted_policy import InterceptedPolicy, P, intercepted
 from pfl_node.steps import Average, Fetch, Linger, Step
@@ -199,7 +199,7 @@ class Inspector:
             self._by(me, "Linger", began, step.seconds)
         if clock is self.world.clock:  # a skewed clock cannot be compared with the progress of others
             heard = self.world.costs.news + self.world.conditions.max_delay  # until the others know of a round
-            late = self._time() - (max(began, self.rounds.last + heard) + linger + LOOK)
+            late = self._time() - (max(began, self.rounds.last + heard) + linger + POLL_INTERVAL)
             self._check("deadline", late <= FUZZ, me, f"Linger took {late:.3f} s too long")
 
     def _averaged(self, me: PeerId, step: Average, answer: Model) -> None:

@@ -117,7 +117,7 @@ def test_a_report_publishes_the_model_and_is_written_down_with_its_figures(tmp_p
     assert [row["round"] for row in rows] == [0, 1]
     assert (rows[1]["from"], rows[1]["test_loss"], rows[1]["val_accuracy"]) == (["you"], 1.0, 0.5)
     assert scene.recorder.measured["test"].loss == 1.0
-    assert scene.recorder.told["round"] == {"from": ["you"]}
+    assert scene.recorder.reported["round"] == {"from": ["you"]}
     assert scene.work.models == {"measured": 4}
 
 
@@ -148,7 +148,7 @@ def test_a_record_is_written_at_once_and_the_last_of_each_is_told(tmp_path: Path
     scene = play(tmp_path, act)
     assert [row["ids"] for row in scene.journal] == [["a"], ["b"]]
     assert scene.journal[1]["loss"] is None
-    assert scene.recorder.told["neighbours"]["ids"] == ["b"]
+    assert scene.recorder.reported["neighbours"]["ids"] == ["b"]
 
 
 def test_failed_calls_are_counted_by_what_and_why(tmp_path: Path) -> None:

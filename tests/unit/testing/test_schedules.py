@@ -257,7 +257,7 @@ def handles_while_it_handles(patch: Patch) -> None:
             handlers += [asyncio.create_task(flow) for flow in flows]
             await self.context.notifier.wait(None, "inbox")
 
-    patch.setattr(Driver, "_lane", eager)
+    patch.setattr(Driver, "_run_handlers", eager)
 
 
 def is_left_to_everybodys_chance(patch: Patch) -> None:
