@@ -30,7 +30,7 @@ class CatchUp:
         if (pauses := self._pauses()) > self._pauses_seen:
             self._pauses_seen, self._trusting = pauses, TRUSTING_ROUNDS
         absent, self._trusting = self._trusting > 0, max(0, self._trusting - 1)
-        if ahead := self._mailbox.left_behind(round, self._rounds(), absent=absent):
+        if ahead := self._mailbox.round_to_catch_up(round, self._rounds(), absent=absent):
             if policy.rounds is not None:
                 ahead = min(ahead, policy.rounds)
             policy.round = ahead - 1

@@ -24,8 +24,8 @@ class ArrivalTimes:
     def stopped(self, peer: PeerId, round: int, *, resumes: bool) -> None:
         self._deadlines.stopped(peer, round, now(), resumes=resumes)
 
-    def came(self, peer: PeerId, round: int) -> None:
-        self._deadlines.came(peer, round, now())
+    def arrived(self, peer: PeerId, round: int) -> None:
+        self._deadlines.arrived(peer, round, now())
 
 
 class Gatherer:
@@ -64,7 +64,7 @@ class Gatherer:
         here = box.here(step.peers, step.round)
         if suffices(here, len(missing), self._context.settings.round.quorum):
             return []
-        if self._lockstep and box.passed_by(step.round, self._context.peers.rounds):
+        if self._lockstep and box.will_skip_ahead(step.round, self._context.peers.rounds):
             return []
         time = now()
         return [p for p in missing if deadline.until(p) > time]
@@ -75,5 +75,5 @@ class Gatherer:
         peer is refused."""
         rounds = self._context.peers.rounds()
         missing = self._context.mailbox.missing(step.peers, step.round, rounds)
-        there = [p for p in missing if p in rounds and self._deadlines.worth(p, step.round)]
+        there = [p for p in missing if p in rounds and self._deadlines.should_wait(p, step.round)]
         return self._context.guard.free(there, now())

@@ -179,7 +179,7 @@ class Host:
         if known is not None:
             return known
         figures = await self._work(offer, trainer, Job("each", offer.model))
-        return await asyncio.to_thread(oracle.tell, offer.sender, offer.model, *figures)  # writes to disk
+        return await asyncio.to_thread(oracle.answer, offer.sender, offer.model, *figures)  # writes to disk
 
     async def _work(self, offer: Offer, trainer: Trainer, job: Job) -> Any:
         """Charge the job's running time, without its time in the queue, to the peer."""
@@ -243,7 +243,7 @@ class Host:
     def _mark_unusable(self, peer: PeerId, round: int | None) -> None:
         """Stop waiting for a peer whose model was unusable, unless someone else may have used its name."""
         if self.guard.certain:
-            self.mailbox.spoil(peer, round)
+            self.mailbox.mark_unusable(peer, round)
             self.notifier.notify("rounds")
 
     def _begin(self, peer: PeerId, size: int) -> None:

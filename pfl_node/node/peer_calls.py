@@ -89,7 +89,7 @@ class Calls:
             return await go(peer, address)
         except PeerError as error:
             if isinstance(error, Refused) and error.reason is Reason.STALE_ROUND:
-                self._context.mailbox.overtaken(peer, error.round)
+                self._context.mailbox.refused_as_stale(peer, error.round)
                 self._context.notifier.notify("rounds")
             if isinstance(error, Refused) and call in ANSWERED and error.reason in SPOILED:
                 self._context.guard.offence(peer, error.reason, now())

@@ -18,7 +18,7 @@ from pfl_node.types import PeerId
 
 WINDOW = 9  # rounds of a peer that are remembered
 RECENT = 64  # arrival times of all peers that are remembered
-ENOUGH = 4  # rounds of a peer before its times are used
+MIN_HISTORY = 4  # rounds of a peer before its times are used
 REGULAR = 0.25  # smallest assumed deviation, as a share of the median
 SILENT = 2  # silent rounds after which a peer is not awaited until it sends something
 PEERS = 4096  # peers that are remembered; the least recently heard are dropped first
@@ -36,7 +36,7 @@ class PeerTiming:
         self._needed: list[tuple[int, float]] = []  # round, seconds; a deque would take ten times the memory
         self.silent = 0  # consecutive rounds in which nothing arrived
 
-    def took(self, round: int, seconds: float) -> None:
+    def record_time(self, round: int, seconds: float) -> None:
         """Its model of the round arrived, in time or late; replaces a lower bound recorded for the round."""
         for place, (known, _) in enumerate(self._needed):
             if known == round:
@@ -44,7 +44,7 @@ class PeerTiming:
                 break
         self._add(round, seconds)
 
-    def took_longer(self, round: int, seconds: float) -> None:
+    def record_timeout(self, round: int, seconds: float) -> None:
         """The round gave up on it after `seconds`. If that is less than its usual time, it is ignored."""
         self.silent += 1
         if not self._needed or seconds >= self.usual:
@@ -59,14 +59,14 @@ class PeerTiming:
 
     @classmethod
     def load(cls, row: Sequence[Any]) -> PeerTiming:
-        habit = cls()
-        habit.silent, *needed = row
-        habit._needed.extend(needed)
-        return habit
+        timing = cls()
+        timing.silent, *needed = row
+        timing._needed.extend(needed)
+        return timing
 
     @property
     def known(self) -> bool:
-        return len(self._needed) >= ENOUGH
+        return len(self._needed) >= MIN_HISTORY
 
     @property
     def usual(self) -> float:
@@ -75,7 +75,7 @@ class PeerTiming:
     def deadline(self, spread: float) -> float:
         """If the peer took longer than usual in the last round, that time is used, so that a deadline that was too
         short grows immediately."""
-        return enough([seconds for _, seconds in self._needed], spread, last=self._needed[-1][1])
+        return deadline_from([seconds for _, seconds in self._needed], spread, last=self._needed[-1][1])
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class Deadline:
         if timing.usual - passed > self.most:
             return self._now + self.least
         if self._common is None:
-            self._common = enough(self._deadlines.recent, self._deadlines.settings.spread)
+            self._common = deadline_from(self._deadlines.recent, self._deadlines.settings.spread)
         needed = max(self._common, timing.deadline(self._deadlines.settings.spread))
         return self._now + min(max(needed - passed, self.least), self.most)
 
@@ -172,7 +172,7 @@ class Deadlines:
         most = own.patience if most is None else most
         return Deadline(self, round, began=self._began, now=now - self._spent, least=least, most=most)
 
-    def worth(self, peer: PeerId, round: int) -> bool:
+    def should_wait(self, peer: PeerId, round: int) -> bool:
         """Whether to wait for the peer's model of this round at all."""
         timing = self.timings.get(peer)
         return timing is None or timing.silent < SILENT or (peer, round) in self._arriving
@@ -201,7 +201,7 @@ class Deadlines:
         end = arrival.began + self.settings.transfer
         return end if arrival.broke is None else min(end, arrival.broke + self.settings.patience)
 
-    def came(self, peer: PeerId, round: int, now: float) -> None:
+    def arrived(self, peer: PeerId, round: int, now: float) -> None:
         """A model of the peer for this round arrived. A late one still shows how long the peer needed until it
         began to arrive."""
         if arrival := self._arriving.pop((peer, round), None):
@@ -211,15 +211,15 @@ class Deadlines:
         if round > self._over:
             self._arrivals.setdefault((peer, round), now)
         elif round in self._started:
-            self._took(peer, round, now - self._started[round])
+            self._record_time(peer, round, now - self._started[round])
 
     def over(self, round: int, asked: Iterable[PeerId], given_up: Collection[PeerId], now: float) -> None:
         """The round stops waiting, and my next round begins."""
         for peer in asked:
             if (arrived := self._arrivals.get((peer, round))) is not None:
-                self._took(peer, round, max(0.0, arrived - self._began))
+                self._record_time(peer, round, max(0.0, arrived - self._began))
             elif peer in given_up:
-                self._timing_of(peer).took_longer(round, now - self._began)
+                self._timing_of(peer).record_timeout(round, now - self._began)
         self._over = max(self._over, round)
         for early in [key for key in self._arrivals if key[1] <= round]:
             del self._arrivals[early]
@@ -243,8 +243,8 @@ class Deadlines:
         self._begun, self._over, self._spent = row["own"]
         self._started, self._arrivals = dict(row["started"]), dict(row["arrivals"])
 
-    def _took(self, peer: PeerId, round: int, seconds: float) -> None:
-        self._timing_of(peer).took(round, seconds)
+    def _record_time(self, peer: PeerId, round: int, seconds: float) -> None:
+        self._timing_of(peer).record_time(round, seconds)
         self.recent.append(seconds)
 
     def _timing_of(self, peer: PeerId) -> PeerTiming:
@@ -270,7 +270,7 @@ class SendDeadlines:
         """The push with this number was accepted, in time or late."""
         timing = self._timing_of(peer)
         timing.silent = 0
-        timing.took(number, seconds)
+        timing.record_time(number, seconds)
 
     def refused(self, peer: PeerId) -> None:
         """The peer is alive; a refusal does not show how long it needs to accept a model."""
@@ -285,13 +285,13 @@ class SendDeadlines:
     def given_up(self, peer: PeerId, number: int, seconds: float) -> None:
         """The round continued without waiting for the push."""
         if timing := self._timings.get(peer):
-            timing.took_longer(number, seconds)
+            timing.record_timeout(number, seconds)
 
     def failed(self, peer: PeerId, number: int, seconds: float) -> None:
         """The push was not accepted. For a peer that never accepted one, this duration is all that is known."""
         timing = self._timings.get(peer)
         if seconds >= self._settings.least and (timing is None or not timing.known):
-            self._timing_of(peer).took_longer(number, seconds)
+            self._timing_of(peer).record_timeout(number, seconds)
 
     def _timing_of(self, peer: PeerId) -> PeerTiming:
         timing = self._timings[peer] = self._timings.pop(peer, PeerTiming())
@@ -317,7 +317,7 @@ class SendDeadlines:
         return max(self._settings.least, timing.deadline(self._settings.spread))
 
 
-def enough(needed: Collection[float], spread: float, last: float = 0.0) -> float:
+def deadline_from(needed: Collection[float], spread: float, last: float = 0.0) -> float:
     """The median, or `last` if that is larger, plus `spread` median deviations; 0: no data."""
     if not needed:
         return 0.0

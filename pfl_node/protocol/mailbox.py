@@ -23,7 +23,7 @@ class Limits:
     per_peer: int = 2  # models of one peer in the inbox
     inbox: int = 64  # models in the inbox in total
     ahead: int = 16  # rounds by which a peer may be ahead
-    shelves: int = 2048  # models for this and future rounds in total
+    round_models: int = 2048  # models for this and future rounds in total
     size: int = 1 << 30  # bytes of models in total, half of it for future rounds; a single model may be larger
     size_per_peer: int = 1 << 28  # bytes of one peer; a single model may be larger
     peers: int = 4096  # peers whose last round is remembered; the least recently heard are dropped first
@@ -43,7 +43,7 @@ class MailboxObserver(Protocol):
     def stopped(self, peer: PeerId, round: int, *, resumes: bool) -> None:
         """It did not arrive; if it `resumes`, the sender may continue it."""
 
-    def came(self, peer: PeerId, round: int) -> None:
+    def arrived(self, peer: PeerId, round: int) -> None:
         """A model has arrived, in time or late, or was refused because it is stale."""
 
 
@@ -52,7 +52,7 @@ class NoObserver:
 
     def arrives(self, peer: PeerId, round: int) -> None: ...
     def stopped(self, peer: PeerId, round: int, *, resumes: bool) -> None: ...
-    def came(self, peer: PeerId, round: int) -> None: ...
+    def arrived(self, peer: PeerId, round: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ClosedRound:
     """The peers of a round that is over."""
 
     asked: frozenset[PeerId]
-    came: frozenset[PeerId]
+    arrived: frozenset[PeerId]
     others: bool  # models of other peers were accepted too
 
 
@@ -72,24 +72,24 @@ class LateArrivals:
         self.rounds = rounds  # number of rounds by which a model may be late; 0: late models are refused
         self._closed: dict[int, ClosedRound] = {}
 
-    def close(self, round: int, asked: Iterable[PeerId], came: Iterable[PeerId], *, others: bool) -> None:
+    def close(self, round: int, asked: Iterable[PeerId], arrived: Iterable[PeerId], *, others: bool) -> None:
         if self.rounds:
-            self._closed[round] = ClosedRound(frozenset(asked), frozenset(came), others)
+            self._closed[round] = ClosedRound(frozenset(asked), frozenset(arrived), others)
 
     def dump(self) -> dict[int, Any]:
-        return {round: (c.asked, c.came, c.others) for round, c in self._closed.items()}
+        return {round: (c.asked, c.arrived, c.others) for round, c in self._closed.items()}
 
     def load(self, rows: Mapping[int, Any]) -> None:
         self._closed = {round: ClosedRound(*row) for round, row in rows.items()}
 
     def owes(self, peer: PeerId, round: int) -> bool:
         closed = self._closed.get(round)
-        return closed is not None and peer not in closed.came and (closed.others or peer in closed.asked)
+        return closed is not None and peer not in closed.arrived and (closed.others or peer in closed.asked)
 
-    def paid(self, round: int, peers: Iterable[PeerId]) -> None:
+    def late_used(self, round: int, peers: Iterable[PeerId]) -> None:
         """Their late models were used."""
         if closed := self._closed.get(round):
-            self._closed[round] = replace(closed, came=closed.came.union(peers))
+            self._closed[round] = replace(closed, arrived=closed.arrived.union(peers))
 
     def __contains__(self, round: int) -> bool:
         return round in self._closed
@@ -114,13 +114,13 @@ class Mailbox:
         self.round = 0  # earlier rounds are closed
         self.observer: MailboxObserver = NoObserver()
         self._inbox: deque[Offer] = deque()
-        self._shelves: dict[int, dict[PeerId, Offer]] = {}
+        self._by_round: dict[int, dict[PeerId, Offer]] = {}
         self._latest: dict[PeerId, int] = {}  # the last round that a peer is known to have begun
         self._stale_for: set[PeerId] = set()  # peers that refused my model as stale since the last round
         self._in_flight: Counter[tuple[PeerId, int | None]] = Counter()  # admitted, not received yet
         self._sizes: dict[tuple[PeerId, int | None], int] = {}  # bytes of the models in flight
         self._waiting: Counter[PeerId] = Counter()  # bytes waiting or in flight
-        self._spoiled: set[tuple[PeerId, int]] = set()  # peers whose model for the round was unusable
+        self._unusable: set[tuple[PeerId, int]] = set()  # peers whose model for the round was unusable
         self._late = LateArrivals(self.limits.late)
 
     def admit(
@@ -137,7 +137,7 @@ class Mailbox:
         self._check_size(sender, size, round)
         if round is not None:
             self._check_round(sender, round)
-            self._check_shelves(sender, round)
+            self._check_round_models(sender, round)
         else:
             self._check_inbox(sender)
         self._in_flight[sender, round] += 1
@@ -155,11 +155,11 @@ class Mailbox:
             self._inbox.append(offer)
         else:
             self._check_round(offer.sender, offer.round)
-            shelf = self._shelves.setdefault(offer.round, {})
-            if old := shelf.get(offer.sender):
+            offers = self._by_round.setdefault(offer.round, {})
+            if old := offers.get(offer.sender):
                 self._release_all((old,))
-            shelf[offer.sender] = offer
-            self.observer.came(offer.sender, offer.round)
+            offers[offer.sender] = offer
+            self.observer.arrived(offer.sender, offer.round)
         self._waiting[offer.sender] += offer.nbytes
 
     def cancel(self, sender: PeerId, round: int | None, *, resumes: bool = False) -> None:
@@ -180,10 +180,10 @@ class Mailbox:
             self._in_flight[sender, round] = left
             self._sizes[sender, round] = size - share
 
-    def spoil(self, sender: PeerId, round: int | None) -> None:
+    def mark_unusable(self, sender: PeerId, round: int | None) -> None:
         """The peer's model for this round is unusable, and no other will follow: do not wait for it."""
         if round is not None and self.round <= round <= self.round + self.limits.ahead:
-            self._spoiled.add((sender, round))
+            self._unusable.add((sender, round))
 
     def take(self, n: int = 1) -> tuple[Offer, ...]:
         """Up to n models of the inbox, oldest first."""
@@ -199,35 +199,35 @@ class Mailbox:
         `rumoured` are not stored, because a forged rumour is refuted later."""
         if round < self.round:
             return []
-        shelf, told = self._shelves.get(round, {}), {} if rumoured is None else rumoured
+        offers, rounds = self._by_round.get(round, {}), {} if rumoured is None else rumoured
         return [
             p
             for p in peers
-            if p not in shelf
-            and (p, round) not in self._spoiled
-            and (max(self._latest.get(p, 0), told.get(p, 0)) <= round or (p, round) in self._in_flight)
+            if p not in offers
+            and (p, round) not in self._unusable
+            and (max(self._latest.get(p, 0), rounds.get(p, 0)) <= round or (p, round) in self._in_flight)
         ]
 
     def here(self, peers: Iterable[PeerId], round: int) -> int:
         """How many of these peers have sent a model for the round."""
-        shelf = self._shelves.get(round, {})
-        return sum(p in shelf for p in peers)
+        offers = self._by_round.get(round, {})
+        return sum(p in offers for p in peers)
 
     def collect(self, peers: Iterable[PeerId], round: int, *, others: bool = False) -> tuple[Offer, ...]:
         """The models of these peers for the round, then those of `others` by id, then the newest late model of
         each sender that has nothing newer. Closes the round."""
-        shelf = self._shelves.pop(round, {})
-        self._release_all(shelf.values())
+        offers = self._by_round.pop(round, {})
+        self._release_all(offers.values())
         wanted = dict.fromkeys(peers)
-        found = {p: shelf[p] for p in wanted if p in shelf}
+        found = {p: offers[p] for p in wanted if p in offers}
         if others:
-            found |= {p: shelf[p] for p in sorted(shelf) if p not in wanted}
+            found |= {p: offers[p] for p in sorted(offers) if p not in wanted}
         if round >= self.round:
             self._late.close(round, wanted, found, others=others)
         late: dict[PeerId, Offer] = {}
-        for old in sorted(r for r in self._shelves if r < round):
-            late |= (brought := self._shelves.pop(old))
-            self._late.paid(old, brought)
+        for old in sorted(r for r in self._by_round if r < round):
+            late |= (brought := self._by_round.pop(old))
+            self._late.late_used(old, brought)
             self._release_all(brought.values())
         self.advance(round + 1)
         return (*found.values(), *(late[p] for p in sorted(late) if p not in found))
@@ -236,18 +236,18 @@ class Mailbox:
         """Close the rounds before this one. Late models for them wait as long as lateness is allowed."""
         self.round = max(self.round, round)
         self._late.forget(self.round - self.limits.late)
-        for old in [r for r in self._shelves if r < self.round and r not in self._late]:
-            self._release_all(self._shelves.pop(old).values())
-        if self._spoiled:
-            self._spoiled = {(p, r) for p, r in self._spoiled if r >= self.round}
+        for old in [r for r in self._by_round if r < self.round and r not in self._late]:
+            self._release_all(self._by_round.pop(old).values())
+        if self._unusable:
+            self._unusable = {(p, r) for p, r in self._unusable if r >= self.round}
 
-    def overtaken(self, peer: PeerId, round: int | None = None) -> None:
+    def refused_as_stale(self, peer: PeerId, round: int | None = None) -> None:
         """The peer refused a model of my round as stale, so it advanced without me; it may have reported its own
         round."""
         self.began(peer, max(self.round + 1, round or 0))
         self._stale_for.add(peer)
 
-    def left_behind(self, round: int, alive: Mapping[PeerId, int], *, absent: bool = False) -> int | None:
+    def round_to_catch_up(self, round: int, alive: Mapping[PeerId, int], *, absent: bool = False) -> int | None:
         """After a round: the round to continue with if others advanced without me, else None. `alive` has the
         rounds of peers.
 
@@ -261,7 +261,7 @@ class Mailbox:
         typical = self._typical(alive, absent=absent)
         return typical if typical > round + 1 else None
 
-    def passed_by(self, round: int, alive: Callable[[], Mapping[PeerId, int]]) -> bool:
+    def will_skip_ahead(self, round: int, alive: Callable[[], Mapping[PeerId, int]]) -> bool:
         """While a round waits: whether this node will skip ahead after it. Peers that can still arrive are behind
         as well, and would wait for each other in every round."""
         return bool(self._stale_for) and self._typical(alive()) > round + 1
@@ -284,7 +284,7 @@ class Mailbox:
     @property
     def held(self) -> int:
         """Waiting models in total."""
-        return len(self._inbox) + sum(len(s) for s in self._shelves.values())
+        return len(self._inbox) + sum(len(s) for s in self._by_round.values())
 
     @property
     def size(self) -> int:
@@ -307,23 +307,23 @@ class Mailbox:
         return {
             "round": self.round,
             "inbox": list(self._inbox),
-            "shelves": {round: dict(shelf) for round, shelf in self._shelves.items()},
+            "shelves": {round: dict(offers) for round, offers in self._by_round.items()},
             "latest": dict(self._latest),
             "stale_for": sorted(self._stale_for),
-            "spoiled": sorted(self._spoiled),
+            "spoiled": sorted(self._unusable),
             "late": self._late.dump(),
         }
 
     def load(self, row: Mapping[str, Any]) -> None:
         self.round = row["round"]
         self._inbox = deque(row["inbox"])
-        self._shelves = {round: dict(shelf) for round, shelf in row["shelves"].items()}
+        self._by_round = {round: dict(offers) for round, offers in row["shelves"].items()}
         self._latest = dict(row["latest"])
         self._stale_for = set(row["stale_for"])
-        self._spoiled = set(row["spoiled"])
+        self._unusable = set(row["spoiled"])
         self._late.load(row["late"])
         self._waiting = Counter()
-        for offer in (*self._inbox, *(o for shelf in self._shelves.values() for o in shelf.values())):
+        for offer in (*self._inbox, *(o for offers in self._by_round.values() for o in offers.values())):
             self._waiting[offer.sender] += offer.nbytes
 
     def _check_part(self, sender: PeerId, part: Part) -> None:
@@ -363,17 +363,17 @@ class Mailbox:
         if len(self._inbox) + coming >= self.limits.inbox:
             raise Refused(Reason.FLOOD, f"the inbox is full ({self.limits.inbox} models)", sender)
 
-    def _check_shelves(self, sender: PeerId, round: int) -> None:
+    def _check_round_models(self, sender: PeerId, round: int) -> None:
         if self._in_flight[sender, round]:
             raise Refused(Reason.FLOOD, f"another of your models for round {round} is being received", sender)
         coming = sum(n for (_, round), n in self._in_flight.items() if round is not None)
-        if sum(len(s) for s in self._shelves.values()) + coming >= self.limits.shelves:
-            raise Refused(Reason.FLOOD, f"too many models for coming rounds ({self.limits.shelves})", sender)
+        if sum(len(s) for s in self._by_round.values()) + coming >= self.limits.round_models:
+            raise Refused(Reason.FLOOD, f"too many models for coming rounds ({self.limits.round_models})", sender)
 
     def _check_round(self, sender: PeerId, round: int) -> None:
         self.began(sender, round)
         if round < self.round and not self._late.owes(sender, round):
-            self.observer.came(sender, round)
+            self.observer.arrived(sender, round)
             text = f"round {round} is over, the current round is {self.round}"
             raise Refused(Reason.STALE_ROUND, text, sender, round=self.round)
         if round > self.round + self.limits.ahead:

@@ -23,7 +23,7 @@ UNTRAINED = 1_000_003  # the seed of the gate's reference model, which has learn
 Tell = Callable[[str, Mapping[str, Any]], None]
 
 
-def nobody(event: str, data: Mapping[str, Any]) -> None:
+def no_observer(event: str, data: Mapping[str, Any]) -> None:
     """The default observer: does nothing."""
 
 
@@ -31,7 +31,7 @@ class Guard:
     """`certain`: senders are authenticated. Otherwise their models are judged without penalties, because anyone
     could use their names to have them quarantined."""
 
-    def __init__(self, settings: GuardSettings, *, certain: bool, tell: Tell = nobody) -> None:
+    def __init__(self, settings: GuardSettings, *, certain: bool, tell: Tell = no_observer) -> None:
         self.settings = settings
         self.certain = certain
         self.tell = tell
@@ -60,7 +60,7 @@ class Guard:
     def examine(self, offer: Offer, mine: Model | None, now: float) -> Offer:
         """Check the norm of each vector, and the model's distance and direction from mine. Raises Refused."""
         for model in (offer.model, *offer.vectors.values()):
-            self._provenance.came(model, offer.sender)
+            self._provenance.received(model, offer.sender)
         if found := self._outlier(offer, mine):
             self.refused[Reason.OUTLIER] += 1
             self._count(offer.sender, Reason.OUTLIER, found.weight, now)
@@ -158,7 +158,7 @@ class Provenance:
     def __init__(self) -> None:
         self._senders: dict[int, tuple[ref[Vector], PeerId]] = {}
 
-    def came(self, model: Model, sender: PeerId) -> None:
+    def received(self, model: Model, sender: PeerId) -> None:
         owner = _owner(model)
         key = id(owner)
         self._senders[key] = (ref(owner, lambda _: self._forget(key)), sender)

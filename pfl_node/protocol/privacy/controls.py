@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from pfl_node.protocol.privacy.dp_account import TRAINED, DpAccount
-from pfl_node.protocol.privacy.noisy_scores import TOLD, NoisyScores
+from pfl_node.protocol.privacy.noisy_scores import ANSWERED, NoisyScores
 
 if TYPE_CHECKING:
     from pfl_node.errors import StoreError
@@ -86,7 +86,7 @@ def privacy_of(settings: Settings, ledger: Ledger, *, certain: bool) -> PrivacyC
         try:
             if row["event"] == TRAINED:
                 account.load(row)
-            elif row["event"] == TOLD and oracle:
+            elif row["event"] == ANSWERED and oracle:
                 oracle.load(row)
         except (KeyError, ValueError, TypeError):
             raise ledger.damaged(n) from None

@@ -31,7 +31,7 @@ GRID = 1 << 16
 PEERS = 4096  # maximum number of peers that get answers: without TLS a caller can invent names
 KEPT = 100_000  # answers that are remembered
 SLACK = 1e-9  # tolerance for sums of floats
-TOLD = "told"
+ANSWERED = "told"  # the event in the ledger
 
 Figures = npt.NDArray[np.floating[Any]]  # one per sample
 
@@ -68,8 +68,8 @@ class NoisyScores:
         self.answers = 0
         self._chance = chance
         self._note = note
-        self._told: OrderedDict[str, Answer] = OrderedDict()
-        self._telling = threading.Lock()  # two concurrent answers could exceed a budget
+        self._remembered: OrderedDict[str, Answer] = OrderedDict()
+        self._answer_lock = threading.Lock()  # two concurrent answers could exceed a budget
 
     def admit(self, peer: PeerId) -> None:
         """Raises Refused if the peer's budget does not suffice for another answer."""
@@ -87,16 +87,16 @@ class NoisyScores:
         """The answer that this peer already received for this model; None: there is none, and the peer may request
         one. Raises Refused."""
         self.admit(peer)
-        answer = self._told.get(digest(model))
+        answer = self._remembered.get(digest(model))
         return answer.score if answer and peer in answer.to else None
 
-    def tell(self, peer: PeerId, model: Model, losses: Figures, right: Figures) -> Eval:
+    def answer(self, peer: PeerId, model: Model, losses: Figures, right: Figures) -> Eval:
         """Write the answer to the ledger, then return it. If the write fails, refuse. Thread-safe."""
-        with self._telling:
-            return self.known(peer, model) or self._tell(peer, digest(model), losses, right)
+        with self._answer_lock:
+            return self.known(peer, model) or self._new_answer(peer, digest(model), losses, right)
 
-    def _tell(self, peer: PeerId, name: str, losses: Figures, right: Figures) -> Eval:
-        answer = self._told.get(name)
+    def _new_answer(self, peer: PeerId, name: str, losses: Figures, right: Figures) -> Eval:
+        answer = self._remembered.get(name)
         score = answer.score if answer else self._draw(losses, right)
         row = {
             "peer": peer,
@@ -108,7 +108,7 @@ class NoisyScores:
             "samples": score.samples,
         }
         try:
-            self._note(TOLD, row)
+            self._note(ANSWERED, row)
         except StoreError as error:
             text = "the answer cannot be recorded, so it is withheld; try again later"
             raise Refused(Reason.NOT_READY, text, peer) from error
@@ -116,16 +116,16 @@ class NoisyScores:
         return score
 
     def load(self, row: Mapping[str, Any]) -> None:
-        """Restore a line that `tell` wrote."""
+        """Restore a line that `answer` wrote."""
         peer, epsilon = PeerId(str(row["peer"])), float(row["epsilon"])
         self.spent[peer] = self.spent.get(peer, 0.0) + epsilon
         self.total += 0.0 if row["again"] else epsilon
         self.answers += 1
         accuracy = math.nan if row["accuracy"] is None else float(row["accuracy"])
         score = Eval(float(row["loss"]), accuracy, int(row["samples"]))
-        self._told.setdefault(str(row["model"]), Answer(score)).to.add(peer)
-        while len(self._told) > KEPT:
-            self._told.popitem(last=False)
+        self._remembered.setdefault(str(row["model"]), Answer(score)).to.add(peer)
+        while len(self._remembered) > KEPT:
+            self._remembered.popitem(last=False)
 
     def dump(self) -> dict[str, Any]:
         """The state between segments of a simulation, as JSON values."""
@@ -137,7 +137,7 @@ class NoisyScores:
                 a.score.samples,
                 sorted(a.to),
             ]
-            for name, a in self._told.items()
+            for name, a in self._remembered.items()
         ]
         return {"spent": self.spent, "total": self.total, "answers": self.answers, "told": told}
 
@@ -145,7 +145,7 @@ class NoisyScores:
         self.spent, self.total, self.answers = dict(row["spent"]), row["total"], row["answers"]
         for name, loss, accuracy, samples, to in row["told"]:
             score = Eval(loss, math.nan if accuracy is None else accuracy, samples)
-            self._told[name] = Answer(score, set(to))
+            self._remembered[name] = Answer(score, set(to))
 
     def _draw(self, losses: Figures, right: Figures) -> Eval:
         s, n = self.settings, len(losses)

@@ -265,5 +265,5 @@ class Inspector:
                 id,
                 f"{box.held} waiting models have {box.size} bytes",
             )
-            fine = len(box) <= limits.inbox and box.held - len(box) <= limits.shelves
+            fine = len(box) <= limits.inbox and box.held - len(box) <= limits.round_models
             self._check("bounds", fine, id, f"{box.held} models are waiting")

@@ -23,13 +23,13 @@ class ShadowBox:
     """The senders of the models that wait at a node."""
 
     inbox: deque[PeerId] = field(default_factory=deque)
-    shelves: dict[int, set[PeerId]] = field(default_factory=dict)
+    by_round: dict[int, set[PeerId]] = field(default_factory=dict)
     late: dict[int, set[PeerId]] = field(default_factory=dict)  # accepted after the round
     floor: int = 0  # earlier rounds are closed
 
     @property
     def held(self) -> int:
-        return len(self.inbox) + sum(map(len, self.shelves.values())) + sum(map(len, self.late.values()))
+        return len(self.inbox) + sum(map(len, self.by_round.values())) + sum(map(len, self.late.values()))
 
 
 class ShadowMailboxes:
@@ -72,9 +72,9 @@ class ShadowMailboxes:
         over = round < box.floor
         oldest = box.floor - self._staleness
         self._check("delivered", round >= oldest, node, f"accepted a model of round {round} in round {box.floor}")
-        shelf = (box.late if over else box.shelves).setdefault(round, set())
-        self.counts["replaced"] += sender in shelf
-        shelf.add(sender)
+        senders = (box.late if over else box.by_round).setdefault(round, set())
+        self.counts["replaced"] += sender in senders
+        senders.add(sender)
 
     # -- senders ------------------------------------------------------------------------------------
 
@@ -110,10 +110,10 @@ class ShadowMailboxes:
 
     def gathered(self, me: PeerId, step: Gather, offers: Sequence[Offer], known: Collection[PeerId]) -> None:
         box = self.box(me)
-        shelf = box.shelves.pop(step.round, set())
-        wanted = [p for p in dict.fromkeys(step.peers) if p in shelf]
+        senders = box.by_round.pop(step.round, set())
+        wanted = [p for p in dict.fromkeys(step.peers) if p in senders]
         if step.others:
-            wanted += sorted(p for p in shelf if p not in step.peers and p in known)
+            wanted += sorted(p for p in senders if p not in step.peers and p in known)
         late: dict[PeerId, int] = {}  # the newest of each sender
         for round in sorted(box.late):
             late |= dict.fromkeys(box.late[round], round)
@@ -124,7 +124,7 @@ class ShadowMailboxes:
         self._check("delivered", got == expected, me, text)
         for offer in offers:
             self._deliver(me, offer)
-        self.counts["not asked for"] += len(shelf) - len(wanted)
+        self.counts["not asked for"] += len(senders) - len(wanted)
         box.late.clear()
         self._close_rounds(box, step.round + 1)
 
@@ -139,8 +139,8 @@ class ShadowMailboxes:
 
     def _close_rounds(self, box: ShadowBox, floor: int) -> None:
         box.floor = max(box.floor, floor)
-        for round in [r for r in box.shelves if r < box.floor]:
-            self.counts["too old"] += len(box.shelves.pop(round))
+        for round in [r for r in box.by_round if r < box.floor]:
+            self.counts["too old"] += len(box.by_round.pop(round))
         for round in [r for r in box.late if r < box.floor - self._staleness]:
             self.counts["too old"] += len(box.late.pop(round))
 

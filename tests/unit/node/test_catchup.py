@@ -26,7 +26,7 @@ class Swarm:
         self.policy.round = round
         self.box.advance(round)
         if stale:
-            self.box.overtaken(A)
+            self.box.refused_as_stale(A)
         self.catch_up.after(round, self.policy)
         return self.policy.round + 1
 

@@ -23,7 +23,7 @@ from pfl_node.node.notifier import Notifier
 from pfl_node.node.push import PushSlots
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.protocol.compression import Compressor
-from pfl_node.protocol.deadlines import ENOUGH, SILENT, Deadlines
+from pfl_node.protocol.deadlines import MIN_HISTORY, SILENT, Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Limits, Mailbox
 from pfl_node.settings import Settings
@@ -1068,10 +1068,10 @@ def test_one_that_is_back_gets_a_model_though_rounds_are_shorter_than_a_push() -
         made, _ = driver(board, A, script, trainer=trainer)
         object.__setattr__(made.context, "network", Slow(board, A))
         receipts = made._pushes._receipts
-        for number in range(ENOUGH):
+        for number in range(MIN_HISTORY):
             receipts.answered(B, number, 3600.0)
         for number in range(SILENT):
-            receipts.given_up(B, ENOUGH + number, 1.0)
+            receipts.given_up(B, MIN_HISTORY + number, 1.0)
         await made.run()
         await trainer.close()
 

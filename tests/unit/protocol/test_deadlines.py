@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pfl_node.protocol.deadlines import (
-    ENOUGH,
+    MIN_HISTORY,
     PEERS,
     SILENT,
     WINDOW,
@@ -34,12 +34,12 @@ class Life:
         self.round = 0
         self.own = own
         self.most = most
-        self.patience = Deadlines(bounds or RoundSettings(), 0.0)
+        self.deadlines = Deadlines(bounds or RoundSettings(), 0.0)
         self.to_come: list[tuple[float, int]] = []  # late models of A: when, for which round
 
     def deadline(self) -> Deadline:
         """What the waiting for A would be in this round."""
-        return self.patience.enter(self.round, self.now + self.own, self.most)
+        return self.deadlines.enter(self.round, self.now + self.own, self.most)
 
     @property
     def wait(self) -> float:
@@ -48,24 +48,24 @@ class Life:
     def lives(self, needed: float | None) -> bool:
         """A round in which A needs so long from its beginning; None: nothing comes. True: it came in time."""
         began, waiting = self.now, self.now + self.own
-        deadline = self.patience.enter(self.round, waiting, self.most)
-        end = deadline.until(A) if self.patience.worth(A, self.round) else waiting
+        deadline = self.deadlines.enter(self.round, waiting, self.most)
+        end = deadline.until(A) if self.deadlines.should_wait(A, self.round) else waiting
         came = None if needed is None else began + needed
         in_time = came is not None and came <= end
         self.now = max(waiting, came) if in_time and came is not None else end
         self._hear()
         if in_time and came is not None:
-            self.patience.came(A, self.round, came)
+            self.deadlines.arrived(A, self.round, came)
         elif came is not None:
             self.to_come.append((came, self.round))
-        waited = self.patience.worth(A, self.round)
-        self.patience.over(self.round, [A], [A] if waited and not in_time else [], self.now)
+        waited = self.deadlines.should_wait(A, self.round)
+        self.deadlines.over(self.round, [A], [A] if waited and not in_time else [], self.now)
         self.round += 1
         return in_time
 
     def _hear(self) -> None:
         for when, round in [late for late in self.to_come if late[0] <= self.now]:
-            self.patience.came(A, round, when)
+            self.deadlines.arrived(A, round, when)
             self.to_come.remove((when, round))
 
 
@@ -77,13 +77,13 @@ def knowing(*needed: float, **given: float | None) -> Life:
 
 
 def test_until_enough_is_known_of_a_peer_it_is_waited_for_as_long_as_possible() -> None:
-    assert [knowing(*[1.0] * n).wait for n in range(ENOUGH)] == [10.0] * ENOUGH
+    assert [knowing(*[1.0] * n).wait for n in range(MIN_HISTORY)] == [10.0] * MIN_HISTORY
 
 
 def test_what_pushes_waited_in_vain_is_taken_off_the_waiting_of_that_round() -> None:
     life = Life()
-    life.patience.spent(3.0)
-    life.patience.spent(1.0)
+    life.deadlines.spent(3.0)
+    life.deadlines.spent(1.0)
     assert life.wait == 6.0
     life.lives(None)
     assert life.wait == 10.0
@@ -116,13 +116,13 @@ def test_the_own_part_of_a_round_is_no_part_of_what_a_peer_needs() -> None:
 
 
 def test_a_peer_whose_models_are_here_before_the_round_begins_needs_nothing() -> None:
-    patience = Deadlines(RoundSettings(), 0.0)
-    for round in range(ENOUGH):
-        patience.came(A, round, 0.0)
-    for round in range(ENOUGH):
-        patience.enter(round, float(round))
-        patience.over(round, [A], [], float(round))
-    assert patience.enter(9, 100.0).until(A) == 102.0
+    deadlines = Deadlines(RoundSettings(), 0.0)
+    for round in range(MIN_HISTORY):
+        deadlines.arrived(A, round, 0.0)
+    for round in range(MIN_HISTORY):
+        deadlines.enter(round, float(round))
+        deadlines.over(round, [A], [], float(round))
+    assert deadlines.enter(9, 100.0).until(A) == 102.0
 
 
 def test_one_that_did_not_come_in_time_needed_at_least_that_long_and_its_late_model_says_how_long() -> None:
@@ -150,28 +150,28 @@ def test_one_that_needs_longer_than_is_ever_waited_is_not_worth_the_time() -> No
 def test_a_peer_that_says_nothing_for_some_rounds_is_not_waited_for_until_something_of_it_comes() -> None:
     life = knowing(1, 1, 1, 1)
     for _ in range(SILENT):
-        assert life.patience.worth(A, life.round)
+        assert life.deadlines.should_wait(A, life.round)
         life.lives(None)
-    assert not life.patience.worth(A, life.round)
-    life.patience.came(A, life.round + 3, life.now)
-    assert life.patience.worth(A, life.round)
+    assert not life.deadlines.should_wait(A, life.round)
+    life.deadlines.arrived(A, life.round + 3, life.now)
+    assert life.deadlines.should_wait(A, life.round)
 
 
 def test_a_model_of_a_forgotten_round_is_a_sign_of_life_and_tells_nothing_else() -> None:
     life = knowing(1, 1, 1, 1, *[None] * SILENT)  # type: ignore[arg-type]
     before = life.wait
-    life.patience.came(A, -7, life.now)
-    assert life.patience.worth(A, life.round)
+    life.deadlines.arrived(A, -7, life.now)
+    assert life.deadlines.should_wait(A, life.round)
     assert life.wait == before
 
 
 def test_one_given_up_early_because_others_were_enough_is_not_taken_for_quick() -> None:
-    habit = PeerTiming()
+    timing = PeerTiming()
     for round in range(5):
-        habit.took(round, 8.0)
-    habit.took_longer(5, 1.0)
-    assert habit.usual == 8.0
-    assert habit.deadline(4.0) == pytest.approx(16.0)
+        timing.record_time(round, 8.0)
+    timing.record_timeout(5, 1.0)
+    assert timing.usual == 8.0
+    assert timing.deadline(4.0) == pytest.approx(16.0)
 
 
 def test_after_a_pause_of_my_own_one_round_has_longer_deadlines_and_then_all_is_as_before() -> None:
@@ -198,13 +198,13 @@ def test_where_the_least_is_the_most_nothing_adapts() -> None:
 
 
 def test_of_very_many_peers_those_silent_for_longest_are_forgotten() -> None:
-    patience = Deadlines(RoundSettings(), 0.0)
+    deadlines = Deadlines(RoundSettings(), 0.0)
     crowd = [PeerId(f"p{i}") for i in range(PEERS + 1)]
-    for round in range(ENOUGH):
-        deadline = patience.enter(round, 1.0)
+    for round in range(MIN_HISTORY):
+        deadline = deadlines.enter(round, 1.0)
         for peer in crowd:
-            patience.came(peer, round, 0.0)
-        patience.over(round, crowd, [], 1.0)
+            deadlines.arrived(peer, round, 0.0)
+        deadlines.over(round, crowd, [], 1.0)
     assert len([p for p in crowd if deadline.until(p) == 3.0]) <= PEERS
 
 
@@ -241,21 +241,21 @@ def test_nobody_who_can_come_in_time_is_locked_out_whatever_was_before(
     assert all(came[-20:])
 
 
-@given(st.lists(st.floats(0, 20), min_size=ENOUGH, max_size=WINDOW), st.floats(0, 5))
+@given(st.lists(st.floats(0, 20), min_size=MIN_HISTORY, max_size=WINDOW), st.floats(0, 5))
 def test_who_needs_longer_in_every_round_gets_no_less_time(needed: list[float], more: float) -> None:
     quick, slow = PeerTiming(), PeerTiming()
     for round, seconds in enumerate(needed):
-        quick.took(round, seconds)
-        slow.took(round, seconds + more)
+        quick.record_time(round, seconds)
+        slow.record_time(round, seconds + more)
     assert slow.deadline(4.0) >= quick.deadline(4.0) - 1e-9
 
 
-@given(st.lists(st.floats(0, 20), min_size=ENOUGH, max_size=WINDOW), st.floats(0.1, 8), st.floats(0, 8))
+@given(st.lists(st.floats(0, 20), min_size=MIN_HISTORY, max_size=WINDOW), st.floats(0.1, 8), st.floats(0, 8))
 def test_a_larger_spread_never_waits_shorter(needed: list[float], spread: float, more: float) -> None:
-    habit = PeerTiming()
+    timing = PeerTiming()
     for round, seconds in enumerate(needed):
-        habit.took(round, seconds)
-    assert habit.deadline(spread + more) >= habit.deadline(spread) >= habit.usual
+        timing.record_time(round, seconds)
+    assert timing.deadline(spread + more) >= timing.deadline(spread) >= timing.usual
 
 
 @pytest.mark.parametrize(("values", "middle"), [([3.0], 3.0), ([1.0, 2.0], 2.0), ([5.0, 1.0, 2.0], 2.0)])
@@ -294,19 +294,19 @@ def test_one_that_never_took_a_model_holds_no_round_up_after_some_pushes_in_vain
 
 def test_a_push_that_fails_at_once_holds_nobody_up_and_tells_nothing() -> None:
     receipts = SendDeadlines(RoundSettings())
-    for number in range(2 * ENOUGH):
+    for number in range(2 * MIN_HISTORY):
         receipts.failed(A, number, 0.1)
     assert receipts.seconds([A]) == inf
 
 
 def test_one_that_refuses_a_push_is_there_and_holds_rounds_up_again() -> None:
     receipts = SendDeadlines(RoundSettings())
-    for number in range(ENOUGH):
+    for number in range(MIN_HISTORY):
         receipts.answered(A, number, 3.0)
     usual = receipts.usual(A)
     assert receipts.seconds([A]) == usual >= 6.0
     for number in range(SILENT):
-        receipts.given_up(A, ENOUGH + number, usual / 4)
+        receipts.given_up(A, MIN_HISTORY + number, usual / 4)
     assert receipts.seconds([A]) == 0.0
     assert receipts.usual(A) == usual
     receipts.refused(A)
@@ -319,52 +319,52 @@ def test_one_that_refuses_a_push_is_there_and_holds_rounds_up_again() -> None:
 
 def test_a_model_that_is_arriving_is_awaited_beyond_the_deadline() -> None:
     """1 Mbit/s and 10 MB: 80 s."""
-    patience = Deadlines(RoundSettings(), 0.0)
-    deadline = patience.enter(0, 1.0)
+    deadlines = Deadlines(RoundSettings(), 0.0)
+    deadline = deadlines.enter(0, 1.0)
     assert deadline.until(A) == 11.0
-    patience.arrives(A, 0, 2.0)
+    deadlines.arrives(A, 0, 2.0)
     assert (deadline.until(A), deadline.until(B)) == (302.0, 11.0)
-    patience.came(A, 0, 82.0)
+    deadlines.arrived(A, 0, 82.0)
     assert deadline.until(A) == 11.0
 
 
 def test_what_the_line_takes_is_no_part_of_what_a_peer_needs() -> None:
-    patience = Deadlines(RoundSettings(), 0.0)
-    for round in range(ENOUGH):
-        patience.arrives(A, round, 100.0 * round + 1.5)
-        patience.came(A, round, 100.0 * round + 90.0)
-        patience.enter(round, 100.0 * round + 1.0)
-        patience.over(round, [A], [], 100.0 * (round + 1))
-    assert patience.timings[A].usual == 1.5
+    deadlines = Deadlines(RoundSettings(), 0.0)
+    for round in range(MIN_HISTORY):
+        deadlines.arrives(A, round, 100.0 * round + 1.5)
+        deadlines.arrived(A, round, 100.0 * round + 90.0)
+        deadlines.enter(round, 100.0 * round + 1.0)
+        deadlines.over(round, [A], [], 100.0 * (round + 1))
+    assert deadlines.timings[A].usual == 1.5
 
 
 def test_a_transfer_that_broke_off_gets_the_time_of_an_unknown_peer_to_continue() -> None:
-    patience = Deadlines(RoundSettings(), 0.0)
-    deadline = patience.enter(0, 1.0)
-    patience.arrives(A, 0, 2.0)
-    patience.stopped(A, 0, 50.0, resumes=True)
+    deadlines = Deadlines(RoundSettings(), 0.0)
+    deadline = deadlines.enter(0, 1.0)
+    deadlines.arrives(A, 0, 2.0)
+    deadlines.stopped(A, 0, 50.0, resumes=True)
     assert deadline.until(A) == 60.0
-    patience.arrives(A, 0, 55.0)
+    deadlines.arrives(A, 0, 55.0)
     assert deadline.until(A) == 302.0  # since it first began
-    patience.stopped(A, 0, 70.0, resumes=False)
+    deadlines.stopped(A, 0, 70.0, resumes=False)
     assert deadline.until(A) == 11.0
 
 
 def test_a_peer_that_is_not_worth_waiting_for_is_when_its_model_arrives() -> None:
     life = knowing(1, 1, 1, 1, *[None] * SILENT)  # type: ignore[arg-type]
-    assert not life.patience.worth(A, life.round)
-    life.patience.arrives(A, life.round, life.now)
-    assert life.patience.worth(A, life.round)
-    assert not life.patience.worth(A, life.round + 1)
+    assert not life.deadlines.should_wait(A, life.round)
+    life.deadlines.arrives(A, life.round, life.now)
+    assert life.deadlines.should_wait(A, life.round)
+    assert not life.deadlines.should_wait(A, life.round + 1)
 
 
 def test_a_round_that_is_over_forgets_what_broke_off() -> None:
-    patience = Deadlines(RoundSettings(), 0.0)
-    patience.arrives(A, 0, 1.0)
-    patience.arrives(B, 0, 1.0)
-    patience.stopped(A, 0, 2.0, resumes=True)
-    patience.over(0, [A, B], [A], 3.0)
-    assert patience.arrives_until(A, 0) == -inf
-    assert patience.arrives_until(B, 0) == 301.0  # still on its way, and may be used late
-    patience.stopped(B, 0, 9.0, resumes=True)
-    assert patience.arrives_until(B, 0) == -inf
+    deadlines = Deadlines(RoundSettings(), 0.0)
+    deadlines.arrives(A, 0, 1.0)
+    deadlines.arrives(B, 0, 1.0)
+    deadlines.stopped(A, 0, 2.0, resumes=True)
+    deadlines.over(0, [A, B], [A], 3.0)
+    assert deadlines.arrives_until(A, 0) == -inf
+    assert deadlines.arrives_until(B, 0) == 301.0  # still on its way, and may be used late
+    deadlines.stopped(B, 0, 9.0, resumes=True)
+    assert deadlines.arrives_until(B, 0) == -inf

@@ -125,7 +125,7 @@ def test_a_copy_goes_on_alike() -> None:
 
 def test_who_sent_a_model_is_forgotten_with_the_model() -> None:
     origins, model = Provenance(), constant(1.0)
-    origins.came(model, A)
+    origins.received(model, A)
     assert (origins.of(model.core), origins.of(model.head), origins.of(constant(1.0))) == (A, A, None)
     del model
     gc.collect()

@@ -22,8 +22,8 @@ def test_where_everybody_was_welcome_everybody_who_did_not_come_may() -> None:
 def test_one_that_came_late_cannot_come_again() -> None:
     overdue = LateArrivals(2)
     overdue.close(5, [A], [], others=False)
-    overdue.paid(5, [A])
-    overdue.paid(6, [A])  # a round of which nothing is known
+    overdue.late_used(5, [A])
+    overdue.late_used(6, [A])  # a round of which nothing is known
     assert not overdue.owes(A, 5)
 
 

@@ -159,7 +159,7 @@ def test_rounds_far_ahead_are_refused() -> None:
 
 
 def test_the_shelves_hold_so_many_models_in_all() -> None:
-    box = Mailbox(Limits(shelves=2))
+    box = Mailbox(Limits(round_models=2))
     deliver(box, A, round=0)
     deliver(box, A, round=1)
     assert refused(box, B, round=0) is Reason.FLOOD
@@ -177,7 +177,7 @@ def test_advancing_clears_the_old_shelves_and_never_goes_back() -> None:
 def test_one_that_calls_my_round_stale_is_not_waited_for() -> None:
     box = Mailbox()
     box.advance(2)
-    box.overtaken(A)
+    box.refused_as_stale(A)
     assert box.missing([A, B], 2) == [B]
 
 
@@ -191,31 +191,31 @@ def test_one_left_behind_goes_on_where_half_of_those_heard_from_are(
     box = Mailbox()
     for sender, round in rounds.items():
         deliver(box, sender, round=round)
-    box.overtaken(A)  # in round 1 at least
-    assert box.left_behind(0, dict.fromkeys([A, B, C], 0)) == ahead
+    box.refused_as_stale(A)  # in round 1 at least
+    assert box.round_to_catch_up(0, dict.fromkeys([A, B, C], 0)) == ahead
 
 
 def test_whoever_calls_a_model_stale_and_tells_its_round_is_believed_as_far_as_models_are_taken() -> None:
     box = Mailbox(Limits(ahead=16))
     for peer, round in ((A, 5), (B, 10**12), (C, 0)):
-        box.overtaken(peer, round)
-    assert box.left_behind(0, dict.fromkeys([A, B, C], 0)) == 5
-    box.overtaken(B, 10**12)
-    assert box.left_behind(0, dict.fromkeys([B], 0)) == 16
+        box.refused_as_stale(peer, round)
+    assert box.round_to_catch_up(0, dict.fromkeys([A, B, C], 0)) == 5
+    box.refused_as_stale(B, 10**12)
+    assert box.round_to_catch_up(0, dict.fromkeys([B], 0)) == 16
 
 
 def test_one_whose_models_are_taken_is_not_left_behind_by_those_ahead() -> None:
     box = Mailbox()
     deliver(box, A, round=9)
-    assert box.left_behind(0, dict.fromkeys([A], 0)) is None
+    assert box.round_to_catch_up(0, dict.fromkeys([A], 0)) is None
 
 
 def test_being_left_behind_is_noticed_once() -> None:
     box = Mailbox()
     deliver(box, A, round=9)
-    box.overtaken(A)
-    assert box.left_behind(0, dict.fromkeys([A], 0)) == 9
-    assert box.left_behind(0, dict.fromkeys([A], 0)) is None
+    box.refused_as_stale(A)
+    assert box.round_to_catch_up(0, dict.fromkeys([A], 0)) == 9
+    assert box.round_to_catch_up(0, dict.fromkeys([A], 0)) is None
 
 
 @pytest.mark.parametrize(
@@ -229,19 +229,19 @@ def test_a_round_is_passed_by_where_one_would_go_on_elsewhere_after_it(
     for sender, round in rounds.items():
         deliver(box, sender, round=round)
     alive = dict.fromkeys(rounds, 0)
-    assert not box.passed_by(0, lambda: alive)  # they may have waited for my models
-    box.overtaken(A)
-    assert box.passed_by(0, lambda: alive) == passed
-    assert (box.left_behind(0, alive) is not None) == passed
-    assert not box.passed_by(0, lambda: alive)
+    assert not box.will_skip_ahead(0, lambda: alive)  # they may have waited for my models
+    box.refused_as_stale(A)
+    assert box.will_skip_ahead(0, lambda: alive) == passed
+    assert (box.round_to_catch_up(0, alive) is not None) == passed
+    assert not box.will_skip_ahead(0, lambda: alive)
 
 
 def test_the_dead_do_not_say_where_the_swarm_is() -> None:
     box = Mailbox()
     deliver(box, A, round=9)
     deliver(box, B, round=3)
-    box.overtaken(A)
-    assert box.left_behind(0, dict.fromkeys([B], 0)) == 3
+    box.refused_as_stale(A)
+    assert box.round_to_catch_up(0, dict.fromkeys([B], 0)) == 3
 
 
 @pytest.mark.parametrize("round", [None, 0])
@@ -272,10 +272,10 @@ def test_of_very_many_senders_those_silent_for_longest_are_forgotten() -> None:
     for sender in (A, B, A, C):
         deliver(box, sender, round=5)
     box.advance(6)
-    box.overtaken(C)
-    assert box.left_behind(0, dict.fromkeys([B], 0)) is None
-    box.overtaken(C)
-    assert box.left_behind(0, dict.fromkeys([A], 0)) == 5
+    box.refused_as_stale(C)
+    assert box.round_to_catch_up(0, dict.fromkeys([B], 0)) is None
+    box.refused_as_stale(C)
+    assert box.round_to_catch_up(0, dict.fromkeys([A], 0)) == 5
 
 
 def test_a_claim_is_believed_only_as_far_as_models_are_taken() -> None:
@@ -283,8 +283,8 @@ def test_a_claim_is_believed_only_as_far_as_models_are_taken() -> None:
     for peer in (A, B):
         with pytest.raises(Refused):
             box.admit(peer, 10**12)
-    box.overtaken(C)
-    assert box.left_behind(0, dict.fromkeys([A, B, C], 0)) == 3
+    box.refused_as_stale(C)
+    assert box.round_to_catch_up(0, dict.fromkeys([A, B, C], 0)) == 3
 
 
 def test_a_second_model_for_a_round_waits_until_the_first_has_arrived() -> None:
@@ -299,7 +299,7 @@ def test_a_second_model_for_a_round_waits_until_the_first_has_arrived() -> None:
 
 
 def test_models_on_their_way_count_for_the_shelves() -> None:
-    box = Mailbox(Limits(shelves=2))
+    box = Mailbox(Limits(round_models=2))
     box.admit(A, 0)
     deliver(box, B, round=0)
     with pytest.raises(Refused) as caught:
@@ -385,8 +385,8 @@ def test_a_round_that_is_only_rumoured_is_believed_while_it_is_told_and_not_kept
 
 def test_what_came_spoiled_is_not_waited_for_in_its_round() -> None:
     box = Mailbox()
-    box.spoil(A, 0)
-    box.spoil(B, None)
+    box.mark_unusable(A, 0)
+    box.mark_unusable(B, None)
     assert box.missing([A, B], 0) == [B]
     assert box.missing([A, B], 1) == [A, B]
     box.advance(1)
@@ -438,7 +438,7 @@ def test_a_model_that_is_too_late_is_refused_and_says_how_far_its_sender_is() ->
     heard: list[tuple[PeerId, int]] = []
 
     class Heard(NoObserver):
-        def came(self, peer: PeerId, round: int) -> None:
+        def arrived(self, peer: PeerId, round: int) -> None:
             heard.append((peer, round))
 
     box.observer = Heard()
@@ -482,10 +482,10 @@ def test_by_default_nothing_may_be_late() -> None:
 
 def test_one_that_was_absent_believes_any_round_that_half_of_the_others_are_in() -> None:
     box = Mailbox()
-    box.overtaken(A)
-    assert box.left_behind(0, {A: 900, B: 910, C: 5}, absent=True) == 900
-    box.overtaken(A)
-    assert box.left_behind(0, {A: 900, B: 910, C: 5}) == 16
+    box.refused_as_stale(A)
+    assert box.round_to_catch_up(0, {A: 900, B: 910, C: 5}, absent=True) == 900
+    box.refused_as_stale(A)
+    assert box.round_to_catch_up(0, {A: 900, B: 910, C: 5}) == 16
 
 
 @given(

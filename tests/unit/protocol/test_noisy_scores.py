@@ -30,7 +30,7 @@ def oracle(note: Any = None, **settings: Any) -> NoisyScores:
 
 
 def ask(host: NoisyScores, peer: PeerId = YOU, model: Model | None = None) -> Eval:
-    return host.tell(peer, model or constant(1.0), LOSSES, RIGHT)
+    return host.answer(peer, model or constant(1.0), LOSSES, RIGHT)
 
 
 def refused(host: NoisyScores, peer: PeerId = YOU, model: Model | None = None) -> Refused | None:
@@ -179,7 +179,7 @@ def test_one_figure_alone_has_half_of_the_noise_and_the_other_follows_from_it() 
     loss, accuracy = (ask(oracle(oracle_tells=what)) for what in ("loss", "accuracy"))
     assert math.isnan(loss.accuracy)
     assert accuracy.loss == 1 - accuracy.accuracy
-    regression = oracle(oracle_tells="both").tell(YOU, constant(1.0), LOSSES, np.full(4, math.nan))
+    regression = oracle(oracle_tells="both").answer(YOU, constant(1.0), LOSSES, np.full(4, math.nan))
     assert regression == loss or (regression.loss, math.isnan(regression.accuracy)) == (loss.loss, True)
 
 

@@ -39,7 +39,7 @@ def home(tmp_path: Path) -> Iterator[DataDir]:
 def test_answers_and_trainings_are_there_after_a_restart(home: DataDir) -> None:
     first = privacy_of(settings(), PrivacyLedger(home.path), certain=True)
     assert first.oracle
-    told = first.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
+    told = first.oracle.answer(YOU, constant(1.0), LOSSES, LOSSES)
     first.account.spend(DpStep(1.0, 0.1), 7)
     first.account.spend(DpStep(1.0, 0.1), 3)
     second = privacy_of(settings(), PrivacyLedger(home.path), certain=True)
@@ -47,7 +47,7 @@ def test_answers_and_trainings_are_there_after_a_restart(home: DataDir) -> None:
     assert second.oracle.known(YOU, constant(1.0)) == told
     assert second.oracle.spent == {YOU: 0.1}
     assert second.account.steps == {DpStep(1.0, 0.1): 10}
-    second.oracle.tell(YOU, constant(2.0), LOSSES, LOSSES)
+    second.oracle.answer(YOU, constant(2.0), LOSSES, LOSSES)
     with pytest.raises(Refused, match=r"epsilon 0.2 of 0.2"):
         second.oracle.admit(YOU)
 
@@ -57,13 +57,13 @@ def test_noise_is_secret_and_differs_from_node_to_node_and_from_start_to_start(h
     nodes = [privacy_of(mild, PrivacyLedger(home.path), certain=True) for _ in range(2)]
     assert nodes[0].account.secret != nodes[1].account.secret
     models = [constant(float(number)) for number in range(4)]
-    answers = [[n.oracle.tell(YOU, m, LOSSES, LOSSES).loss for m in models] for n in nodes if n.oracle]
+    answers = [[n.oracle.answer(YOU, m, LOSSES, LOSSES).loss for m in models] for n in nodes if n.oracle]
     assert answers[0] != answers[1]
 
 
 def test_noise_of_a_simulation_follows_from_its_seed() -> None:
     nodes = [simulated(settings(), PeerId("n1"), DpAccount()) for _ in range(2)]
-    answers = {node.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES).loss for node in nodes if node.oracle}
+    answers = {node.oracle.answer(YOU, constant(1.0), LOSSES, LOSSES).loss for node in nodes if node.oracle}
     assert len(answers) == 1
 
 
@@ -107,9 +107,9 @@ def test_a_full_disk_costs_the_answer_and_not_the_budget(home: DataDir) -> None:
     privacy = privacy_of(settings(), PrivacyLedger(home.path), certain=True)
     assert privacy.oracle
     with failing("journal.write=1*error(ENOSPC)"), pytest.raises(Refused, match="cannot be recorded"):
-        privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
+        privacy.oracle.answer(YOU, constant(1.0), LOSSES, LOSSES)
     assert privacy.oracle.spent == {}
-    privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
+    privacy.oracle.answer(YOU, constant(1.0), LOSSES, LOSSES)
     assert privacy.oracle.spent == {YOU: 0.1}
 
 
@@ -134,7 +134,7 @@ def test_without_the_controls_nothing_is_written_and_nothing_is_told_of_them(hom
 def test_status_says_what_was_spent(home: DataDir) -> None:
     privacy = privacy_of(settings(), PrivacyLedger(home.path), certain=True)
     assert privacy.oracle
-    privacy.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
+    privacy.oracle.answer(YOU, constant(1.0), LOSSES, LOSSES)
     privacy.account.spend(DpStep(1.0, 0.1), 7)
     found = privacy.status()
     assert found["oracle"] == {"answers": 1, "budget": 0.2, "spent": {YOU: 0.1}, "total": 0.1}
@@ -145,7 +145,7 @@ def test_a_segment_goes_on_with_what_was_spent_once() -> None:
     account = DpAccount()
     first = simulated(settings(), PeerId("n1"), account)
     assert first.oracle
-    first.oracle.tell(YOU, constant(1.0), LOSSES, LOSSES)
+    first.oracle.answer(YOU, constant(1.0), LOSSES, LOSSES)
     account.spend(DpStep(2.0, 0.5), 4)
     held = first.dump()
     for learner in (account, DpAccount()):  # that of the segment before, and that of a new process

@@ -157,7 +157,7 @@ def loses_what_it_took(patch: Patch) -> None:
         if offer.round is None:
             self._inbox.pop()
         elif offer.round % 3 == 1:
-            del self._shelves[offer.round][offer.sender]
+            del self._by_round[offer.round][offer.sender]
 
     patch.setattr(Mailbox, "put", lossy)
 
