@@ -12,7 +12,7 @@ from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Score, Train
 from pfl_node.types import Eval, Offer, PeerId
 
-TOLD, MOST = 4096, 1e6  # most similarities sent with a model; highest similarity (loss near zero)
+MAX_SIMILARITIES, MOST = 4096, 1e6  # most similarities sent with a model; highest similarity (loss near zero)
 
 
 class Dac(Policy):
@@ -34,19 +34,19 @@ class Dac(Policy):
     # paper: all clients train, then all exchange; here: each at its own pace, because Fetch does not wait
     async def main(self) -> None:
         if self.round:  # restarted: serve at once
-            await Publish(self.model, self.round, notes=self.told)
+            await Publish(self.model, self.round, notes=self.similarities)
         for t in self.remaining():
             trained = await Train(self.model)
-            await Publish(trained, t, notes=self.told)
+            await Publish(trained, t, notes=self.similarities)
             peers = await Peers()
             offers = await Fetch(self.sample(peers, tau(t, self.cfg.a, self.cfg.b)))
             w, n = [o.model.over(trained) for o in offers], [float(o.samples) for o in offers]
             scores = await Score(w, samples=self.cfg.score_samples) if offers else ()
             self.s |= {o.sender: similarity(e) for o, e in zip(offers, scores, strict=True)}
-            self.hear(offers, peers)
+            self.update_estimates(offers, peers)
             self.model = await Average(trained, w, weights=n, own=float(self.samples), claimed=True)
-            await Report(t, self.model, {"from": [o.sender for o in offers]}, notes=self.told)
-            await Publish(trained, t, notes=self.told)  # peers fetch the trained model, not the average
+            await Report(t, self.model, {"from": [o.sender for o in offers]}, notes=self.similarities)
+            await Publish(trained, t, notes=self.similarities)  # peers fetch the trained model, not the average
         await Linger()
 
     def sample(self, peers: Sequence[PeerId], tau_t: float) -> list[PeerId]:
@@ -58,7 +58,7 @@ class Dac(Policy):
             del left[chosen[-1]]
         return chosen
 
-    def hear(self, offers: Sequence[Offer], peers: Sequence[PeerId]) -> None:
+    def update_estimates(self, offers: Sequence[Offer], peers: Sequence[PeerId]) -> None:
         """The two-hop estimate for a peer j I have not scored: s_ij = s_kj of the most similar k that sent it."""
         # paper: estimates are sent like measurements; here: they are not, because they become stale
         for o in sorted(offers, key=lambda o: self.s[o.sender]):
@@ -66,9 +66,9 @@ class Dac(Policy):
         self.hearsay = {j: self.hearsay[j] for j in peers if j in self.hearsay and j not in self.s}
 
     @property
-    def told(self) -> dict[str, float]:
+    def similarities(self) -> dict[str, float]:
         """My measurements, most similar first; none if `discreet`, as they disclose losses on my samples."""
-        best = sorted(self.s, key=lambda j: (-self.s[j], j))[:TOLD]
+        best = sorted(self.s, key=lambda j: (-self.s[j], j))[:MAX_SIMILARITIES]
         return {} if self.discreet else {j: self.s[j] for j in best}
 
 

@@ -14,7 +14,7 @@ from pfl_node.steps import Record, Score
 from pfl_node.types import Part
 
 
-class Patient(Policy):
+class EarlyStopping(Policy):
     """Stops early (Karlsson & Onoszko 2021, section 3.4)."""
 
     class Config(PolicyConfig):
@@ -35,10 +35,10 @@ class Patient(Policy):
         self.best: tuple[float, int, Model] | None = None  # the highest average, its round and model
         self.last: int | None = None  # the round in which I stopped
 
-    async def judge(self) -> None:
+    async def check_stop(self) -> None:
         """After a round's training, before its Report: decide whether to stop; if so, restore the best model."""
         # paper: its code always tests the best model; here: only if a node stops, because the text says so
-        if self.cfg.patience is None or not self.judging:
+        if self.cfg.patience is None or not self.counts_for_stopping:
             return
         (score,) = await Score([self.model], split="val")
         # paper: accuracy; here: the task's best metric, or the loss if labels are not classes
@@ -54,7 +54,7 @@ class Patient(Policy):
             await Record("stopped", {"round": self.round, "back_to": self.best[1]})
 
     @property
-    def judging(self) -> bool:
+    def counts_for_stopping(self) -> bool:
         """Whether the current round counts for early stopping."""
         return True
 

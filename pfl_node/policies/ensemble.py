@@ -69,10 +69,10 @@ def is_sound(said: Model) -> bool:
 
 def believed(samples: Sequence[float], claim: float | None) -> Sequence[float]:
     """Bound the reported numbers. Clients that report nothing do not count in the median."""
-    told = [n for n in samples if n > 0]
-    if claim is None or not told:
+    claimed = [n for n in samples if n > 0]
+    if claim is None or not claimed:
         return samples
-    capped = iter(bounded(told, claim))
+    capped = iter(bounded(claimed, claim))
     return [next(capped) if n > 0 else n for n in samples]
 
 
@@ -97,12 +97,12 @@ def by_novelty(said: Sequence[Model], w0: Array, beta: float, most: float = 1.0)
     """w2, equation 3.4: novelty_k(x)^-beta for the prediction of client k for sample x, normalised over the
     clients."""
     strange = np.stack([novelty(s) for s in said]).astype(np.float64)[:, :, None]
-    told = np.asarray(strange.any(1, keepdims=True))
-    if not told.any():
+    known = np.asarray(strange.any(1, keepdims=True))
+    if not known.any():
         return w0
     # in logs, because the sixth powers of 1e-10 and 1e10 exceed the range of floats
-    logs = np.where(told, -beta * np.log(np.maximum(strange, np.finfo(np.float32).tiny)), -np.inf)
-    return not_above(most, logs, told[:, 0, 0])
+    logs = np.where(known, -beta * np.log(np.maximum(strange, np.finfo(np.float32).tiny)), -np.inf)
+    return not_above(most, logs, known[:, 0, 0])
 
 
 def not_above(most: float, logs: Array, free: npt.NDArray[np.bool_]) -> Array:

@@ -44,12 +44,12 @@ class FedEd(Policy):
         for t in self.remaining():
             f_k = await self.local_training(t)
             offers = await self.exchange(t, await self.predict(f_k))
-            told: dict[str, Any] = {"from": [o.sender for o in offers if o.sender != self.me]}
+            data: dict[str, Any] = {"from": [o.sender for o in offers if o.sender != self.me]}
             if (z := self.teacher(t, offers)) is not None:  # z_T
-                told["ensemble"] = (await Score([z]))[0].accuracy  # NaN: the samples have no labels
+                data["ensemble"] = (await Score([z]))[0].accuracy  # NaN: the samples have no labels
                 self.model = await self.cfg.taught(self.model, z, t)
             self.taught = True
-            await Report(t, self.model, told)
+            await Report(t, self.model, data)
         await Linger()
 
     async def local_training(self, t: int) -> Model:

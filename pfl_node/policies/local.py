@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pfl_node.policies.early_stopping import Patient
+from pfl_node.policies.early_stopping import EarlyStopping
 from pfl_node.steps import Report, Train
 
 
-class Local(Patient):
+class Local(EarlyStopping):
     """Local: no communication (Onoszko et al. 2021, section 5.3)."""
 
     solitary = True
@@ -17,5 +17,5 @@ class Local(Patient):
     async def main(self) -> None:
         for t in self.remaining():
             self.model = await Train(self.model)
-            await self.judge()
+            await self.check_stop()
             await Report(t, self.model)

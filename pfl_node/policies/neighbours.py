@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pfl_node.policies.early_stopping import Patient
+from pfl_node.policies.early_stopping import EarlyStopping
 from pfl_node.steps import Peers, Record
 from pfl_node.types import PeerId
 
 
-class FindsNeighbours(Patient):
+class FindsNeighbours(EarlyStopping):
     """Step 1 of both forms of PENS (Karlsson & Onoszko 2021, Onoszko et al. 2021)."""
 
     keeps: ClassVar[tuple[str, ...]] = ("selections", "seen", "picked", "expected", "neighbours", "strangers")
@@ -41,12 +41,12 @@ class FindsNeighbours(Patient):
         counts = {"picked": self.picked, "seen": self.seen, "expected": self.expected}
         await Record("neighbours", {"ids": self.neighbours, **counts})
 
-    def abandoned(self, peers: Sequence[PeerId]) -> bool:
+    def neighbours_gone(self, peers: Sequence[PeerId]) -> bool:
         """All my neighbours are gone, but other peers are present."""
         return bool(peers and self.neighbours) and not set(peers) & set(self.neighbours or ())
 
     @property
-    def judging(self) -> bool:
+    def counts_for_stopping(self) -> bool:
         """Onoszko et al. 2021, section 5.4: early stopping is for step 2."""
         return self.neighbours is not None
 

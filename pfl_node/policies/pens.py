@@ -52,11 +52,11 @@ class Pens(FindsNeighbours, Gossip):
                 await self.choose_neighbours(at_least=self.cfg.m)  # 7, 18-23
         return best
 
-    async def audience(self) -> Sequence[PeerId]:  # 4
+    async def recipients(self) -> Sequence[PeerId]:  # 4
         peers = await Peers()
-        self.alone = self.abandoned(peers)
+        self.alone = self.neighbours_gone(peers)
         return [p for p in peers if self.alone or p not in self.strangers]  # includes new nodes
 
     @property
-    def wanted(self) -> int:  # 12
+    def models_per_round(self) -> int:  # 12
         return int(self.cfg.n_sampled if self.neighbours is None or self.alone else self.cfg.n_peers)

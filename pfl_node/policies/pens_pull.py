@@ -32,7 +32,7 @@ class PensPull(FindsNeighbours, Greedy):
         if self.neighbours is None:
             return await self.search()
         peers = await Peers()
-        if self.abandoned(peers):
+        if self.neighbours_gone(peers):
             return await super().select()
         return self.sample([p for p in peers if p in self.neighbours], self.cfg.n_peers)  # 16
 

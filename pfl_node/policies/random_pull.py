@@ -9,15 +9,15 @@ from pydantic import Field
 
 from pfl_node.model import Model
 from pfl_node.policies.base import Policy
-from pfl_node.policies.early_stopping import Patient
+from pfl_node.policies.early_stopping import EarlyStopping
 from pfl_node.steps import Average, Fetch, Linger, Peers, Publish, Report, Train
 from pfl_node.types import Offer, Part, PeerId
 
 
-class RandomPull(Patient):
+class RandomPull(EarlyStopping):
     """Random (Karlsson & Onoszko 2021, Algorithm 1)."""
 
-    class Config(Patient.Config):
+    class Config(EarlyStopping.Config):
         m_selected: int = Field(20, ge=1, description="peers whose models are averaged with mine in a round")
 
     takes: ClassVar[tuple[Part, ...]] = ()
@@ -34,7 +34,7 @@ class RandomPull(Patient):
             selected = await self.select()  # 4
             offers = await self.average(selected)  # 5
             self.model = await self.train()  # 6
-            await self.judge()
+            await self.check_stop()
             await Report(t, self.model, {"from": [o.sender for o in offers]}, tag=self.tag)
         await Linger()  # section 3.4: it still evaluates the models of others and serves its own
 

@@ -16,9 +16,9 @@ class RandomWeighted(RandomPull):
     asks = True
 
     async def average(self, selected: Sequence[PeerId]) -> Sequence[Offer]:  # 7
-        told = await Ask(selected, self.model)  # 9-12
+        scores = await Ask(selected, self.model)  # 9-12
         # paper: all selected are fetched; here: not those with answer 0 or none, because they have no weight
-        a = {p: told[p].accuracy for p in selected if p in told and told[p].accuracy > 0}
+        a = {p: scores[p].accuracy for p in selected if p in scores and scores[p].accuracy > 0}
         offers = await self.fetch(list(a))  # 13
         (score,) = await Score([self.model], split="val")  # 14
         own = score.accuracy if score.accuracy > 0 else 0.0

@@ -37,8 +37,8 @@ async def rate(cfg: Rating, model: Model, offers: Sequence[Offer]) -> list[tuple
         # all at once, so that a random sample is the same for all
         scores = await Score([o.model.over(model) for o in offers], samples=cfg.score_samples)
         return list(zip(offers, scores, strict=True))
-    told = await Ask(list(dict.fromkeys(o.sender for o in offers)), model)
-    return [(o, told[o.sender]) for o in offers if o.sender in told]
+    answers = await Ask(list(dict.fromkeys(o.sender for o in offers)), model)
+    return [(o, answers[o.sender]) for o in offers if o.sender in answers]
 
 
 async def rate_peers(

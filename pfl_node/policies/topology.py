@@ -20,7 +20,7 @@ from pfl_node.types import PeerId
 
 Graph = dict[PeerId, tuple[PeerId, ...]]
 Edge = tuple[PeerId, PeerId]
-Lots = npt.NDArray[np.uint64]
+Hashes = npt.NDArray[np.uint64]
 BITS = 64
 
 
@@ -118,14 +118,14 @@ def rings(members: tuple[PeerId, ...], degree: int, seed: int) -> Graph:
     edges: set[Edge] = set()
     for r in range(degree // 2):
         order = [m for _, m in _ring(members, "rings", seed, r)]
-        if not _lay(edges, list(zip(order, [*order[1:], order[0]], strict=True))):
+        if not _add_edges(edges, list(zip(order, [*order[1:], order[0]], strict=True))):
             return regular(members, degree, seed, 0)
-    if degree % 2 and not _lay(edges, _pairs(_ring(members, "pairs", seed, 0), 1)[0]):
+    if degree % 2 and not _add_edges(edges, _pairs(_ring(members, "pairs", seed, 0), 1)[0]):
         return regular(members, degree, seed, 0)
     return _graph(members, edges)
 
 
-def _lay(edges: set[Edge], more: list[Edge]) -> bool:
+def _add_edges(edges: set[Edge], more: list[Edge]) -> bool:
     """Add `more` edges to `edges`. A duplicate is crossed with another new edge, so that every node still gets as
     many new neighbours. False: impossible."""
 
@@ -160,18 +160,18 @@ def choices(members: tuple[PeerId, ...], degree: int, seed: int, round: int) -> 
         return (everybody := regular(members, degree, seed, round)), everybody
     to: Graph = {}
     of: dict[PeerId, list[PeerId]] = {m: [] for m in members}
-    theirs = np.array([_lot("of", seed, round, m) for m in members], np.uint64)
+    theirs = np.array([_hash("of", seed, round, m) for m in members], np.uint64)
     for i, m in enumerate(members):
-        lots = _mixed(theirs + np.uint64(_lot("to", seed, round, m)))
-        lots[i] = ~np.uint64(0)  # no node chooses itself
-        lowest = np.argpartition(lots, degree)[:degree].tolist()
+        hashes = _mixed(theirs + np.uint64(_hash("to", seed, round, m)))
+        hashes[i] = ~np.uint64(0)  # no node chooses itself
+        lowest = np.argpartition(hashes, degree)[:degree].tolist()
         to[m] = tuple(members[j] for j in sorted(lowest))
         for other in to[m]:
             of[other].append(m)
     return to, {m: tuple(found) for m, found in of.items()}
 
 
-def _mixed(numbers: Lots) -> Lots:
+def _mixed(numbers: Hashes) -> Hashes:
     """The finaliser of splitmix64: different numbers become unrelated in every bit."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -194,10 +194,10 @@ def _lowest(members: tuple[PeerId, ...], fraction: float, seed: int, turn: int) 
 
 
 def _ring(members: Iterable[PeerId], *purpose: object) -> list[tuple[int, PeerId]]:
-    return sorted((_lot(*purpose, m), m) for m in members)
+    return sorted((_hash(*purpose, m), m) for m in members)
 
 
-def _lot(*parts: object) -> int:
+def _hash(*parts: object) -> int:
     """A hash value that is the same on every machine."""
     return int.from_bytes(blake2b("/".join(map(str, parts)).encode(), digest_size=BITS // 8).digest())
 

@@ -45,7 +45,7 @@ def test_the_wait_is_delta_give_or_take(jitter: float) -> None:
 
 def test_the_default_is_to_wait_for_20_models() -> None:
     """5.2: "For the random gossip protocol we use n_peers = 20"."""
-    assert make(Gossip).wanted == 20
+    assert make(Gossip).models_per_round == 20
 
 
 def test_nothing_is_merged_before_n_peers_models_came() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pfl_node.policies import POLICIES
-from pfl_node.policies.early_stopping import Patient
+from pfl_node.policies.early_stopping import EarlyStopping
 from pfl_node.policies.gossip import Gossip
 from pfl_node.policies.local import Local
 from pfl_node.policies.pens import Pens
@@ -36,7 +36,7 @@ FAMILY = (
 def test_the_window_is_5_rounds_and_patience_is_asked_for(name: str) -> None:
     """Table 3.5. Its patience of 50 fits 333 rounds, so here patience has no default."""
     cls = POLICIES[name]
-    assert issubclass(cls, Patient)
+    assert issubclass(cls, EarlyStopping)
     cfg = make(cls).cfg
     assert (cfg.window, cfg.patience) == (5, None)
 
@@ -131,10 +131,10 @@ def test_it_no_longer_updates_its_own_model() -> None:
 def test_the_search_for_neighbours_is_not_stopped_early(cls: Any) -> None:
     """Onoszko et al. 2021, 5.4: early stopping "During step 2 of PENS, Random and Oracle"."""
     policy, hand = make(cls, patience=1), validated(Hand(), [0.5])
-    hand.run(policy.judge())
+    hand.run(policy.check_stop())
     assert hand.asked == []
     policy.neighbours = [A]
-    hand.run(policy.judge())
+    hand.run(policy.check_stop())
     assert kinds(hand) == [Score]
 
 

@@ -50,7 +50,7 @@ def test_a_policy_of_ones_own_is_checked_with_a_line_for_each_rule(
     monkeypatch.setattr(sys, "path", [*sys.path])
     text = "from pfl_node.policies.local import Local\nclass Mine(Local):\n    rest = [1, 2]\n"
     file = tmp_path / "mine.py"
-    file.write_text(text + "    async def judge(self):\n        self.rest[self.round]\n")
+    file.write_text(text + "    async def check_stop(self):\n        self.rest[self.round]\n")
     done = shell("policies", f"{file}:Mine", "--check")
     assert done.code == 1
     assert [line.partition("  ")[0] for line in done.out.splitlines()].count("ok") > 0

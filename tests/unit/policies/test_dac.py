@@ -5,7 +5,7 @@ from math import inf, nan
 
 import pytest
 
-from pfl_node.policies.dac import MOST, TOLD, Dac, similarity
+from pfl_node.policies.dac import MAX_SIMILARITIES, MOST, Dac, similarity
 from pfl_node.steps import Average, Fetch, Gather, Linger, Publish, Report, Score, Send, Train
 from pfl_node.types import PeerId
 from tests.drive_policy import A, B, C, Hand, Run, losses, make, model, offer
@@ -31,17 +31,17 @@ def test_when_nobody_answers_a_round_is_training_alone() -> None:
     assert policy.s == {}
 
 
-@pytest.mark.parametrize(("discreet", "told"), [(False, {A: 10.0}), (True, {})])
+@pytest.mark.parametrize(("discreet", "similarities"), [(False, {A: 10.0}), (True, {})])
 def test_one_whose_data_are_private_does_not_tell_how_others_do_on_them(
-    discreet: bool, told: dict[PeerId, float]
+    discreet: bool, similarities: dict[PeerId, float]
 ) -> None:
     policy, hand = make(Dac, rounds=1, samples=10), Hand([A])
     policy.discreet, hand.served = discreet, {A: offer(A, 0.1)}
     hand.run(policy.main())
     assert policy.s == {A: pytest.approx(10)}
-    assert hand.all(Report)[0].notes == pytest.approx(told)
+    assert hand.all(Report)[0].notes == pytest.approx(similarities)
     hand.run(policy.main())
-    assert hand.all(Publish)[-1].notes == pytest.approx(told)
+    assert hand.all(Publish)[-1].notes == pytest.approx(similarities)
 
 
 def test_a_peer_that_does_not_answer_keeps_its_similarity() -> None:
@@ -82,7 +82,7 @@ def test_those_who_are_gone_are_not_sampled() -> None:
 def test_what_was_heard_of_is_kept_only_of_those_who_are_there() -> None:
     """Otherwise a peer could fill the memory with names."""
     policy, hand = make(Dac, rounds=1), Hand([A, B])
-    notes: dict[str, float] = {**dict.fromkeys(MANY[:TOLD], 1.0), B: 2.0, policy.me: 9.0}
+    notes: dict[str, float] = {**dict.fromkeys(MANY[:MAX_SIMILARITIES], 1.0), B: 2.0, policy.me: 9.0}
     hand.served = {A: replace(offer(A, 1), notes=notes)}
     hand.run(policy.main())
     assert policy.hearsay == {B: 2.0}
@@ -98,7 +98,7 @@ def test_what_a_peer_tells_is_no_more_similar_than_can_be_measured() -> None:
 def test_of_very_many_similarities_the_highest_travel() -> None:
     policy = make(Dac)
     policy.s = {p: float(i) for i, p in enumerate(MANY)}
-    assert set(policy.told) == set(MANY[-TOLD:])
+    assert set(policy.similarities) == set(MANY[-MAX_SIMILARITIES:])
 
 
 def test_it_stays_for_those_who_still_fetch() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pfl_node.policies.early_stopping import Patient
+from pfl_node.policies.early_stopping import EarlyStopping
 from pfl_node.policies.gossip import Gossip
 from pfl_node.policies.local import Local
 from pfl_node.policies.random_pull import RandomPull
@@ -95,7 +95,7 @@ def test_nothing_but_numbers_and_the_best_model_is_kept() -> None:
     assert len(hand.all(Score)) == 3
 
 
-def stopped_at_report(cls: type[Patient]) -> Patient:
+def stopped_at_report(cls: type[EarlyStopping]) -> EarlyStopping:
     """One that is about to report the round in which it stopped, at 2 after a best model of 2."""
     policy = make(cls, rounds=100, patience=1, window=1)
     if isinstance(policy, Gossip):
@@ -104,7 +104,7 @@ def stopped_at_report(cls: type[Patient]) -> Patient:
     return policy
 
 
-def again(before: Patient, after: Any) -> Any:
+def again(before: EarlyStopping, after: Any) -> Any:
     """Restored from what a disk would hold."""
     after.restore(thaw(*freeze(before.snapshot()), LAYOUT))
     return after
