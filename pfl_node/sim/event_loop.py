@@ -16,7 +16,7 @@ from typing import Any
 from pfl_node.errors import SimulationStuck
 from pfl_node.sim.faults import Skew
 
-HASTE = 1_000_000  # callbacks without the clock advancing, after which the run counts as stuck
+MAX_SPINS = 1_000_000  # callbacks without the clock advancing, after which the run counts as stuck
 SWEEP = 1000  # cancelled timers that may stay in the heap before it is rebuilt
 
 
@@ -85,10 +85,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """Timers due at the same time fire in the order they were set. `now`, `at` and `when` use the simulation's
     time; the methods inherited from asyncio use the clock of the node whose code is running."""
 
-    def __init__(self, now: float = 0.0, *, haste: int = HASTE) -> None:
+    def __init__(self, now: float = 0.0, *, max_spins: int = MAX_SPINS) -> None:
         super().__init__()
         self.now = now
-        self._haste = haste
+        self._max_spins = max_spins
         self._timers: list[tuple[float, int, asyncio.TimerHandle, SkewedClock | None]] = []
         self._number = count()
         self._cancelled = 0
@@ -140,7 +140,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if self._failure and not self._closing:
             failure, self._failure = self._failure, None
             raise failure
-        if self._spins > self._haste:
+        if self._spins > self._max_spins:
             raise SimulationStuck(f"{self._spins} callbacks ran while the time stood still at {self.now:g} s")
 
     def _advance(self) -> None:

@@ -73,14 +73,14 @@ class FailureDetector:
 
     def round_of(self, subject: PeerId) -> int:
         """The node's last announced round that the others have received."""
-        self._hear()
+        self._apply_announcements()
         return self._rounds.get(subject, (0, 0))[1]
 
     def swarm_round(self, observer: PeerId) -> int:
         """The lower median round of the peers believed alive: at least half of them have reached it."""
-        self._hear()
-        strangers = [p for p in (observer, *self._dead[observer]) if p in self._known]
-        counts = self._counts - Counter(self.round_of(p) for p in strangers)
+        self._apply_announcements()
+        excluded = [p for p in (observer, *self._dead[observer]) if p in self._known]
+        counts = self._counts - Counter(self.round_of(p) for p in excluded)
         left = (counts.total() - 1) // 2
         for round in sorted(counts):
             if left < counts[round]:
@@ -88,7 +88,7 @@ class FailureDetector:
             left -= counts[round]
         return 0
 
-    def _hear(self) -> None:
+    def _apply_announcements(self) -> None:
         """Apply the announcements that have arrived by now."""
         now = self._clock.now
         while self._announced and self._announced[0][0] <= now:
@@ -116,7 +116,7 @@ class FailureDetector:
         for at, round in announced:
             self.announce(node, round, at - self._clock.now)
 
-    def found(self, members: Iterable[PeerId], finished: Iterable[PeerId] = ()) -> None:
+    def start_with(self, members: Iterable[PeerId], finished: Iterable[PeerId] = ()) -> None:
         """Start the swarm with these members, which all know each other."""
         self._members, self._finished = sorted(members), sorted(finished)
         self._known = set(self._members)
@@ -130,28 +130,30 @@ class FailureDetector:
         self._clock.after(self._costs.news, partial(self._welcome, node))
 
     def left(self, node: PeerId) -> None:
-        self._clock.after(self._costs.news, partial(self._forget, node))
+        self._clock.after(self._costs.news, partial(self._remove, node))
 
     def crashed(self, node: PeerId) -> None:
-        self._judge_all(self._costs.detection, lambda _: (node,))
+        self._schedule_detection(self._costs.detection, lambda _: (node,))
         if self._detours:
             self.divided()
 
     def divided(self) -> None:
-        self._judge_all(self._costs.detection, self._unreachable)
+        self._schedule_detection(self._costs.detection, self._unreachable)
 
     def healed(self) -> None:
-        self._judge_all(self._costs.healing, lambda o: tuple(sorted(self._dead[o])))
+        self._schedule_detection(self._costs.healing, lambda o: tuple(sorted(self._dead[o])))
 
     # -- detection -----------------------------------------------------------------------------------------
 
-    def _judge_all(self, span: tuple[float, float], subjects: Callable[[PeerId], Sequence[PeerId]]) -> None:
+    def _schedule_detection(
+        self, span: tuple[float, float], subjects: Callable[[PeerId], Sequence[PeerId]]
+    ) -> None:
         """One node detects the change first; each observer learns of it within `costs.news` after that."""
         first = between(*span, self._draw())
         for observer in self._observers():
             if found := subjects(observer):
                 heard = first + self._costs.news * self._draw()
-                self._world.after(observer, heard, partial(self._judge, observer, found))
+                self._world.after(observer, heard, partial(self._detect, observer, found))
 
     def _unreachable(self, observer: PeerId) -> Sequence[PeerId]:
         return [m for m in self._members if m != observer and not self._world.in_touch(observer, m)]
@@ -160,7 +162,7 @@ class FailureDetector:
         self._draws += 1
         return self._world.chance("detection", self._draws)
 
-    def _judge(self, observer: PeerId, subjects: Sequence[PeerId]) -> None:
+    def _detect(self, observer: PeerId, subjects: Sequence[PeerId]) -> None:
         dead = self._dead[observer]
         gone = [s for s in subjects if s in self._known and not self._world.in_touch(observer, s)]
         news = [s for s in gone if s not in dead]
@@ -177,20 +179,20 @@ class FailureDetector:
             self._everyone = self._present = None
         for observer in self._observers():
             if observer != node:
-                self._judge(observer, (node,))
-        self._look_again(node)
+                self._detect(observer, (node,))
+        self._recheck(node)
         if self._detours:
             self.healed()
 
-    def _look_again(self, node: PeerId) -> None:
+    def _recheck(self, node: PeerId) -> None:
         """Catch up on changes since the node arrived: until it was listed it was not an observer."""
         dead = self._dead[node]
         news = tuple(m for m in self._members if m != node and (m in dead) is self._world.in_touch(node, m))
         if news:
             span = between(*self._costs.detection, self._draw())
-            self._world.after(node, span, partial(self._judge, node, news))
+            self._world.after(node, span, partial(self._detect, node, news))
 
-    def _forget(self, node: PeerId) -> None:
+    def _remove(self, node: PeerId) -> None:
         """Send no notice: calls to the node fail at once, and a peer that waits for its model polls the member
         list."""
         del self._members[bisect_left(self._members, node)]

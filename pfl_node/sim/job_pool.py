@@ -90,8 +90,8 @@ class JobPool:
 
     def __init__(self, settings: Settings, ids: Sequence[PeerId], workers: int) -> None:
         self._index = {id: index for index, id in enumerate(ids)}
-        told = {"settings": settings.model_dump(mode="json"), "nodes": len(ids)}
-        self._workers = [Worker(told) for _ in range(workers)]
+        config = {"settings": settings.model_dump(mode="json"), "nodes": len(ids)}
+        self._workers = [Worker(config) for _ in range(workers)]
 
     def submit(self, node: PeerId, learner: LearnerPort, job: Job) -> Result:
         if job.kind == "reload":  # reload both learners: the node reads properties of this one
@@ -109,7 +109,7 @@ class JobPool:
 class Worker:
     """One worker process. It returns results in the order of submission."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
             stdin=subprocess.PIPE,
@@ -122,7 +122,7 @@ class Worker:
         self._down, self._up = self._process.stdin, self._process.stdout
         self._submitted = self._received = 0
         self._answers: dict[int, Frame] = {}  # received and not yet collected
-        write_frame(self._down, told)
+        write_frame(self._down, config)
 
     def submit(self, index: int, node: PeerId, learner: LearnerPort, job: Job) -> Result:
         number = self._submitted

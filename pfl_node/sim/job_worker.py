@@ -41,7 +41,7 @@ def main() -> None:
                 learners[index] = load(index, PeerId(order.facts["id"]))
             results.put(_run(order, learners[index]))
         except Exception as error:
-            results.put(({"error": _told(error)}, None))
+            results.put(({"error": _describe_error(error)}, None))
 
 
 def _run(order: Frame, learner: LearnerPort) -> Result:
@@ -51,7 +51,7 @@ def _run(order: Frame, learner: LearnerPort) -> Result:
     return {"spent": spent}, (answer.model, answer.state) if isinstance(answer, Trained) else answer
 
 
-def _told(error: Exception) -> list[str]:
+def _describe_error(error: Exception) -> list[str]:
     """The name of a class in `pfl_node.errors`, or an empty string, and a one-line message."""
     if isinstance(error, PflError):
         return [type(error).__name__, str(error)]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pfl_node.sim.node_process import Process
     from pfl_node.sim.simulation import World
 
-ABOUT_THE_DAEMON = {"round": "learning_seconds", "finished": "how"}  # fields left out of a simulation's journal
+DAEMON_ONLY_FIELDS = {"round": "learning_seconds", "finished": "how"}  # fields left out of a simulation's journal
 
 
 @dataclass
@@ -27,14 +27,14 @@ class Disk:
     privacy: PrivacyControls
     checkpoint: Mapping[str, Any] | None = None
     reports: int = 0
-    told: dict[str, Any] = field(default_factory=dict)  # the latest data of each event
+    last_events: dict[str, Any] = field(default_factory=dict)  # the latest data of each event
     figures: dict[str, float] = field(default_factory=dict)  # the latest metrics
     lives: int = 0
 
     def dump(self) -> dict[str, Any]:
         """The state that the next segment of a run needs besides the checkpoint. `lives` is left out: it starts at
         0 again."""
-        kept = {"reports": self.reports, "told": self.told, "figures": self.figures}
+        kept = {"reports": self.reports, "told": self.last_events, "figures": self.figures}
         return {**kept, "privacy": self.privacy.dump()}
 
 
@@ -66,8 +66,8 @@ class MemoryStore:
     def write(self, event: str, data: Mapping[str, Any]) -> None:
         if self._cut:
             return
-        row = {key: value for key, value in data.items() if key != ABOUT_THE_DAEMON.get(event)}
-        self._disk.told[event] = row
+        row = {key: value for key, value in data.items() if key != DAEMON_ONLY_FIELDS.get(event)}
+        self._disk.last_events[event] = row
         figures = {key: row[key] for key in row if key.startswith(("val_", "test_"))}
         self._disk.figures |= figures if event in ("round", "finished") else {}
         if event == "round":

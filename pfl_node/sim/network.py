@@ -106,7 +106,7 @@ class SimNetwork:
         fabric = self._world.fabric
 
         def visit(flight: Flight, receiver: Process) -> None:
-            later = round is None and not packed.failure and receiver.keeps_for_later(offer, packed.nbytes)
+            later = round is None and not packed.failure and receiver.hold_offer(offer, packed.nbytes)
             if not later:
                 receiver.host.deliver(self._admitted(receiver.host, "SendModel", envelope, packed))
                 fabric.accept(receiver, "SendModel", self._me.id, "send", round, packed.nbytes)
@@ -322,7 +322,7 @@ class Fabric:
         world, sender = self._world, flight.sender.id
         self._reject(receiver, flight.name, sender, flight.call, flight.round, refused.reason.value)
         back = world.clock.now + self._travel(flight, 0, "back")
-        if self._gets_back(flight, back):
+        if self._reply_arrives(flight, back):
             error = Refused(refused.reason, refused.text, flight.peer, round=refused.round)
             world.clock.at(back, _end, flight.answer, error)
 
@@ -357,7 +357,7 @@ class Fabric:
         lost = flight.call != "send" and world.conditions.loses(
             world.clock.now, lambda n: self._chance(flight, f"unheard{n}")
         )
-        if lost or not self._gets_back(flight, back):
+        if lost or not self._reply_arrives(flight, back):
             if nbytes:
                 receiver.traffic.models_lost += 1
             return
@@ -369,7 +369,7 @@ class Fabric:
         facts = {"to": flight.peer, "call": flight.call, "round": flight.round}
         self._world.message(flight.sender.id, "lost", **facts)
 
-    def _gets_back(self, flight: Flight, back: float) -> bool:
+    def _reply_arrives(self, flight: Flight, back: float) -> bool:
         """Does an answer that arrives at time `back` reach the caller before the deadline?"""
         return back <= flight.end and not self._world.conditions.blocked(flight.peer, flight.sender.id, back)
 

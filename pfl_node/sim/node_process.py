@@ -29,7 +29,7 @@ from pfl_node.sim.learner_port import LearnerPort
 from pfl_node.sim.memory_store import Disk, MemoryStore
 from pfl_node.sim.network import SimNetwork, Traffic
 from pfl_node.sim.outcome import NodeRecord, own_metrics
-from pfl_node.sim.snapshot import NodeSnapshot, State, attributes, goes_on_alone
+from pfl_node.sim.snapshot import NodeSnapshot, State, attributes, resumes_independently
 from pfl_node.sim.swim_network import SimMembership
 from pfl_node.steps import DIVERGED, Report
 from pfl_node.types import Offer, PeerId
@@ -178,7 +178,7 @@ class Process:
             self.world.clock.fail(error)
             return
         self._end("left")
-        self._confusion = self._count_mistakes(self.policy.model)
+        self._confusion = self._submit_confusion(self.policy.model)
         await node.close()
 
     async def entered(self) -> None:
@@ -286,7 +286,7 @@ class Process:
     def _best(self) -> Mapping[str, Any] | None:
         return self._node.recorder.best.dump() if self._node.recorder else None
 
-    def keeps_for_later(self, offer: Offer, nbytes: int) -> bool:
+    def hold_offer(self, offer: Offer, nbytes: int) -> bool:
         """Keep a model for the inbox of a held policy; it is delivered in the next segment."""
         if self._frozen and offer.round is None:
             self._mail.append((self.world.clock.now, offer, nbytes))
@@ -312,12 +312,12 @@ class Process:
         """Continue from a snapshot. In lockstep a node resumes at the time at which it was held; under other
         policies all nodes resume together, because no node may receive a message in its past."""
         now, jitter = self.world.clock.now, self.world.costs.start * self.world.chance(self.id, "start")
-        self.resumes_at = held.at if goes_on_alone(self._plan.policy) else now + jitter
+        self.resumes_at = held.at if resumes_independently(self._plan.policy) else now + jitter
         paused = self.resumes_at - held.at
         self.state, self.traffic, self.jobs = held.state, Traffic(**held.traffic), held.jobs
         self.calls = dict(held.calls)
         privacy = simulated(self.world.settings, self.id, self.learner.account, held.disk["privacy"])
-        self.disk = Disk(**{**held.disk, "privacy": privacy}, checkpoint=held.policy)
+        self.disk = Disk(privacy, held.policy, held.disk["reports"], held.disk["told"], held.disk["figures"])
         self.world.detector.restore(self.id, held.rounds)
         self._mail = [(at + paused, offer, nbytes) for at, offer, nbytes in held.mail]
         if held.node:
@@ -325,8 +325,8 @@ class Process:
             self._resumes = {**held.node, "driver": {**driver, "heard": driver["heard"] + paused}}
 
     def summary(self) -> NodeRecord:
-        told, figures, traffic = self.disk.told, self.disk.figures, self.traffic
-        neighbours = told.get("neighbours", {}).get("ids")
+        events, figures, traffic = self.disk.last_events, self.disk.figures, self.traffic
+        neighbours = events.get("neighbours", {}).get("ids")
         guard = self.node and self.node.guard
         return NodeRecord(
             id=self.id,
@@ -340,25 +340,25 @@ class Process:
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,
             neighbours=None if neighbours is None else tuple(neighbours),
-            head=told.get("round", {}).get("head"),
-            confusion=self._mistakes(),
+            head=events.get("round", {}).get("head"),
+            confusion=self._confusion_matrix(),
             honest=self.honest,
             quarantined=tuple(sorted(guard.ever)) if guard else (),
             kept_out=guard.refused.total() if guard else 0,
             metrics=own_metrics(figures),
             headline=self.learner.headline,
-            diverged=told.get(DIVERGED, {}).get("round"),
+            diverged=events.get(DIVERGED, {}).get("round"),
         )
 
-    def _count_mistakes(self, model: Model) -> Result:
+    def _submit_confusion(self, model: Model) -> Result:
         job = self._node.trainer.with_state(Job("confusion", model))
         return self.world.jobs.submit(self.id, self.learner, job)
 
-    def _mistakes(self) -> list[list[int]] | None:
+    def _confusion_matrix(self) -> list[list[int]] | None:
         """The confusion matrix on test data. If the node did not finish, it belongs to the last model it
         evaluated."""
         result, recorder = self._confusion, self.node and self.node.recorder
         if result is None and recorder and recorder.measured_model and "test_loss" in self.disk.figures:
-            result = self._count_mistakes(recorder.measured_model)
+            result = self._submit_confusion(recorder.measured_model)
         found: list[list[int]] | None = result() if result else None
         return found

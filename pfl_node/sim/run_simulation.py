@@ -65,11 +65,11 @@ def simulate(
         watch=lambda node: _collector(node, rows, on_round),
         ended=ended.append,
     )
-    summary = _beside_a_loop(run)
+    summary = _run_in_thread_if_loop(run)
     return RunResult(summary, rows, _models(ended[0]))
 
 
-def _beside_a_loop(run: Callable[[], Summary]) -> Summary:
+def _run_in_thread_if_loop(run: Callable[[], Summary]) -> Summary:
     """A notebook has a running event loop in its thread: then simulate in another one."""
     if asyncio._get_running_loop() is None:
         return run()

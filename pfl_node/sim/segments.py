@@ -40,7 +40,7 @@ class RunFiles:
         self.out = out
         self.segments = out / "segments" if out and segmented else None
         self.facts = {"run": settings.run, "task": settings.task.name, "policy": settings.policy.name}
-        self.told = json.dumps([FORMAT, settings.model_dump(mode="json"), nodes], sort_keys=True)
+        self.settings_text = json.dumps([FORMAT, settings.model_dump(mode="json"), nodes], sort_keys=True)
         for folder in (out, self.segments):
             if folder:
                 make_directory(folder)
@@ -69,7 +69,7 @@ class RunFiles:
             return SegmentMark()
         for folder in sorted(self.segments.glob("??????"), reverse=True):
             facts = json.loads((folder / "swarm.json").read_text())
-            if facts["told"] == self.told:
+            if facts["told"] == self.settings_text:
                 return SegmentMark(**facts["mark"])
         for old in self.segments.glob("*.jsonl"):
             old.unlink()  # otherwise the merged journal would contain its rounds
@@ -84,7 +84,7 @@ class RunFiles:
         made.mkdir()
         for id, held in swarm.held.items():
             held.save(made / f"{id}.safetensors", swarm.world.nodes[id].learner.layout, **self.facts)
-        facts = {"told": self.told, "mark": asdict(mark)}
+        facts = {"told": self.settings_text, "mark": asdict(mark)}
         write_atomic(made / "swarm.json", json.dumps(facts).encode())
         self.check_owner()
         shutil.rmtree(state, ignore_errors=True)

@@ -18,7 +18,7 @@ from pfl_node.settings import Settings, StartSettings
 from pfl_node.sim.attacks.malicious import SharedModels, role_of
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal
-from pfl_node.sim.event_loop import HASTE, LocalTime, SkewedClock, VirtualLoop
+from pfl_node.sim.event_loop import MAX_SPINS, LocalTime, SkewedClock, VirtualLoop
 from pfl_node.sim.failure_detector import FailureDetector
 from pfl_node.sim.faults import Conditions, Crash, Cut, Fault, Join, Partition, Restart, check_faults, node_ids
 from pfl_node.sim.inline_trainer import AverageCache
@@ -27,7 +27,7 @@ from pfl_node.sim.learner_port import LearnerPort, Load
 from pfl_node.sim.network import Fabric
 from pfl_node.sim.node_process import Process
 from pfl_node.sim.outcome import NodeRecord
-from pfl_node.sim.snapshot import NodeSnapshot, SegmentMark, goes_on_alone
+from pfl_node.sim.snapshot import NodeSnapshot, SegmentMark, resumes_independently
 from pfl_node.tracking.tracking import Observe
 from pfl_node.types import PeerId
 
@@ -136,7 +136,7 @@ class Simulation:
         self.policy = plan.policy
         self.virtual_seconds = 0.0
         settings = settings.model_copy(update={"start": StartSettings(peers=0)})  # `_found` sets the start
-        loop = VirtualLoop(mark.now, haste=HASTE * nodes)
+        loop = VirtualLoop(mark.now, max_spins=MAX_SPINS * nodes)
         self.world = World(settings, costs or Costs(), loop, Conditions(faults), journal, reported=self._reported)
         self.world.jobs, self.world.until = jobs or self.world.jobs, until
         self.world.watch = watch
@@ -173,7 +173,7 @@ class Simulation:
     def mark(self, wall: float, cpu: float) -> SegmentMark:
         """Where the run continues; `wall` and `cpu` are the seconds it has taken so far."""
         now, until = self.virtual_seconds, self.world.until
-        if goes_on_alone(self.policy):
+        if resumes_independently(self.policy):
             now = min((held.at for held in self.held.values() if held.state == "up"), default=now)
         return SegmentMark(until or self.world.settings.rounds or 0, now, wall, cpu)
 
@@ -243,7 +243,7 @@ class Simulation:
         late = {f.node for f in self.faults if isinstance(f, Join)}
         first = [n for n in self.world.nodes.values() if n.id not in late and n.state != "left"]
         left = [n for n in self.world.nodes.values() if n.state == "left"]
-        self.world.detector.found((n.id for n in first), (n.id for n in left))
+        self.world.detector.start_with((n.id for n in first), (n.id for n in left))
         for node in first:
             node.founder = True
         for node in first:

@@ -16,8 +16,8 @@ from pfl_node.store.policy_state import freeze
 from pfl_node.types import Offer, PeerId
 
 State = Literal["away", "up", "crashed", "left"]
-GIVEN = ("claim", "discreet", "correlated")  # attributes set from the settings
-BASE = ("me", "cfg", "model", "rounds", "seed", "rng", "samples", "truth", "round", *GIVEN)
+FROM_SETTINGS = ("claim", "discreet", "correlated")  # attributes set from the settings
+BASE = ("me", "cfg", "model", "rounds", "seed", "rng", "samples", "truth", "round", *FROM_SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class NodeSnapshot:
         return cls(**found)
 
 
-def goes_on_alone(policy: type[Policy]) -> bool:
+def resumes_independently(policy: type[Policy]) -> bool:
     """May each node resume at the time at which it was held? In lockstep, a peer that is ahead pushes only models
     of future rounds. A fetch would return the newer model, so policies that pull resume together."""
     return policy.solitary or (policy.lockstep and not policy.pulls)

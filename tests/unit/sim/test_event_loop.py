@@ -101,7 +101,7 @@ def test_time_that_stands_still_is_an_error() -> None:
         await again
 
     with pytest.raises(SimulationStuck, match="while the time stood still"):
-        play(spins(), VirtualLoop(haste=1000))
+        play(spins(), VirtualLoop(max_spins=1000))
 
 
 def test_what_would_run_in_a_thread_runs_at_once() -> None:

@@ -27,7 +27,7 @@ class Town:
         self.noticed: list[tuple[float, PeerId, tuple[PeerId, ...]]] = []
         self.conditions = Conditions(())
         self.views = FailureDetector(cast(World, self))
-        self.views.found(members)
+        self.views.start_with(members)
 
     def chance(self, *key: object) -> float:
         return Random(f"{self.seed}/{key}").random()

@@ -316,7 +316,7 @@ def test_a_run_whose_clock_stands_still_leaves_no_task(monkeypatch: pytest.Monke
             while True:
                 await Sleep(0.0)
 
-    monkeypatch.setattr("pfl_node.sim.simulation.HASTE", 100)
+    monkeypatch.setattr("pfl_node.sim.simulation.MAX_SPINS", 100)
     loop = fails(Spins, SimulationStuck)
     assert loop.is_closed()
     assert not asyncio.all_tasks(loop)
