@@ -54,7 +54,7 @@ class Reach:
             return
         peer = PeerId(member.id)
         self.monitor.met()
-        self._client.dials.hurry(peer)
+        self._client.dials.dial_soon(peer)
         if member.reachability is Reachability.UNREACHABLE and peer in self._members.left_out():
             self._client.abandon(peer)
         self._redialer.look()

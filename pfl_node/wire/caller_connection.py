@@ -88,7 +88,7 @@ class CallerConnection:
             elif context is None:
                 self._relay(b"")
             elif first[:1] == bytes((HANDSHAKE_RECORD,)):
-                if self._listener.may_shake_hands(self):
+                if self._listener.may_start_tls(self):
                     self._tls = TlsStream(context)
                     self._loop.add_reader(self._network, self._handshake_bytes, self._tls)
             else:

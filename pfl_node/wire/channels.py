@@ -15,7 +15,7 @@ from pfl_node.wire.dialer import Dialer, Link
 from pfl_node.wire.dials import Dials
 
 CONNECT_TIMEOUT = 5.0  # seconds
-SOMEBODY_ELSE = (Reason.IMPOSTOR, Reason.NO_TLS)  # something else answered at the peer's address
+WRONG_PEER_REASONS = (Reason.IMPOSTOR, Reason.NO_TLS)  # something else answered at the peer's address
 
 S = TypeVar("S")
 
@@ -167,7 +167,7 @@ class ChannelPool(Generic[S]):
             link = await self._dialer.dial(address, self._connect_timeout, expect=peer)
             await self._dialer.connect(link, peer, self._connect_timeout)
         except PeerError as error:
-            if not isinstance(error, Refused) or error.reason in SOMEBODY_ELSE:
+            if not isinstance(error, Refused) or error.reason in WRONG_PEER_REASONS:
                 dials.failed(peer, address, error.text, clock())
             raise
         dials.succeeded(peer, address, clock())

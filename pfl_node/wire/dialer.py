@@ -111,7 +111,7 @@ class TlsDialer(Dialer):
         theirs = await read_certificate(address, mine, connect_timeout, path.connect if path else None)
         if expect and theirs.id != expect:
             if path and path.site:
-                path.distrust()
+                path.deprioritize()
                 if retry:
                     return None
             raise Refused(Reason.IMPOSTOR, f"{theirs.id} answers at {address}")

@@ -70,7 +70,7 @@ class Dials:
         self._keep(peer, record)
         self.changed(peer)
 
-    def hurry(self, peer: PeerId) -> None:
+    def dial_soon(self, peer: PeerId) -> None:
         """There is news of the peer: dial it soon."""
         record = self._of.get(peer)
         if record is not None:

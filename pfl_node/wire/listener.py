@@ -165,7 +165,7 @@ class Listener:
             self._paused[connection] = None
             connection.pause()
 
-    def may_shake_hands(self, connection: CallerConnection) -> bool:
+    def may_start_tls(self, connection: CallerConnection) -> bool:
         """Whether TLS may begin; else the connection is resumed later. A handshake costs the node more than the
         unknown caller who begins it, so each address has a share, as callers have."""
         if self._fair.exhausted(connection.host):

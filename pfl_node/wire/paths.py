@@ -15,7 +15,7 @@ from pfl_node.wire.connector import Connector
 class Relays(Protocol):
     async def connect(self, relays: Sequence[str], site: str) -> tuple[socket.socket, str]: ...
 
-    def distrust(self, relay: str, site: str) -> None: ...
+    def deprioritize(self, relay: str, site: str) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -39,9 +39,9 @@ class Path:
         connection, self.relay = await self.paths.relays.connect(*relayed)
         return connection
 
-    def distrust(self) -> None:
+    def deprioritize(self) -> None:
         if self.relay and self.paths.relays is not None:
-            self.paths.relays.distrust(self.relay, self.site)
+            self.paths.relays.deprioritize(self.relay, self.site)
 
 
 class Paths:

@@ -11,7 +11,7 @@ from pfl_node.types import PeerId
 from pfl_node.wire.dials import Dials
 
 AT_ONCE = 16  # concurrent dials
-LOOK = 5.0  # seconds between two looks at the peers, if there is no news
+POLL_INTERVAL = 5.0  # seconds between two checks of the peers, if there is no news
 
 
 class Redialer:
@@ -53,7 +53,7 @@ class Redialer:
 
     def _start_due(self) -> float:
         """Start the dials that are due; returns the seconds until the next one is."""
-        now, next_due = asyncio.get_running_loop().time(), LOOK
+        now, next_due = asyncio.get_running_loop().time(), POLL_INTERVAL
         for peer, address in self._wanted().items():
             wait = self._dials.wait(peer, address, now)
             if peer in self._dialling or len(self._dialling) >= AT_ONCE:

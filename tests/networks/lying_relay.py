@@ -28,8 +28,8 @@ def open_another(self: Rendezvous, caller: str, site: str) -> str:
 
 def arrive_anywhere(self: Rendezvous, request: ConnectRequest, connection: socket.socket) -> None:
     """The decoy names itself, not the victim."""
-    meeting = self._meetings.get(request.authorization.removeprefix(BEARER))
-    target = meeting.site + SUFFIX if meeting else request.target
+    relayed = self._pending.get(request.authorization.removeprefix(BEARER))
+    target = relayed.site + SUFFIX if relayed else request.target
     honest_arrive(self, ConnectRequest(target, request.authorization), connection)
 
 

@@ -47,13 +47,13 @@ class RelayCaller:
                 if waiting:
                     relay = waiting.pop(0)
                     trying[asyncio.create_task(self._through(relay, site))] = relay
-                patience = HEAD_START if waiting else None
-                done, _ = await asyncio.wait(trying, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                timeout = HEAD_START if waiting else None
+                done, _ = await asyncio.wait(trying, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     relay = trying.pop(task)
                     if (error := task.exception()) is None:
                         return task.result(), relay
-                    self.distrust(relay, site)
+                    self.deprioritize(relay, site)
                     failures.append(f"{relay}: {error}")
         finally:
             for task in trying:
@@ -61,7 +61,7 @@ class RelayCaller:
                 task.cancel()
         raise PeerGone(PeerId(site), f"no relay connects to it ({'; '.join(failures)})")
 
-    def distrust(self, relay: str, site: str) -> None:
+    def deprioritize(self, relay: str, site: str) -> None:
         """The relay failed, or led to another node: try the others first for a while."""
         if len(self._failed) >= TABLE_LIMIT:
             self._failed.clear()

@@ -58,7 +58,7 @@ class RelayedSite:
         self._answering: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._alone_since: float | None = None  # when a relay last connected callers; infinity: logged
+        self._unregistered_since: float | None = None  # when a relay last connected callers; infinity: logged
         self._failure = ""  # failure of the last attempt
         self.counters: Counter[str] = Counter()  # connections answered and failed, registrations
 
@@ -91,7 +91,7 @@ class RelayedSite:
             now = asyncio.get_running_loop().time()
             relays = self._candidates()
             if relays is not None:
-                self._warn_if_alone(now)
+                self._warn_if_unregistered(now)
             for relay in relays or ():
                 if len(self._keeping) >= WANTED:
                     break
@@ -103,12 +103,12 @@ class RelayedSite:
             except TimeoutError:
                 continue
 
-    def _warn_if_alone(self, now: float) -> None:
+    def _warn_if_unregistered(self, now: float) -> None:
         """Warn once per outage if no relay has connected callers for long."""
-        if self._registered or self._alone_since is None:
-            self._alone_since = now
-        elif now - self._alone_since >= PATIENCE:
-            self._alone_since = float("inf")
+        if self._registered or self._unregistered_since is None:
+            self._unregistered_since = now
+        elif now - self._unregistered_since >= PATIENCE:
+            self._unregistered_since = float("inf")
             tried = f"; {self._failure}" if self._failure else ""
             log.warning("no relay connects callers to this node%s: %s", tried, WHAT_TO_DO)
 

@@ -61,7 +61,7 @@ class Registration:
 
 
 @dataclass(slots=True, eq=False)
-class Meeting:
+class RelayedConnection:
     """Two tickets, and the connections that have arrived with them."""
 
     site: str
@@ -76,8 +76,8 @@ class Rendezvous:
         self.sites: dict[str, Registration] = {}
         self.use: dict[str, SiteUse] = {}
         self.refused: Counter[str] = Counter()  # refusals by reason
-        self._meetings: dict[str, Meeting] = {}  # by ticket
-        self._splices: dict[Splice, Meeting] = {}
+        self._pending: dict[str, RelayedConnection] = {}  # by ticket
+        self._splices: dict[Splice, RelayedConnection] = {}
         self._closed = False
 
     @property
@@ -120,12 +120,12 @@ class Rendezvous:
         use = self._use(site)
         if why := use.refusal(caller, _now()):
             raise self._refusal(Reason.FLOOD, f"the relay opens no connection to {site}: {why}")
-        if len(self._meetings) >= 2 * WAITING or FILES * self.connections >= open_files():
+        if len(self._pending) >= 2 * WAITING or FILES * self.connections >= open_files():
             raise self._refusal(Reason.FLOOD, "the relay has too many connections; try again later")
-        meeting = Meeting(site, caller)
+        relayed = RelayedConnection(site, caller)
         mine, theirs = (secrets.token_hex(TICKET_BYTES) for _ in range(2))
-        self._meetings[mine] = self._meetings[theirs] = meeting
-        meeting.expiry = asyncio.get_running_loop().call_later(PATIENCE, self._expire, mine, theirs)
+        self._pending[mine] = self._pending[theirs] = relayed
+        relayed.expiry = asyncio.get_running_loop().call_later(PATIENCE, self._expire, mine, theirs)
         use.begin(caller)
         registration.announce(Announced(theirs, caller))
         return mine
@@ -135,14 +135,14 @@ class Rendezvous:
     def arrive(self, request: ConnectRequest, connection: socket.socket) -> None:
         """Take over a connection that sent this request."""
         ticket = request.authorization.removeprefix(BEARER)
-        meeting = self._meetings.get(ticket)
-        if meeting is None or request.target != meeting.site + SUFFIX or ticket in meeting.arrived:
+        relayed = self._pending.get(ticket)
+        if relayed is None or request.target != relayed.site + SUFFIX or ticket in relayed.arrived:
             self.refused[str(Reason.NOT_ALLOWED)] += 1
             _end(connection, FORBIDDEN, "this ticket is not valid here; ask for one with Relay.Open")
             return
-        meeting.arrived[ticket] = connection
-        if len(meeting.arrived) == 2:
-            self._join(meeting)
+        relayed.arrived[ticket] = connection
+        if len(relayed.arrived) == 2:
+            self._join(relayed)
 
     def close(self) -> None:
         self._closed = True
@@ -151,32 +151,32 @@ class Rendezvous:
         self.sites.clear()
         for splice in list(self._splices):
             splice.close()
-        for meeting in {id(m): m for m in self._meetings.values()}.values():
-            self._drop(meeting)
-        self._meetings.clear()
+        for relayed in {id(m): m for m in self._pending.values()}.values():
+            self._drop(relayed)
+        self._pending.clear()
 
     def close_unless(self, allowed: Callable[[str], bool]) -> None:
         """End the registrations and connections of members that are not accepted any more."""
         for site in [site for site in self.sites if not allowed(site)]:
             self.sites.pop(site).end()
-        for splice, meeting in list(self._splices.items()):
-            if not (allowed(meeting.site) and allowed(meeting.caller)):
+        for splice, relayed in list(self._splices.items()):
+            if not (allowed(relayed.site) and allowed(relayed.caller)):
                 splice.close()
 
-    def _join(self, meeting: Meeting) -> None:
-        one, other = meeting.arrived.values()
-        for ticket in meeting.arrived:
-            del self._meetings[ticket]
-        if meeting.expiry is not None:
-            meeting.expiry.cancel()
-        use = self._use(meeting.site)
+    def _join(self, relayed: RelayedConnection) -> None:
+        one, other = relayed.arrived.values()
+        for ticket in relayed.arrived:
+            del self._pending[ticket]
+        if relayed.expiry is not None:
+            relayed.expiry.cancel()
+        use = self._use(relayed.site)
         splice = Splice(
             one,
             other,
             on_bytes=lambda size: self._moved(use, splice, size),
             on_end=lambda ended: self._ended(ended),
         )
-        self._splices[splice] = meeting
+        self._splices[splice] = relayed
         try:
             for end in (one, other):
                 keep_alive(end)
@@ -195,19 +195,19 @@ class Rendezvous:
         return wait
 
     def _ended(self, splice: Splice) -> None:
-        meeting = self._splices.pop(splice)
-        self._use(meeting.site).end(meeting.caller)
+        relayed = self._splices.pop(splice)
+        self._use(relayed.site).end(relayed.caller)
 
     def _expire(self, *tickets: str) -> None:
-        meetings = [self._meetings.pop(ticket) for ticket in tickets]
+        expired = [self._pending.pop(ticket) for ticket in tickets]
         self.refused["no_answer"] += 1
-        self._drop(meetings[0])
+        self._drop(expired[0])
 
-    def _drop(self, meeting: Meeting) -> None:
-        if meeting.expiry is not None:
-            meeting.expiry.cancel()
-        self._use(meeting.site).end(meeting.caller)
-        for connection in meeting.arrived.values():
+    def _drop(self, relayed: RelayedConnection) -> None:
+        if relayed.expiry is not None:
+            relayed.expiry.cancel()
+        self._use(relayed.site).end(relayed.caller)
+        for connection in relayed.arrived.values():
             _end(connection, TIMED_OUT, "the other side did not connect")
 
     def _use(self, site: str) -> SiteUse:

@@ -51,7 +51,7 @@ def test_a_peer_at_a_new_address_starts_without_failures() -> None:
 def test_news_of_a_peer_brings_the_next_dial_forward_but_does_not_include_it() -> None:
     dials = failing(9, now=5.0)
     assert dials.wait(BOB, PLACE, 5.0) > SOONEST
-    dials.hurry(BOB)
+    dials.dial_soon(BOB)
     assert dials.wait(BOB, PLACE, 5.0) == SOONEST
     assert not dials.includes(BOB, PLACE)
 
