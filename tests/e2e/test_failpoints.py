@@ -15,47 +15,47 @@ from pfl_node.steps import Average
 from tests.arm_failpoints import failing
 from tests.e2e.in_process import Life, Town, play
 from tests.toy import constant
-from tests.unit.wire.small_host import ANN, BOB, House, calling, layout_of, model_of, serving
+from tests.unit.wire.small_host import ANN, BOB, FakeHost, calling, layout_of, model_of, serving
 
 LAYOUT = layout_of(1000)
 LOCAL, EL = {"name": "local"}, {"name": "el", "degree": 1}
 
 
-async def send(house: House, points: str) -> None:
+async def send(host: FakeHost, points: str) -> None:
     with failing(points):
-        async with serving(house) as address, calling() as client:
+        async with serving(host) as address, calling() as client:
             await client.send(BOB, address, model_of(LAYOUT), round=0)
 
 
 def test_a_model_that_is_not_sent_does_not_arrive_and_the_peer_seems_gone() -> None:
     async def scenario() -> None:
-        house = House(LAYOUT)
+        host = FakeHost(LAYOUT)
         with pytest.raises(PeerGone, match="not sent"):
-            await send(house, "send.before=return")
-        assert house.admitted == 0
+            await send(host, "send.before=return")
+        assert host.admitted == 0
 
     asyncio.run(scenario())
 
 
 def test_a_receipt_that_is_lost_belongs_to_a_model_that_arrived() -> None:
     async def scenario() -> None:
-        house = House(LAYOUT)
+        host = FakeHost(LAYOUT)
         with pytest.raises(PeerGone, match="its receipt was lost"):
-            await send(house, "send.after=return")
-        assert len(house.mailbox.collect([ANN], 0)) == 1
+            await send(host, "send.after=return")
+        assert len(host.mailbox.collect([ANN], 0)) == 1
 
     asyncio.run(scenario())
 
 
 def test_a_model_that_is_thrown_away_on_arrival_is_refused_and_may_be_sent_again() -> None:
     async def scenario() -> None:
-        house = House(LAYOUT)
+        host = FakeHost(LAYOUT)
         with pytest.raises(Refused) as caught:
-            await send(house, "receive=return")
+            await send(host, "receive=return")
         assert caught.value.reason is Reason.TRUNCATED
-        assert (house.admitted, house.cancelled) == (1, 1)
-        await send(house, "")
-        assert len(house.mailbox.collect([ANN], 0)) == 1
+        assert (host.admitted, host.cancelled) == (1, 1)
+        await send(host, "")
+        assert len(host.mailbox.collect([ANN], 0)) == 1
 
     asyncio.run(scenario())
 

@@ -20,7 +20,7 @@ from pfl_node.wire.relay.relayed_site import RelayedSite
 from pfl_node.wire.relay.rendezvous import Rendezvous
 from pfl_node.wire.server import PeerService
 from pfl_node.wire.tls import Tls
-from tests.unit.wire.small_host import House, calling
+from tests.unit.wire.small_host import FakeHost, calling
 
 
 @dataclass
@@ -43,7 +43,7 @@ class RunningRelay:
 class RunningSite:
     id: PeerId
     endpoint: Endpoint
-    house: House
+    host: FakeHost
     relays: tuple[str, ...] = ()
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -78,16 +78,16 @@ async def a_relay(
 
 @asynccontextmanager
 async def a_site(
-    house: House, relays: Sequence[RunningRelay], tls: Tls | None = None, connector: Connector | None = None
+    host: FakeHost, relays: Sequence[RunningRelay], tls: Tls | None = None, connector: Connector | None = None
 ) -> AsyncIterator[RunningSite]:
     """Registered at all of them. Its own port refuses connections: it is reached through relays only."""
     endpoint = Endpoint(tls=tls)
-    PeerService(house, status=house.status).attach(endpoint)
+    PeerService(host, status=host.status).attach(endpoint)
     await endpoint.bind("127.0.0.1:0")
     await endpoint.start()
     endpoint.listener.refuse_new()
-    house.me = tls.id if tls else house.me
-    site = RunningSite(house.me, endpoint, house)
+    host.me = tls.id if tls else host.me
+    site = RunningSite(host.me, endpoint, host)
     dialer = tls.dialer if tls else Dialer()
     kept = RelayedSite(
         site.id,

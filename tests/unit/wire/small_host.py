@@ -52,7 +52,7 @@ def chunks_of(model: Model, how: WireSettings | None = None, *, sender: PeerId =
     return [pb.ModelChunk.FromString(message) for message in messages]
 
 
-class House:
+class FakeHost:
     """Bob's node, as the wire sees it. `auxiliary` is the layout of its predictions; None: there are none."""
 
     def __init__(self, layout: Layout, auxiliary: Layout | None = None, *, limits: Limits | None = None) -> None:
@@ -126,9 +126,9 @@ class House:
 
     async def counted(self, call: str, outcome: str) -> None:
         """Wait until such a call has ended."""
-        await self.until(lambda house: house.counts[call, outcome] > 0)
+        await self.until(lambda host: host.counts[call, outcome] > 0)
 
-    async def until(self, holds: Callable[[House], bool]) -> None:
+    async def until(self, holds: Callable[[FakeHost], bool]) -> None:
         async with asyncio.timeout(10):
             while not holds(self):
                 await self.news.wait()
@@ -140,11 +140,11 @@ class House:
 
 @asynccontextmanager
 async def serving(
-    house: House, settings: WireSettings | None = None, *, quiet: float = 30.0, tls: Tls | None = None
+    host: FakeHost, settings: WireSettings | None = None, *, quiet: float = 30.0, tls: Tls | None = None
 ) -> AsyncIterator[str]:
     """Bob's address."""
     endpoint = Endpoint(tls=tls)
-    PeerService(house, settings, status=house.status, quiet=quiet).attach(endpoint)
+    PeerService(host, settings, status=host.status, quiet=quiet).attach(endpoint)
     await endpoint.bind("127.0.0.1:0")
     await endpoint.start()
     try:

@@ -27,7 +27,7 @@ from pfl_node.wire.codec import MAX_NOTES, encode
 from pfl_node.wire.framing import MAX_HEADER
 from pfl_node.wire.quirks.stream_status import StreamStatus
 from pfl_node.wire.statuses import REASON_KEY
-from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, raw_channel, serving
+from tests.unit.wire.small_host import ANN, BOB, RUN, FakeHost, calling, layout_of, model_of, raw_channel, serving
 
 Code = grpc.StatusCode
 LAYOUT = layout_of(2000)
@@ -125,8 +125,8 @@ BAD: dict[str, tuple[Callable[[], list[bytes]], Reason, grpc.StatusCode]] = {
 class Scene:
     """Bob's node in round 5, a model of ann's waiting for it; eve has a raw channel."""
 
-    def __init__(self, house: House, address: str, channel: Any) -> None:
-        self.house = house
+    def __init__(self, host: FakeHost, address: str, channel: Any) -> None:
+        self.host = host
         self.address = address
         self.send = channel.stream_unary("/pfl.v1.Peer/SendModel")
         self.evaluate = channel.stream_unary("/pfl.v1.Peer/EvaluateModel")
@@ -143,21 +143,21 @@ class Scene:
         """Bob still takes models, has not lost ann's, and forgot nothing that he admitted."""
         async with calling() as client:
             await client.send(BOB, self.address, MODEL, round=6)
-        assert self.house.mailbox.collect([ANN, EVE], 5) == (Offer(ANN, MODEL, round=5),)
-        assert self.house.mailbox.collect([ANN], 6) == (Offer(ANN, MODEL, round=6),)
-        delivered = self.house.counts["SendModel", "ok"]
-        assert self.house.admitted - self.house.cancelled == delivered
+        assert self.host.mailbox.collect([ANN, EVE], 5) == (Offer(ANN, MODEL, round=5),)
+        assert self.host.mailbox.collect([ANN], 6) == (Offer(ANN, MODEL, round=6),)
+        delivered = self.host.counts["SendModel", "ok"]
+        assert self.host.admitted - self.host.cancelled == delivered
 
 
-def scene(play: Callable[[Scene], Awaitable[None]], layout: Layout = LAYOUT, **options: Any) -> House:
-    async def main() -> House:
-        house = House(layout, limits=options.pop("limits", None))
-        house.mailbox.advance(5)
-        async with serving(house, **options) as address, raw_channel(address) as channel:
+def scene(play: Callable[[Scene], Awaitable[None]], layout: Layout = LAYOUT, **options: Any) -> FakeHost:
+    async def main() -> FakeHost:
+        host = FakeHost(layout, limits=options.pop("limits", None))
+        host.mailbox.advance(5)
+        async with serving(host, **options) as address, raw_channel(address) as channel:
             async with calling() as client:
                 await client.send(BOB, address, MODEL, round=5)
-            await play(Scene(house, address, channel))
-        return house
+            await play(Scene(host, address, channel))
+        return host
 
     return asyncio.run(main())
 
@@ -170,7 +170,7 @@ def test_bad_input_is_refused_counted_and_survived(name: str) -> None:
         for _ in range(3):
             answered, said, text = await scene.refusal(scene.send(iter(make()), timeout=10))
             assert (answered, said) == (code, reason), text
-        assert scene.house.counts["SendModel", reason] == 3
+        assert scene.host.counts["SendModel", reason] == 3
         await scene.is_well()
 
     scene(play)
@@ -185,7 +185,7 @@ def test_evaluate_model_has_the_same_rules(name: str) -> None:
     async def play(scene: Scene) -> None:
         answered, said, text = await scene.refusal(scene.evaluate(iter(make()), timeout=10))
         assert (answered, said) == (code, reason), text
-        assert scene.house.counts["EvaluateModel", reason] == 1
+        assert scene.host.counts["EvaluateModel", reason] == 1
         await scene.is_well()
 
     scene(play)
@@ -202,10 +202,10 @@ def test_a_flood_from_one_peer_is_refused_and_others_are_still_heard() -> None:
         refused = [a for a in answers if isinstance(a, grpc.aio.AioRpcError)]
         assert len(refused) == 18
         assert {a.code() for a in refused} == {Code.RESOURCE_EXHAUSTED}
-        assert scene.house.counts["SendModel", Reason.FLOOD] == 18
+        assert scene.host.counts["SendModel", Reason.FLOOD] == 18
         async with calling() as client:
             await client.send(BOB, scene.address, MODEL)
-        assert [o.sender for o in scene.house.mailbox.take(9)] == [EVE, EVE, ANN]
+        assert [o.sender for o in scene.host.mailbox.take(9)] == [EVE, EVE, ANN]
         await scene.is_well()
 
     scene(play, limits=Limits(per_peer=2, inbox=4))
@@ -219,10 +219,10 @@ def test_what_a_peer_breaks_off_is_given_back() -> None:
             made.ClearField("trailer")
             call = scene.send()
             await call.write(made.SerializeToString())
-            await scene.house.until(lambda h: h.admitted > h.cancelled + h.counts["SendModel", "ok"])
+            await scene.host.until(lambda h: h.admitted > h.cancelled + h.counts["SendModel", "ok"])
             call.cancel()
-            await scene.house.counted("SendModel", "truncated")
-            scene.house.counts["SendModel", "truncated"] = 0
+            await scene.host.counted("SendModel", "truncated")
+            scene.host.counts["SendModel", "truncated"] = 0
         await scene.is_well()
 
     scene(play, limits=Limits(per_peer=1))
@@ -272,7 +272,7 @@ def test_a_message_beyond_the_limit_is_refused_by_grpc_itself() -> None:
             answered, _, text = await scene.refusal(send(iter([bytes(64 << 20)]), timeout=10))
         assert answered is Code.RESOURCE_EXHAUSTED
         assert "larger than max" in text
-        await scene.house.counted("SendModel", "truncated")  # the stream ended: all that a handler gets to see
+        await scene.host.counted("SendModel", "truncated")  # the stream ended: all that a handler gets to see
         await scene.is_well()
 
     scene(play)
@@ -280,25 +280,25 @@ def test_a_message_beyond_the_limit_is_refused_by_grpc_itself() -> None:
 
 def test_a_node_that_is_starting_says_so() -> None:
     async def play(scene: Scene) -> None:
-        scene.house.ready = False
+        scene.host.ready = False
         answer = await scene.refusal(scene.send(iter([chunk().SerializeToString()]), timeout=10))
         assert answer == (Code.UNAVAILABLE, Reason.NOT_READY, "still starting")
-        scene.house.ready = True
+        scene.host.ready = True
         await scene.is_well()
 
     scene(play)
 
 
 def test_a_service_that_is_not_offered_says_so_and_a_pull_is_refused_like_a_push() -> None:
-    class Shy(House):
+    class Shy(FakeHost):
         def admit(self, call: str, envelope: Envelope) -> None:
             if call == "GetHead":
                 raise Refused(Reason.NOT_SERVED, "no heads here")
             super().admit(call, envelope)
 
     async def main() -> None:
-        house = Shy(LAYOUT)
-        async with serving(house) as address, calling() as client, calling(run="other") as stranger:
+        host = Shy(LAYOUT)
+        async with serving(host) as address, calling() as client, calling(run="other") as stranger:
             for call, reason in (
                 (client.fetch(BOB, address, "head", LAYOUT), Reason.NOT_SERVED),
                 (client.fetch(BOB, address, "model", layout_of(7)), Reason.LAYOUT),
@@ -307,7 +307,7 @@ def test_a_service_that_is_not_offered_says_so_and_a_pull_is_refused_like_a_push
                 with pytest.raises(Refused) as caught:
                     await call
                 assert (caught.value.reason, caught.value.peer) == (reason, BOB)
-        assert house.counts == {
+        assert host.counts == {
             ("GetHead", "not_served"): 1,
             ("GetModel", "layout"): 1,
             ("GetModel", "unknown_run"): 1,
@@ -317,20 +317,20 @@ def test_a_service_that_is_not_offered_says_so_and_a_pull_is_refused_like_a_push
 
 
 def test_a_fault_of_our_own_is_an_internal_error_and_the_node_lives() -> None:
-    class Broken(House):
+    class Broken(FakeHost):
         async def evaluate(self, offer: Offer) -> Eval:
             raise ZeroDivisionError("a bug")
 
     async def main() -> None:
-        house = Broken(LAYOUT)
-        async with serving(house) as address, raw_channel(address) as channel:
-            scene = Scene(house, address, channel)
+        host = Broken(LAYOUT)
+        async with serving(host) as address, raw_channel(address) as channel:
+            scene = Scene(host, address, channel)
             answered, said, text = await scene.refusal(
                 scene.evaluate(iter([chunk().SerializeToString()]), timeout=10)
             )
             assert (answered, said) == (Code.INTERNAL, "internal")
             assert "a bug" not in text
-            assert house.counts == {("EvaluateModel", "internal"): 1}
+            assert host.counts == {("EvaluateModel", "internal"): 1}
             async with calling() as client:
                 await client.send(BOB, address, MODEL)
 
@@ -357,10 +357,10 @@ def test_what_is_refused_takes_no_memory() -> None:
     small_bomb = with_data(bomb(), zstd=True, encoded_size=0)
 
     async def main() -> None:
-        house, victim = House(layout), House(LAYOUT)
-        house.mailbox.advance(5)
-        async with serving(house) as address, raw_channel(address) as channel:
-            scene = Scene(house, address, channel)
+        host, victim = FakeHost(layout), FakeHost(LAYOUT)
+        host.mailbox.advance(5)
+        async with serving(host) as address, raw_channel(address) as channel:
+            scene = Scene(host, address, channel)
             async with serving(victim) as there, raw_channel(there) as other:
                 bombed = Scene(victim, there, other)
                 tracemalloc.start()

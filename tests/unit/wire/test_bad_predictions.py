@@ -20,7 +20,7 @@ from tests.unit.wire.small_host import (
     ANN,
     BOB,
     RUN,
-    House,
+    FakeHost,
     calling,
     chunks_of,
     layout_of,
@@ -39,18 +39,18 @@ SAID = predictions_of(FEW)
 Way = Callable[[str], Awaitable[None]]  # what is done at an address
 
 
-def refusal(call: Way, house: House) -> Refused:
+def refusal(call: Way, host: FakeHost) -> Refused:
     """What bob answers; he must have counted it, kept nothing of it, and be as well as before."""
 
     async def main() -> Refused:
-        async with serving(house) as address:
+        async with serving(host) as address:
             with pytest.raises(Refused) as caught:
                 await call(address)
-            assert [outcome for (_, outcome), n in house.counts.items() if n] == [str(caught.value.reason)]
-            assert house.mailbox.held == 0
+            assert [outcome for (_, outcome), n in host.counts.items() if n] == [str(caught.value.reason)]
+            assert host.mailbox.held == 0
             async with calling() as client:
-                await client.send(BOB, address, house.current, round=0)
-            assert house.mailbox.collect([ANN], 0) == (Offer(ANN, house.current, round=0),)
+                await client.send(BOB, address, host.current, round=0)
+            assert host.mailbox.collect([ANN], 0) == (Offer(ANN, host.current, round=0),)
         return caught.value
 
     return asyncio.run(main())
@@ -75,7 +75,7 @@ def pulling(layout: Layout, run: str = RUN) -> Way:
 @pytest.mark.parametrize("way", [pushing, pulling])
 @pytest.mark.parametrize("layout", [OTHERS, MORE, layout_for(50, 9, "samples"), MANY])
 def test_other_auxiliary_samples_do_not_fit_and_the_peer_is_told_why(way: Any, layout: Layout) -> None:
-    refused = refusal(way(predictions_of(layout) if way is pushing else layout), House(LAYOUT, FEW))
+    refused = refusal(way(predictions_of(layout) if way is pushing else layout), FakeHost(LAYOUT, FEW))
     assert (refused.reason, refused.peer) == (Reason.LAYOUT, BOB)
     assert "other auxiliary samples" in refused.text
     assert layout.digest[:8] in refused.text
@@ -84,24 +84,24 @@ def test_other_auxiliary_samples_do_not_fit_and_the_peer_is_told_why(way: Any, l
 
 @pytest.mark.parametrize("way", [pushing(SAID), pulling(FEW)])
 def test_a_node_without_auxiliary_data_says_so(way: Way) -> None:
-    house = House(LAYOUT)
-    refused = refusal(way, house)
+    host = FakeHost(LAYOUT)
+    refused = refusal(way, host)
     assert (refused.reason, refused.text) == (Reason.LAYOUT, "this node has no auxiliary data")
 
 
 def test_a_node_that_does_not_serve_them_or_has_none_yet_says_so() -> None:
-    shy, early = House(LAYOUT, FEW), House(LAYOUT, FEW)
+    shy, early = FakeHost(LAYOUT, FEW), FakeHost(LAYOUT, FEW)
     shy.closed, early.said = {"GetPredictions"}, None
     assert refusal(pulling(FEW), shy).reason is Reason.NOT_SERVED
     assert refusal(pulling(FEW), early).reason is Reason.NOT_READY
-    assert refusal(pulling(FEW, run="other"), House(LAYOUT, FEW)).reason is Reason.UNKNOWN_RUN
+    assert refusal(pulling(FEW, run="other"), FakeHost(LAYOUT, FEW)).reason is Reason.UNKNOWN_RUN
 
 
 def test_a_policy_that_takes_no_predictions_gets_none() -> None:
-    house = House(LAYOUT, FEW)
-    house.mailbox.takes = ("model",)
-    assert refusal(pushing(SAID), house).reason is Reason.LAYOUT
-    assert house.admitted == 1  # the model that came afterwards
+    host = FakeHost(LAYOUT, FEW)
+    host.mailbox.takes = ("model",)
+    assert refusal(pushing(SAID), host).reason is Reason.LAYOUT
+    assert host.admitted == 1  # the model that came afterwards
 
 
 def test_predictions_cannot_be_evaluated() -> None:
@@ -109,7 +109,7 @@ def test_predictions_cannot_be_evaluated() -> None:
         async with calling() as client:
             await client.evaluate(BOB, address, SAID)
 
-    assert refusal(call, House(LAYOUT, FEW)).reason is Reason.LAYOUT
+    assert refusal(call, FakeHost(LAYOUT, FEW)).reason is Reason.LAYOUT
 
 
 def changed(**header: object) -> pb.ModelChunk:
@@ -172,13 +172,13 @@ def test_bad_predictions_are_refused_counted_and_given_back(name: str) -> None:
     chunk, reason, code = BAD[name]
 
     async def main() -> None:
-        house = House(LAYOUT, FEW)
-        house.mailbox.takes = ("model", "core", "predictions")
-        async with serving(house) as address, raw_channel(address) as channel:
+        host = FakeHost(LAYOUT, FEW)
+        host.mailbox.takes = ("model", "core", "predictions")
+        async with serving(host) as address, raw_channel(address) as channel:
             send: Any = channel.stream_stream("/pfl.v1.Peer/SendModel")  # type: ignore[call-arg]
             assert await raw_refusal(send(iter([chunk.SerializeToString()]), timeout=10)) == (code, reason)
-        assert house.counts == {("SendModel", reason): 1}
-        assert (house.mailbox.held, house.admitted - house.cancelled) == (0, 0)
+        assert host.counts == {("SendModel", reason): 1}
+        assert (host.mailbox.held, host.admitted - host.cancelled) == (0, 0)
 
     asyncio.run(main())
 
@@ -187,17 +187,17 @@ def test_a_request_that_is_none_and_one_with_the_wrong_name_are_refused() -> Non
     """GetModel has a gate of its own: it must not be a way around the one of GetPredictions."""
 
     async def main() -> None:
-        house = House(LAYOUT, FEW)
-        house.closed = {"GetPredictions"}
+        host = FakeHost(LAYOUT, FEW)
+        host.closed = {"GetPredictions"}
         asked = pb.ModelRequest(sender=ANN, run=RUN, part=pb.PART_PREDICTIONS).SerializeToString()
-        async with serving(house) as address, raw_channel(address) as channel:
+        async with serving(host) as address, raw_channel(address) as channel:
             assert await raw_refusal(pull(channel, "GetModel", asked)) == (Code.UNIMPLEMENTED, Reason.NOT_SERVED)
             assert await raw_refusal(pull(channel, "GetPredictions", b"\xff")) == (
                 Code.INVALID_ARGUMENT,
                 Reason.GARBAGE,
             )
-        assert house.counts == {("GetModel", "not_served"): 1, ("GetPredictions", "garbage"): 1}
-        assert house.admitted == 0
+        assert host.counts == {("GetModel", "not_served"): 1, ("GetPredictions", "garbage"): 1}
+        assert host.admitted == 0
 
     asyncio.run(main())
 
@@ -205,7 +205,7 @@ def test_a_request_that_is_none_and_one_with_the_wrong_name_are_refused() -> Non
 def test_a_model_is_admitted_before_the_layout_is_looked_up() -> None:
     asked: list[str] = []
 
-    class Recorder(House):
+    class Recorder(FakeHost):
         def admit(self, call: str, envelope: Envelope) -> None:
             asked.append(f"admit {envelope.part}")
             super().admit(call, envelope)
@@ -215,11 +215,11 @@ def test_a_model_is_admitted_before_the_layout_is_looked_up() -> None:
             return super().layout(part)
 
     async def main() -> None:
-        house = Recorder(layout_of(10))
-        async with serving(house) as address, calling() as client:
+        host = Recorder(layout_of(10))
+        async with serving(host) as address, calling() as client:
             with pytest.raises(Refused, match="no auxiliary data"):
                 await client.send(BOB, address, predictions_of(FEW))
         assert asked == ["admit predictions", "layout of predictions"]
-        assert house.cancelled == 1
+        assert host.cancelled == 1
 
     asyncio.run(main())

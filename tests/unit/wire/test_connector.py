@@ -16,7 +16,7 @@ from pfl_node.wire.dialer import Dialer
 from tests.identities import Site
 from tests.unit.wire.connect_proxy import ConnectProxy
 from tests.unit.wire.relays import a_caller, a_relay, a_site
-from tests.unit.wire.small_host import BOB, House, calling, layout_of, model_of, serving
+from tests.unit.wire.small_host import BOB, FakeHost, calling, layout_of, model_of, serving
 
 LAYOUT = layout_of(1000)
 MODEL = model_of(LAYOUT, seed=1)
@@ -25,13 +25,13 @@ MODEL = model_of(LAYOUT, seed=1)
 def test_models_go_through_the_proxy_with_tls(tmp_path: Path) -> None:
     async def scenario() -> None:
         swarm = Site(tmp_path)
-        bob, ann, house = swarm.tls("bob"), swarm.tls("ann"), House(LAYOUT)
-        house.me = bob.id
-        async with ConnectProxy() as proxy, serving(house, tls=bob) as address:
+        bob, ann, host = swarm.tls("bob"), swarm.tls("ann"), FakeHost(LAYOUT)
+        host.me = bob.id
+        async with ConnectProxy() as proxy, serving(host, tls=bob) as address:
             ann.dialer.paths.connector = proxy.connector()
             async with calling(me=ann.id, dialer=ann.dialer) as client:
                 await client.send(bob.id, address, MODEL)
-            assert house.mailbox.held == 1
+            assert host.mailbox.held == 1
             assert proxy.targets == [address, address]  # the certificate, then the channel
 
     asyncio.run(scenario())
@@ -39,14 +39,14 @@ def test_models_go_through_the_proxy_with_tls(tmp_path: Path) -> None:
 
 def test_models_go_through_the_proxy_without_tls(tmp_path: Path) -> None:
     async def scenario() -> None:
-        house, dialer = House(LAYOUT), Dialer()
-        async with ConnectProxy("ann:secret") as proxy, serving(house) as address:
+        host, dialer = FakeHost(LAYOUT), Dialer()
+        async with ConnectProxy("ann:secret") as proxy, serving(host) as address:
             (tmp_path / "password").write_text("ann:secret\n")
             authorization = read_proxy(f"http://{proxy.address}", tmp_path / "password").authorization
             dialer.paths.connector = proxy.connector(authorization)
             async with calling(dialer=dialer) as client:
                 await client.send(BOB, address, MODEL)
-            assert house.mailbox.held == 1
+            assert host.mailbox.held == 1
             assert proxy.targets == [address]
 
     asyncio.run(scenario())
@@ -72,11 +72,11 @@ def test_caller_and_site_reach_the_relay_through_their_proxies(tmp_path: Path) -
         async with ConnectProxy() as proxy, a_relay(swarm.tls("relay")) as relay:
             tls.dialer.paths.connector = ann.dialer.paths.connector = proxy.connector()
             async with (
-                a_site(House(LAYOUT), [relay], tls, proxy.connector()) as bob,
+                a_site(FakeHost(LAYOUT), [relay], tls, proxy.connector()) as bob,
                 a_caller(ann) as client,
             ):
                 await client.send(bob.id, bob.at([relay]), MODEL)
-                assert bob.house.mailbox.held == 1
+                assert bob.host.mailbox.held == 1
             assert set(proxy.targets) == {relay.address}
 
     asyncio.run(scenario())

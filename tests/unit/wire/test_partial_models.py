@@ -21,7 +21,7 @@ from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.codec import Decoder, decode, encode, read_header
 from pfl_node.wire.coordinates import pack
 from pfl_node.wire.payload import Payload
-from tests.unit.wire.small_host import ANN, BOB, House, calling, serving
+from tests.unit.wire.small_host import ANN, BOB, FakeHost, calling, serving
 from tests.unit.wire.test_codec import ENVELOPE, SETTINGS, bound, layout_of, model_of, recut, refusal, settings
 
 N = 5000
@@ -82,10 +82,10 @@ def test_a_push_packs_the_index_once(n: int, monkeypatch: pytest.MonkeyPatch) ->
     sent, wire = model_of(n).sparse(range(0, n, 3)), WireSettings(chunk=1 << 16)
 
     async def main() -> None:
-        house = House(sent.layout)
-        async with serving(house, wire) as address, calling(wire) as client:
+        host = FakeHost(sent.layout)
+        async with serving(host, wire) as address, calling(wire) as client:
             await client.send(BOB, address, sent, round=1)
-            (offer,) = house.mailbox.collect([ANN], 1)
+            (offer,) = host.mailbox.collect([ANN], 1)
             assert offer.model == sent
 
     asyncio.run(main())

@@ -18,7 +18,7 @@ from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire import peer_pb2_grpc
 from pfl_node.wire.codec import decode, encode
 from pfl_node.wire.endpoint import Endpoint
-from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, raw_channel, serving
+from tests.unit.wire.small_host import ANN, BOB, RUN, FakeHost, calling, layout_of, model_of, raw_channel, serving
 
 SMALL, LARGE = layout_of(1000), layout_of(700_000)
 
@@ -26,16 +26,16 @@ SMALL, LARGE = layout_of(1000), layout_of(700_000)
 def test_a_pushed_model_arrives_with_what_was_said_about_it() -> None:
     async def scenario() -> None:
         for layout in (SMALL, LARGE):
-            house, model = House(layout), model_of(layout)
-            async with serving(house) as address, calling() as client:
+            host, model = FakeHost(layout), model_of(layout)
+            async with serving(host) as address, calling() as client:
                 moved = await client.send(BOB, address, model, round=3, tag=2, samples=40, notes={"share": 0.5})
-                (offer,) = house.mailbox.collect([ANN], 3)
+                (offer,) = host.mailbox.collect([ANN], 3)
                 assert offer == Offer(ANN, model, 3, 2, 40, {"share": 0.5})
                 assert moved == model.nbytes
                 assert client.traffic.bytes == {(BOB, "out"): moved}
                 assert client.traffic.models == {(BOB, "out"): 1}
-            assert house.counts == {("SendModel", "ok"): 1}
-            assert (house.nbytes, house.admitted, house.cancelled) == (model.nbytes, 1, 0)
+            assert host.counts == {("SendModel", "ok"): 1}
+            assert (host.nbytes, host.admitted, host.cancelled) == (model.nbytes, 1, 0)
 
     asyncio.run(scenario())
 
@@ -46,13 +46,13 @@ def test_a_pushed_model_arrives_with_what_was_said_about_it() -> None:
 def test_every_encoding_travels_both_ways(how: WireSettings) -> None:
     async def scenario() -> None:
         for layout in (SMALL, layout_of(3_000_000)):
-            house, model = House(layout), model_of(layout)
-            async with serving(house, how) as address, calling(how) as client:
+            host, model = FakeHost(layout), model_of(layout)
+            async with serving(host, how) as address, calling(how) as client:
                 await client.send(BOB, address, model)
-                (offer,) = house.mailbox.take()
+                (offer,) = host.mailbox.take()
                 assert np.abs(offer.model.vector - model.vector).max() < 0.03
                 back = await client.fetch(BOB, address, "model", layout)
-                assert np.abs(back.model.vector - house.current.vector).max() < 0.03
+                assert np.abs(back.model.vector - host.current.vector).max() < 0.03
 
     asyncio.run(scenario())
 
@@ -60,11 +60,11 @@ def test_every_encoding_travels_both_ways(how: WireSettings) -> None:
 def test_a_peer_scores_my_model() -> None:
     async def scenario() -> None:
         for layout in (SMALL, LARGE):
-            house, model = House(layout), model_of(layout)
-            async with serving(house) as address, calling() as client:
+            host, model = FakeHost(layout), model_of(layout)
+            async with serving(host) as address, calling() as client:
                 loss = float(np.abs(model.vector).mean())
                 assert await client.evaluate(BOB, address, model) == Eval(loss, 0.5, 7)
-            assert house.counts == {("EvaluateModel", "ok"): 1}
+            assert host.counts == {("EvaluateModel", "ok"): 1}
 
     asyncio.run(scenario())
 
@@ -72,13 +72,13 @@ def test_a_peer_scores_my_model() -> None:
 def test_models_cores_and_heads_can_be_pulled() -> None:
     async def scenario(part: Part, call: str) -> None:
         for layout in (SMALL, LARGE):
-            house = House(layout)
-            async with serving(house) as address, calling() as client:
+            host = FakeHost(layout)
+            async with serving(host) as address, calling() as client:
                 offer = await client.fetch(BOB, address, part, layout)
                 again = await client.fetch(BOB, address, part, layout.of(part))
-                assert offer == again == Offer(BOB, house.current.of(part), round=4, samples=12)
+                assert offer == again == Offer(BOB, host.current.of(part), round=4, samples=12)
                 assert client.traffic.models == {(BOB, "in"): 2}
-            assert house.counts == {(call, "ok"): 2}
+            assert host.counts == {(call, "ok"): 2}
 
     asyncio.run(scenario("model", "GetModel"))
     asyncio.run(scenario("core", "GetModel"))
@@ -87,9 +87,9 @@ def test_models_cores_and_heads_can_be_pulled() -> None:
 
 def test_the_status_is_the_hosts_own() -> None:
     async def scenario() -> None:
-        house = House(SMALL)
-        async with serving(house) as address, calling() as client:
-            assert await client.status(address) == house.status()
+        host = FakeHost(SMALL)
+        async with serving(host) as address, calling() as client:
+            assert await client.status(address) == host.status()
 
     asyncio.run(scenario())
 
@@ -98,10 +98,10 @@ def test_a_uvloop_carries_it_too() -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def scenario() -> None:
-        house, model = House(LARGE), model_of(LARGE)
-        async with serving(house) as address, calling() as client:
+        host, model = FakeHost(LARGE), model_of(LARGE)
+        async with serving(host) as address, calling() as client:
             await asyncio.gather(*(client.send(BOB, address, model, round=r) for r in range(4)))
-            assert [house.mailbox.collect([ANN], r)[0].model for r in range(4)] == [model] * 4
+            assert [host.mailbox.collect([ANN], r)[0].model for r in range(4)] == [model] * 4
 
     uvloop.run(scenario())
 
@@ -111,14 +111,14 @@ def test_a_uvloop_carries_it_too() -> None:
 
 def test_a_generated_client_is_understood() -> None:
     async def scenario() -> None:
-        house, model = House(LARGE), model_of(LARGE)
-        async with serving(house) as address, raw_channel(address) as channel:
+        host, model = FakeHost(LARGE), model_of(LARGE)
+        async with serving(host) as address, raw_channel(address) as channel:
             stub = peer_pb2_grpc.PeerStub(channel)
             chunks = [pb.ModelChunk.FromString(m) for m in encode(model, Envelope(ANN, RUN), WireSettings())]
             assert (await stub.SendModel(iter(chunks), timeout=10)).bytes == model.nbytes
-            assert house.mailbox.take()[0].model == model
+            assert host.mailbox.take()[0].model == model
             got = stub.GetModel(pb.ModelRequest(sender=ANN, run=RUN), timeout=10)
-            assert decode([chunk.SerializeToString() async for chunk in got], LARGE).model == house.current
+            assert decode([chunk.SerializeToString() async for chunk in got], LARGE).model == host.current
             assert (await stub.GetStatus(pb.StatusRequest(), timeout=10)).id == BOB
 
     asyncio.run(scenario())
@@ -206,15 +206,15 @@ def test_a_dead_peer_is_gone_at_once_and_is_reached_again_when_it_is_back() -> N
     async def scenario() -> None:
         model = model_of(SMALL)
         async with calling() as client:
-            async with serving(House(SMALL)) as address:
+            async with serving(FakeHost(SMALL)) as address:
                 await client.send(BOB, address, model)
             with pytest.raises(PeerGone, match="bob"):
                 await client.send(BOB, address, model)
             client.forget(BOB)
-            house = House(SMALL)
-            async with serving(house) as new_address:
+            host = FakeHost(SMALL)
+            async with serving(host) as new_address:
                 await client.send(BOB, new_address, model)
-                assert len(house.mailbox) == 1
+                assert len(host.mailbox) == 1
 
     asyncio.run(scenario())
 
@@ -234,18 +234,18 @@ def test_a_port_that_never_answers_is_given_up_after_the_connect_timeout() -> No
 
 
 def test_a_peer_that_thinks_too_long_is_gone() -> None:
-    class Slow(House):
+    class Slow(FakeHost):
         async def evaluate(self, offer: Offer) -> Eval:
             await asyncio.Event().wait()
             raise AssertionError
 
     async def scenario() -> None:
-        house = Slow(SMALL)
-        async with serving(house) as address, calling(WireSettings(base_timeout=0.2)) as client:
+        host = Slow(SMALL)
+        async with serving(host) as address, calling(WireSettings(base_timeout=0.2)) as client:
             with pytest.raises(PeerGone, match="deadline"):
                 await client.evaluate(BOB, address, model_of(SMALL))
-            await house.counted("EvaluateModel", "truncated")
-            assert house.cancelled == 0  # it was handed over
+            await host.counted("EvaluateModel", "truncated")
+            assert host.cancelled == 0  # it was handed over
 
     asyncio.run(scenario())
 
@@ -277,7 +277,7 @@ def test_a_stream_that_stands_still_is_over_long_before_a_slow_one_would_be() ->
 
 
 def test_forgetting_a_peer_ends_its_calls_and_cancelling_stays_cancelling() -> None:
-    class Slow(House):
+    class Slow(FakeHost):
         async def evaluate(self, offer: Offer) -> Eval:
             reached.set()
             await asyncio.Event().wait()
@@ -304,7 +304,7 @@ def test_forgetting_a_peer_ends_its_calls_and_cancelling_stays_cancelling() -> N
 
 def test_a_peer_that_moves_is_found_at_its_new_address() -> None:
     async def scenario() -> None:
-        first, second = House(SMALL), House(SMALL)
+        first, second = FakeHost(SMALL), FakeHost(SMALL)
         async with serving(first) as here, serving(second) as there, calling() as client:
             await client.send(BOB, here, model_of(SMALL))
             await client.send(BOB, there, model_of(SMALL))
@@ -315,14 +315,14 @@ def test_a_peer_that_moves_is_found_at_its_new_address() -> None:
 
 def test_a_refusal_of_a_stream_is_never_lost_in_its_writes() -> None:
     async def scenario() -> None:
-        house, model = House(LARGE), model_of(LARGE)
-        house.mailbox.advance(9)
-        async with serving(house) as address, calling() as client:
+        host, model = FakeHost(LARGE), model_of(LARGE)
+        host.mailbox.advance(9)
+        async with serving(host) as address, calling() as client:
             for _ in range(30):
                 with pytest.raises(Refused, match="round 1 is over, the current round is 9") as refused:
                     await client.send(BOB, address, model, round=1)
                 assert refused.value.round == 9
-        assert house.counts == {("SendModel", "stale_round"): 30}
+        assert host.counts == {("SendModel", "stale_round"): 30}
 
     asyncio.run(scenario())
 
@@ -343,7 +343,7 @@ def test_something_else_on_the_port_is_told_from_a_peer() -> None:
 
 def test_the_event_loop_comes_round_between_chunks() -> None:
     async def scenario() -> None:
-        house, model = House(layout_of(5_000_000)), model_of(layout_of(5_000_000))
+        host, model = FakeHost(layout_of(5_000_000)), model_of(layout_of(5_000_000))
         rounds = 0
 
         async def tick() -> None:
@@ -352,7 +352,7 @@ def test_the_event_loop_comes_round_between_chunks() -> None:
                 rounds += 1
                 await asyncio.sleep(0)
 
-        async with serving(house) as address, calling() as client:
+        async with serving(host) as address, calling() as client:
             ticking = asyncio.create_task(tick())
             await client.send(BOB, address, model)
             ticking.cancel()

@@ -23,7 +23,7 @@ from tests.unit.wire.small_host import (
     ANN,
     BOB,
     RUN,
-    House,
+    FakeHost,
     calling,
     chunks_of,
     layout_of,
@@ -47,12 +47,12 @@ ALL_WAYS = [WireSettings(encoding=e, zstd=z) for e in ("fp32", "fp16", "int8") f
 def test_pushed_predictions_arrive_with_what_was_said_about_them() -> None:
     async def scenario() -> None:
         for layout in (FEW, MANY):
-            house, said = House(LAYOUT, layout), predictions_of(layout)
-            async with serving(house) as address, calling() as client:
+            host, said = FakeHost(LAYOUT, layout), predictions_of(layout)
+            async with serving(host) as address, calling() as client:
                 moved = await client.send(BOB, address, said, round=3, tag=2, samples=40, notes={"share": 0.5})
-                assert house.mailbox.collect([ANN], 3) == (Offer(ANN, said, 3, 2, 40, {"share": 0.5}),)
+                assert host.mailbox.collect([ANN], 3) == (Offer(ANN, said, 3, 2, 40, {"share": 0.5}),)
                 assert moved == said.nbytes
-            assert house.counts == {("SendModel", "ok"): 1}
+            assert host.counts == {("SendModel", "ok"): 1}
 
     asyncio.run(scenario())
     assert [len(chunks_of(predictions_of(layout))) for layout in (FEW, MANY)] == [1, 3]
@@ -61,15 +61,15 @@ def test_pushed_predictions_arrive_with_what_was_said_about_them() -> None:
 def test_pulled_predictions_come_with_what_was_said_about_them() -> None:
     async def scenario() -> None:
         for layout in (FEW, MANY):
-            house = House(LAYOUT, layout)
-            house.tag, house.notes = 7, {"ann": 0.25, "loss": -3.5}
-            async with serving(house) as address, calling() as client:
+            host = FakeHost(LAYOUT, layout)
+            host.tag, host.notes = 7, {"ann": 0.25, "loss": -3.5}
+            async with serving(host) as address, calling() as client:
                 offer = await client.fetch(BOB, address, "predictions", layout)
-                assert offer == Offer(BOB, house.predictions(), 4, 7, 12, house.notes)
+                assert offer == Offer(BOB, host.predictions(), 4, 7, 12, host.notes)
                 assert client.traffic.models == {(BOB, "in"): 1}
                 model = await client.fetch(BOB, address, "model", LAYOUT)
-                assert model == Offer(BOB, house.current, 4, 7, 12, house.notes)
-            assert house.counts == {("GetPredictions", "ok"): 1, ("GetModel", "ok"): 1}
+                assert model == Offer(BOB, host.current, 4, 7, 12, host.notes)
+            assert host.counts == {("GetPredictions", "ok"): 1, ("GetModel", "ok"): 1}
 
     asyncio.run(scenario())
 
@@ -86,11 +86,11 @@ def test_every_encoding_keeps_what_the_papers_weights_need(how: WireSettings) ->
 
     async def scenario() -> None:
         for layout in (FEW, MANY):
-            house, said = House(LAYOUT, layout), predictions_of(layout)
-            async with serving(house, how) as address, calling(how) as client:
+            host, said = FakeHost(LAYOUT, layout), predictions_of(layout)
+            async with serving(host, how) as address, calling(how) as client:
                 await client.send(BOB, address, said)
-                close(said, house.mailbox.take()[0].model)
-                close(house.predictions(), (await client.fetch(BOB, address, "predictions", layout)).model)
+                close(said, host.mailbox.take()[0].model)
+                close(host.predictions(), (await client.fetch(BOB, address, "predictions", layout)).model)
 
     asyncio.run(scenario())
 
@@ -108,14 +108,14 @@ def test_int8_is_for_models_but_is_understood_from_others() -> None:
 
 def test_a_generated_client_is_understood() -> None:
     async def scenario() -> None:
-        house = House(LAYOUT, MANY)
-        async with serving(house) as address, raw_channel(address) as channel:
+        host = FakeHost(LAYOUT, MANY)
+        async with serving(host) as address, raw_channel(address) as channel:
             stub = peer_pb2_grpc.PeerStub(channel)
             said = predictions_of(MANY)
             assert (await stub.SendModel(iter(chunks_of(said)), timeout=10)).bytes == said.nbytes
-            assert house.mailbox.take()[0].model == said
+            assert host.mailbox.take()[0].model == said
             got = stub.GetPredictions(pb.PredictionsRequest(sender=ANN, run=RUN), timeout=10)
-            assert decode([chunk.SerializeToString() async for chunk in got], MANY).model == house.said
+            assert decode([chunk.SerializeToString() async for chunk in got], MANY).model == host.said
 
     asyncio.run(scenario())
 

@@ -18,7 +18,7 @@ from pfl_node.wire.relay import rendezvous
 from pfl_node.wire.relay.relay_limits import RelayLimits
 from tests.identities import Site
 from tests.unit.wire.relays import Eavesdropper, RunningRelay, RunningSite, a_caller, a_relay, a_site
-from tests.unit.wire.small_host import House, layout_of, model_of
+from tests.unit.wire.small_host import FakeHost, layout_of, model_of
 
 LAYOUT = layout_of(1000)
 MODEL = model_of(LAYOUT, seed=1)
@@ -30,7 +30,7 @@ async def relayed(
 ) -> AsyncIterator[tuple[RunningRelay, RunningSite]]:
     async with (
         a_relay(swarm.tls("relay"), limits) as relay,
-        a_site(House(LAYOUT), [relay], swarm.tls("bob")) as bob,
+        a_site(FakeHost(LAYOUT), [relay], swarm.tls("bob")) as bob,
     ):
         yield relay, bob
 
@@ -40,7 +40,7 @@ def test_models_go_both_ways_through_a_relay(tmp_path: Path) -> None:
         swarm = Site(tmp_path)
         async with relayed(swarm) as (relay, bob), a_caller(swarm.tls("ann")) as ann:
             await ann.send(bob.id, bob.at([relay]), MODEL)
-            assert bob.house.mailbox.held == 1
+            assert bob.host.mailbox.held == 1
             fetched = await ann.fetch(bob.id, bob.at([relay]), "model", LAYOUT)
             assert fetched.sender == bob.id
             use = relay.rendezvous.use[bob.id]
@@ -54,12 +54,12 @@ def test_models_of_members_pass_a_relay_without_tls() -> None:
     async def scenario() -> None:
         async with (
             a_relay(members=("ann",)) as relay,
-            a_site(House(LAYOUT), [relay]) as bob,
+            a_site(FakeHost(LAYOUT), [relay]) as bob,
             a_caller(me=PeerId("ann")) as ann,
             a_caller(me=PeerId("eve")) as eve,
         ):
             await ann.send(bob.id, bob.at([relay]), MODEL)
-            assert bob.house.mailbox.held == 1
+            assert bob.host.mailbox.held == 1
             with pytest.raises(PeerGone):
                 await eve.send(bob.id, bob.at([relay]), MODEL)
             assert relay.rendezvous.connections == 1
@@ -74,8 +74,8 @@ async def with_a_liar(
     """A relay that leads callers of bob to mallory, and the two; bob is also registered at honest relays."""
     async with (
         a_relay(swarm.tls("liar")) as liar,
-        a_site(House(LAYOUT), [liar, *honest], swarm.tls("bob")) as bob,
-        a_site(House(LAYOUT), [liar], swarm.tls("mallory")) as mallory,
+        a_site(FakeHost(LAYOUT), [liar, *honest], swarm.tls("bob")) as bob,
+        a_site(FakeHost(LAYOUT), [liar], swarm.tls("mallory")) as mallory,
     ):
         relay = liar.rendezvous
         arrive = relay.arrive
@@ -96,7 +96,7 @@ def test_a_relay_that_leads_to_another_node_is_refused(tmp_path: Path) -> None:
                 await ann.send(bob.id, bob.at([liar]), MODEL)
             assert caught.value.reason is Reason.IMPOSTOR
             assert mallory.id in caught.value.text
-            assert mallory.house.admitted == bob.house.admitted == 0
+            assert mallory.host.admitted == bob.host.admitted == 0
 
     asyncio.run(scenario())
 
@@ -110,7 +110,7 @@ def test_an_honest_relay_is_used_instead_of_one_that_lies(tmp_path: Path) -> Non
             a_caller(swarm.tls("ann")) as ann,
         ):
             await ann.send(bob.id, bob.at([liar, honest]), MODEL)
-            assert (bob.house.mailbox.held, mallory.house.admitted) == (1, 0)
+            assert (bob.host.mailbox.held, mallory.host.admitted) == (1, 0)
 
     asyncio.run(scenario())
 
@@ -121,7 +121,7 @@ def test_a_caller_uses_the_next_relay_when_one_dies(tmp_path: Path) -> None:
         async with (
             a_relay(swarm.tls("relay")) as first,
             a_relay(swarm.tls("spare")) as second,
-            a_site(House(LAYOUT), [first, second], swarm.tls("bob")) as bob,
+            a_site(FakeHost(LAYOUT), [first, second], swarm.tls("bob")) as bob,
             a_caller(swarm.tls("ann")) as ann,
         ):
             both = bob.at([first, second])
@@ -131,7 +131,7 @@ def test_a_caller_uses_the_next_relay_when_one_dies(tmp_path: Path) -> None:
             with suppress(PeerGone):  # the call may use the connection that is just ending
                 await ann.send(bob.id, both, MODEL, round=2)
             await ann.send(bob.id, both, MODEL, round=3)
-            assert bob.house.mailbox.held >= 2
+            assert bob.host.mailbox.held >= 2
             assert second.rendezvous.use[bob.id].bytes > LAYOUT.nbytes
 
     asyncio.run(scenario())
@@ -146,7 +146,7 @@ def test_the_relay_sees_ciphertext_only(tmp_path: Path) -> None:
             a_caller(swarm.tls("ann")) as ann,
         ):
             await ann.send(bob.id, f"{tap.address}/{bob.id}", MODEL)
-            assert bob.house.mailbox.held == 1
+            assert bob.host.mailbox.held == 1
             assert len(tap.seen) > LAYOUT.nbytes
             assert MODEL.vector.tobytes()[:64] not in tap.seen
             assert b"SendModel" not in tap.seen

@@ -25,7 +25,7 @@ from pfl_node.wire.partial_transfers import LEAST, MOST, PartialTransfers
 from pfl_node.wire.payload import Stream
 from pfl_node.wire.transfer_progress import MessageSize
 from tests.netns.proxy import Door, Net
-from tests.unit.wire.small_host import ANN, BOB, RUN, House, calling, layout_of, model_of, raw_channel, serving
+from tests.unit.wire.small_host import ANN, BOB, RUN, FakeHost, calling, layout_of, model_of, raw_channel, serving
 from tests.unit.wire.test_peer import with_generated_servicer
 
 LAYOUT = layout_of(400_000)  # 1.6 MB
@@ -33,7 +33,7 @@ LARGE = layout_of(1_100_000)  # more than fits into the buffers of a connection
 LOST = 0.3  # of the model, which may be on its way when the connection breaks
 CHUNK = 1 << 16
 NAME = b"0123456789abcdef"
-Scene = Callable[[House, Door, PeerClient], Awaitable[None]]
+Scene = Callable[[FakeHost, Door, PeerClient], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +46,12 @@ def play(scene: Scene, settings: WireSettings | None = None, layout: Layout = LA
     """Bob behind a door, and a client of his."""
 
     async def main() -> None:
-        house = House(layout)
-        async with Net() as net, serving(house, settings) as address, calling(settings) as client:
+        host = FakeHost(layout)
+        async with Net() as net, serving(host, settings) as address, calling(settings) as client:
             door = await net.door("bob")
             door.leads_to(address)
             door.rate = 60e6
-            await scene(house, door, client)
+            await scene(host, door, client)
 
     asyncio.run(main())
 
@@ -68,25 +68,25 @@ def play(scene: Scene, settings: WireSettings | None = None, layout: Layout = LA
 def test_a_push_that_breaks_off_continues_and_nothing_is_sent_twice(layout: Layout, how: dict[str, Any]) -> None:
     model = model_of(layout)
 
-    async def scene(house: House, door: Door, client: PeerClient) -> None:
+    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
         whole = await client.send(BOB, door.address, model, round=1)
         before = door.carried
         cut = door.after(int(0.7 * whole), door.reset)
         await client.send(BOB, door.address, model, round=2)
         assert cut.is_set()
         assert door.carried - before < (1 + LOST) * whole
-        first, second = house.mailbox.collect([ANN], 1), house.mailbox.collect([ANN], 2)
+        first, second = host.mailbox.collect([ANN], 1), host.mailbox.collect([ANN], 2)
         assert first[0].model.vector.tobytes() == second[0].model.vector.tobytes()
-        assert house.counts == {("SendModel", "ok"): 2, ("SendModel", "truncated"): 1, ("GetOffset", "ok"): 1}
+        assert host.counts == {("SendModel", "ok"): 2, ("SendModel", "truncated"): 1, ("GetOffset", "ok"): 1}
 
     play(scene, WireSettings(chunk=CHUNK, **how), layout)
 
 
 def test_a_receiver_that_was_restarted_begins_again() -> None:
-    async def scene(_: House, door: Door, client: PeerClient) -> None:
-        house = House(LARGE)
+    async def scene(_: FakeHost, door: Door, client: PeerClient) -> None:
+        host = FakeHost(LARGE)
         async with AsyncExitStack() as later:
-            other = await later.enter_async_context(serving(house))
+            other = await later.enter_async_context(serving(host))
 
             def restart() -> None:
                 door.leads_to(other)
@@ -94,7 +94,7 @@ def test_a_receiver_that_was_restarted_begins_again() -> None:
 
             door.after(1_000_000, restart)
             await client.send(BOB, door.address, model_of(LARGE))
-            assert len(house.mailbox) == 1
+            assert len(host.mailbox) == 1
 
     play(scene, layout=LARGE)
 
@@ -135,43 +135,43 @@ async def send_half(door: Door, client: PeerClient) -> None:
 
 
 def test_a_half_sent_model_to_a_peer_that_was_declared_dead_is_finished_when_the_peer_is_back() -> None:
-    async def scene(house: House, door: Door, client: PeerClient) -> None:
+    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
         await send_half(door, client)
         assert client.transferring(BOB)
         door.reset()
         door.speak()
         await client.send(BOB, door.address, model_of(LARGE, seed=2), round=2)  # one at a time
-        assert [o.round for o in (*house.mailbox.collect([ANN], 1), *house.mailbox.collect([ANN], 2))] == [1, 2]
+        assert [o.round for o in (*host.mailbox.collect([ANN], 1), *host.mailbox.collect([ANN], 2))] == [1, 2]
         assert not client.transferring(BOB)
 
     play(scene, layout=LARGE)
 
 
 def test_a_model_that_is_stale_by_then_makes_room_for_the_next() -> None:
-    async def scene(house: House, door: Door, client: PeerClient) -> None:
+    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
         await send_half(door, client)
-        house.mailbox.advance(7)
+        host.mailbox.advance(7)
         door.reset()
         door.speak()
         await client.send(BOB, door.address, model_of(LARGE, seed=2), round=7)
-        assert house.counts["SendModel", "stale_round"] == house.counts["SendModel", "ok"] == 1
+        assert host.counts["SendModel", "stale_round"] == host.counts["SendModel", "ok"] == 1
 
     play(scene, layout=LARGE)
 
 
 def test_a_peer_that_is_back_at_another_address_gets_the_next_model_at_once() -> None:
-    async def scene(house: House, door: Door, client: PeerClient) -> None:
+    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
         await send_half(door, client)
-        async with serving(house) as elsewhere:
+        async with serving(host) as elsewhere:
             await client.send(BOB, elsewhere, model_of(LARGE, seed=2), round=2)
-        assert house.mailbox.here([ANN], 2)
-        assert not house.mailbox.here([ANN], 1)
+        assert host.mailbox.here([ANN], 2)
+        assert not host.mailbox.here([ANN], 1)
 
     play(scene, layout=LARGE)
 
 
 def test_closing_a_client_ends_what_goes_on_in_the_background() -> None:
-    async def scene(_: House, door: Door, client: PeerClient) -> None:
+    async def scene(_: FakeHost, door: Door, client: PeerClient) -> None:
         await send_half(door, client)
         await client.close()
         assert not client.transferring(BOB)
@@ -180,26 +180,26 @@ def test_closing_a_client_ends_what_goes_on_in_the_background() -> None:
 
 
 def test_a_fetch_that_breaks_off_continues() -> None:
-    async def scene(house: House, door: Door, client: PeerClient) -> None:
+    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
         fetching = asyncio.create_task(client.fetch(BOB, door.address, "model", LAYOUT))
-        await house.until(lambda h: h.admitted > 0)
+        await host.until(lambda h: h.admitted > 0)
         (download,) = client._transfers[BOB]
         while not isinstance(download, Download) or download.received < 700_000:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         door.reset()
         offer = await fetching
         assert download.received == LAYOUT.nbytes
-        assert offer.model.vector.tobytes() == house.current.vector.tobytes()
+        assert offer.model.vector.tobytes() == host.current.vector.tobytes()
 
     play(scene)
 
 
 def test_a_transfer_that_makes_progress_has_no_deadline() -> None:
-    async def scene(house: House, door: Door, client: PeerClient) -> None:
+    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
         door.rate = 5e6  # 0.9 s
         await client.send(BOB, door.address, model_of(LARGE))
         assert (client.bandwidths.of(BOB).known or 1e9) < 6e6
-        assert house.counts == {("SendModel", "ok"): 1}
+        assert host.counts == {("SendModel", "ok"): 1}
 
     play(scene, WireSettings(base_timeout=0.3, min_bandwidth=1e9, chunk=CHUNK), LARGE)
 
@@ -315,13 +315,13 @@ def test_the_checksum_covers_what_came_before_the_break() -> None:
 
 
 def test_an_offset_without_a_beginning_allocates_nothing_and_is_refused() -> None:
-    async def scene(house: House, door: Door, client: PeerClient) -> None:
+    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
         async with raw_channel(door.address) as channel:
             send: Any = channel.stream_unary("/pfl.v1.Peer/SendModel")  # type: ignore[call-arg]
             with pytest.raises(grpc.aio.AioRpcError):
                 await send(iter(stream_of(model_of(LAYOUT), 3 << 18)))
-        await house.counted("SendModel", "truncated")
-        assert house.cancelled == 1
+        await host.counted("SendModel", "truncated")
+        assert host.cancelled == 1
 
     play(scene)
 
@@ -330,7 +330,7 @@ def test_a_stream_whose_connection_hangs_is_taken_over_by_the_next() -> None:
     """The sender is back on another connection, and the receiver has not noticed that the first is dead."""
     model = model_of(LAYOUT)
 
-    async def scene(house: House, door: Door, client: PeerClient) -> None:
+    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
         async with raw_channel(door.address) as channel:
             send: Any = channel.stream_unary("/pfl.v1.Peer/SendModel")  # type: ignore[call-arg]
             ask: Any = channel.unary_unary("/pfl.v1.Peer/GetOffset")  # type: ignore[call-arg]
@@ -341,7 +341,7 @@ def test_a_stream_whose_connection_hangs_is_taken_over_by_the_next() -> None:
             while (here := pb.Offset.FromString(await ask(request)).bytes) == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await send(iter(stream_of(model, here)))
-        assert house.counts["SendModel", "ok"] == house.counts["SendModel", "truncated"] == 1
-        assert house.mailbox.take(1)[0].model.vector.tobytes() == model.vector.tobytes()
+        assert host.counts["SendModel", "ok"] == host.counts["SendModel", "truncated"] == 1
+        assert host.mailbox.take(1)[0].model.vector.tobytes() == model.vector.tobytes()
 
     play(scene)

@@ -23,7 +23,7 @@ from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.codec import decode, encode
 from pfl_node.wire.server import PeerService
 from pfl_node.wire.statuses import REASON_KEY, STATUS
-from tests.unit.wire.small_host import ANN, RUN, House, layout_of, model_of
+from tests.unit.wire.small_host import ANN, RUN, FakeHost, layout_of, model_of
 from tests.unit.wire.test_codec import recut
 
 LAYOUT = layout_of(2500, 40)
@@ -65,7 +65,7 @@ class Context:
         raise Aborted
 
 
-class Keeper(House):
+class Keeper(FakeHost):
     """Bob's node, which shows what it took."""
 
     def __init__(self) -> None:
@@ -81,8 +81,8 @@ class Streams(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.house = Keeper()
-        self.service = PeerService(self.house)
+        self.host = Keeper()
+        self.service = PeerService(self.host)
         self.peak = 0
         tracemalloc.start()
 
@@ -178,8 +178,8 @@ class Streams(RuleBasedStateMachine):
 
     @rule()
     def arrive(self) -> None:
-        house, context = self.house, Context(self.messages)
-        house.mailbox, house.came = Mailbox(), []
+        host, context = self.host, Context(self.messages)
+        host.mailbox, host.came = Mailbox(), []
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         try:
@@ -192,9 +192,9 @@ class Streams(RuleBasedStateMachine):
             assert context.said is not None
             code, reason = context.said
             assert code is STATUS[Reason(reason)]
-            assert not house.came
+            assert not host.came
         else:
-            self._is_the_same(house.came)
+            self._is_the_same(host.came)
 
     def _is_the_same(self, came: list[Offer]) -> None:
         (offer,) = came
@@ -212,10 +212,10 @@ class Streams(RuleBasedStateMachine):
 
     @invariant()
     def everything_admitted_has_ended(self) -> None:
-        house = self.house
-        assert house.counts["SendModel", "internal"] == 0
-        assert not house.mailbox._in_flight
-        assert house.mailbox.size == sum(offer.nbytes for offer in house.came)
+        host = self.host
+        assert host.counts["SendModel", "internal"] == 0
+        assert not host.mailbox._in_flight
+        assert host.mailbox.size == sum(offer.nbytes for offer in host.came)
 
     @invariant()
     def memory_is_bounded(self) -> None:

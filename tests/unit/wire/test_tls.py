@@ -23,7 +23,7 @@ from pfl_node.wire.client import PeerClient
 from pfl_node.wire.dialer import Dialer, TlsDialer
 from pfl_node.wire.tls import Tls
 from tests.identities import LONG_AGO, Site, fresh_id, pinned
-from tests.unit.wire.small_host import House, calling, layout_of, model_of, serving
+from tests.unit.wire.small_host import FakeHost, calling, layout_of, model_of, serving
 
 LAYOUT = layout_of(1000)
 MODEL = model_of(LAYOUT, seed=1)
@@ -33,7 +33,7 @@ MODEL = model_of(LAYOUT, seed=1)
 class Call:
     """Bob serves, somebody calls him."""
 
-    house: House
+    host: FakeHost
     bob: Tls
     address: str
     stack: AsyncExitStack
@@ -54,16 +54,16 @@ class Call:
             await self.sends(client, to=to)
         assert (caught.value.reason, words in str(caught.value)) == (reason, True), caught.value
         assert time.process_time() - started < 1.0
-        assert self.house.mailbox.held == 0
+        assert self.host.mailbox.held == 0
 
 
 @asynccontextmanager
 async def call(bob: Tls) -> AsyncIterator[Call]:
-    house = House(LAYOUT)
-    house.me = bob.id
+    host = FakeHost(LAYOUT)
+    host.me = bob.id
     async with AsyncExitStack() as stack:
-        address = await stack.enter_async_context(serving(house, tls=bob))
-        yield Call(house, bob, address, stack)
+        address = await stack.enter_async_context(serving(host, tls=bob))
+        yield Call(host, bob, address, stack)
 
 
 def test_a_model_goes_both_ways_between_two_certificates_of_one_ca(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_model_goes_both_ways_between_two_certificates_of_one_ca(tmp_path: Pat
         async with call(site.tls("bob")) as it:
             ann = await it.ann(site.tls("ann"))
             await it.sends(ann)
-            assert it.house.mailbox.held == 1
+            assert it.host.mailbox.held == 1
             fetched = await ann.fetch(it.bob.id, it.address, "model", LAYOUT)
             assert fetched.sender == it.bob.id
             assert (await ann.status(it.address)).state == "training"
@@ -86,7 +86,7 @@ def test_pinned_ids_need_no_ca(tmp_path: Path) -> None:
         async with call(Tls(pinned(tmp_path / "bob", allow=[ann]))) as it:
             await it.sends(await it.ann(Tls(pinned(tmp_path / "ann", allow=[bob]))))
             carl = Tls(pinned(tmp_path / "carl", allow=[bob]))
-            it.house.mailbox.take()
+            it.host.mailbox.take()
             await it.refuses(await it.ann(carl), Reason.NOT_ALLOWED, f"{carl.id} is not on the allow-list")
 
     asyncio.run(scenario())
@@ -99,7 +99,7 @@ def test_with_pinned_ids_another_key_at_the_address_is_not_talked_to(tmp_path: P
         async with call(Tls(pinned(tmp_path / "bob", allow=[ann.id]))) as it:
             client = await it.ann(ann)
             await it.refuses(client, Reason.IMPOSTOR, f"{it.bob.id} answers at", to=meant)
-            assert it.house.counts == {}
+            assert it.host.counts == {}
 
     asyncio.run(scenario())
 
@@ -122,7 +122,7 @@ def test_plain_connections_reach_nothing_behind_tls(tmp_path: Path) -> None:
         async with call(Site(tmp_path).tls("bob")) as it:
             with pytest.raises(PeerGone):
                 await it.sends(await it.client(Dialer(), PeerId("ann")))
-            assert it.house.counts == {}
+            assert it.host.counts == {}
 
     asyncio.run(scenario())
 
@@ -130,7 +130,7 @@ def test_plain_connections_reach_nothing_behind_tls(tmp_path: Path) -> None:
 def test_a_plain_port_is_not_talked_to_with_tls(tmp_path: Path) -> None:
     async def scenario() -> None:
         site = Site(tmp_path)
-        async with serving(House(LAYOUT)) as address, calling(dialer=site.tls("ann").dialer) as ann:
+        async with serving(FakeHost(LAYOUT)) as address, calling(dialer=site.tls("ann").dialer) as ann:
             with pytest.raises(Refused) as caught:
                 await ann.send(PeerId("bob"), address, MODEL)
             assert caught.value.reason is Reason.NO_TLS
@@ -169,7 +169,7 @@ def test_one_who_is_revoked_is_refused_though_its_connection_is_open(
             ann = site.tls("ann")
             client = await it.ann(ann)
             await it.sends(client)
-            it.house.mailbox.take()
+            it.host.mailbox.take()
             site.revoke(ann.id, at="bob")
             assert it.bob.trust.refresh() == ["revoked"]
             await it.refuses(client, Reason.REVOKED, f"{ann.id} is revoked")
@@ -187,11 +187,11 @@ def test_a_revoked_peer_is_not_called_though_its_connection_is_open(tmp_path: Pa
             ann = site.tls("ann")
             client = await it.ann(ann)
             await it.sends(client)
-            it.house.mailbox.take()
+            it.host.mailbox.take()
             site.revoke(it.bob.id, at="ann")
             ann.trust.refresh()
             await it.refuses(client, Reason.REVOKED, f"{it.bob.id} is revoked")
-            assert it.house.counts == {("SendModel", "ok"): 1}
+            assert it.host.counts == {("SendModel", "ok"): 1}
 
     asyncio.run(scenario())
 
@@ -221,7 +221,7 @@ def test_the_sender_of_a_message_is_whom_tls_says(tmp_path: Path) -> None:
             await it.refuses(liar, Reason.IMPOSTOR, f"the message says {carl.id}, TLS says {ann.id}")
             with pytest.raises(Refused, match="TLS says"):
                 await liar.fetch(it.bob.id, it.address, "head", LAYOUT)
-            assert it.house.counts[("SendModel", "impostor")] == 1
+            assert it.host.counts[("SendModel", "impostor")] == 1
 
     asyncio.run(scenario())
 
@@ -247,7 +247,7 @@ def test_a_server_with_somebody_elses_id_is_not_talked_to(tmp_path: Path) -> Non
         _forced(bob, site.path / "bob")
         async with call(bob) as it:
             await it.refuses(await it.ann(ann), Reason.IMPOSTOR, "answers at", to=victim.id)
-            assert it.house.counts == {}
+            assert it.host.counts == {}
 
     asyncio.run(scenario())
 
@@ -299,11 +299,11 @@ def test_new_certificates_on_both_sides_lose_no_model(tmp_path: Path) -> None:
                 site.member(name)
                 assert "certificate" in tls.trust.refresh()
                 await asyncio.gather(*under_way)
-                it.house.mailbox.take(9)
+                it.host.mailbox.take(9)
                 await it.sends(client)
                 sent += 3
-                it.house.mailbox.take()
-            assert it.house.counts == {("SendModel", "ok"): sent}
+                it.host.mailbox.take()
+            assert it.host.counts == {("SendModel", "ok"): sent}
 
     asyncio.run(scenario())
 

@@ -18,7 +18,7 @@ from pfl_node.types import MAX_VECTORS, Offer, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.codec import decode, encode
 from tests.netns.proxy import Net
-from tests.unit.wire.small_host import ANN, BOB, House, calling, serving
+from tests.unit.wire.small_host import ANN, BOB, FakeHost, calling, serving
 from tests.unit.wire.test_codec import ENVELOPE, bound, recut, refusal, settings
 
 LAYOUT = Layout((Entry("core", (2000,)),), (Entry("head", (7,)),))
@@ -100,20 +100,20 @@ def test_vectors_are_pushed_and_fetched_over_grpc_and_a_broken_push_continues(
     model, more = numbers(layout), {"c": numbers(layout, 1)}
 
     async def main() -> None:
-        house = House(layout)
-        house.mailbox.vectors = {"c": "model"}
-        async with Net() as net, serving(house, wire) as address, calling(wire) as client:
+        host = FakeHost(layout)
+        host.mailbox.vectors = {"c": "model"}
+        async with Net() as net, serving(host, wire) as address, calling(wire) as client:
             door = await net.door("bob")
             door.leads_to(address)
             door.rate = 60e6
             cut = door.after(1_000_000, door.reset)  # in the second vector
             await client.send(BOB, door.address, model, round=1, vectors=more)
             assert cut.is_set()
-            (offer,) = house.mailbox.collect([ANN], 1)
+            (offer,) = host.mailbox.collect([ANN], 1)
             assert (offer.model, offer.vectors) == (model, more)
             with pytest.raises(Refused, match="this policy expects c"):
                 await client.send(BOB, door.address, model, round=2)
-            house.current, house.vectors = model, more
+            host.current, host.vectors = model, more
             fetched = await client.fetch(BOB, door.address, "model", layout, vectors={"c": "model"})
             assert (fetched.model, fetched.vectors) == (model, more)
             with pytest.raises(Refused, match="this policy expects none"):
@@ -124,9 +124,9 @@ def test_vectors_are_pushed_and_fetched_over_grpc_and_a_broken_push_continues(
 
 
 def test_waiting_vectors_count_in_the_mailbox() -> None:
-    house = House(LAYOUT)
-    house.mailbox.vectors = {"c": "model"}
+    host = FakeHost(LAYOUT)
+    host.mailbox.vectors = {"c": "model"}
     one = Offer(PeerId("ann"), MODEL, 0, vectors={"c": PAIR["c"]})
-    house.mailbox.admit(ANN, 0, "model", one.nbytes, {"c": "model"})
-    house.mailbox.put(one)
-    assert house.mailbox.size == one.nbytes == 2 * MODEL.nbytes
+    host.mailbox.admit(ANN, 0, "model", one.nbytes, {"c": "model"})
+    host.mailbox.put(one)
+    assert host.mailbox.size == one.nbytes == 2 * MODEL.nbytes
