@@ -179,7 +179,7 @@ class DaemonNode(ObservedNode):
             run=settings.run,
             rounds=settings.rounds,
             seeds=settings.peer_seed,
-            told=self.node_observer.membership,
+            on_event=self.node_observer.membership,
             keep=self._keep_incarnation,
             reaches=lambda member: reaches(self.client, member),
         )

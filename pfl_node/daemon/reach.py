@@ -50,10 +50,10 @@ class Reach:
         if not isinstance(event, Joined | Changed):
             return
         if member.id == self._membership.me.id:
-            self.monitor.doubt()  # it may be a refutation
+            self.monitor.accused()  # it may be a refutation
             return
         peer = PeerId(member.id)
-        self.monitor.met()
+        self.monitor.member_joined()
         self._client.dials.dial_soon(peer)
         if member.reachability is Reachability.UNREACHABLE and peer in self._members.left_out():
             self._client.abandon(peer)

@@ -41,8 +41,8 @@ class Outbox:
         """A rumour that the recipient is suspected or dead goes first, so that it can refute it. Others fill the
         datagram, or `limit` bytes if the address is not known to be a member's."""
         me = self._view.me
-        verdict = self._view.verdict(to, self._time.now) if to is not None else None
-        first = (verdict,) if verdict is not None else ()
+        rumor = self._view.rumor_to_refute(to, self._time.now) if to is not None else None
+        first = (rumor,) if rumor is not None else ()
         size = self._bytes if limit is None else min(limit, self._bytes)
         head = HEAD_BYTES + member_bytes(me) + width(target) + width(target_address)
         rumors = self._view.take_rumors(size - head - sum(map(rumor_bytes, first)))

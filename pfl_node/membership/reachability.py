@@ -17,9 +17,9 @@ from pfl_node.membership.member_calls import DialBackAnswer
 ASKED = 3  # members in one check
 RETRY, RETRY_MOST = 4.0, 30.0  # seconds between checks while nobody reaches this member; doubled each time
 RECHECK = 600.0  # seconds between checks while others reach it
-DOUBT = 10.0  # minimum seconds between a check and the next one after an accusation
-NOBODY = 0.5  # seconds to wait if no member answers
-MOMENT = 3.0  # seconds that members have to answer once another one has; a dial takes 2 s to fail
+RECHECK_AFTER_ACCUSATION = 10.0  # minimum seconds between a check and the next one after an accusation
+NO_ANSWER_RETRY = 0.5  # seconds to wait if no member answers
+GRACE = 3.0  # seconds that members have to answer once another one has; a dial takes 2 s to fail
 JITTER = 0.2  # fraction of each wait
 WHAT_TO_DO = "open the port, set advertise, or use a relay"
 
@@ -80,7 +80,7 @@ class ReachabilityMonitor:
         self._decided = decided
         self._again = asyncio.Event()
         self._wait = RETRY
-        self._doubts = 0  # checks in a row in which nobody reached this member
+        self._failed_checks = 0  # checks in a row in which nobody reached this member
         self._checked = float("-inf")  # when the last check began
         self._decides = True
         self._task: asyncio.Task[None] | None = None
@@ -101,14 +101,15 @@ class ReachabilityMonitor:
         self._wait = RETRY
         self._again.set()
 
-    def met(self) -> None:
+    def member_joined(self) -> None:
         """A member has joined: if nobody could be asked yet, ask it now."""
         if self.state is Reachability.UNKNOWN and not self.results:
             self._again.set()
 
-    def doubt(self) -> None:
+    def accused(self) -> None:
         """Others have accused this member, so they may not reach it any more: check soon."""
-        if self.state is Reachability.DIRECT and asyncio.get_running_loop().time() >= self._checked + DOUBT:
+        due = self._checked + RECHECK_AFTER_ACCUSATION
+        if self.state is Reachability.DIRECT and asyncio.get_running_loop().time() >= due:
             self._again.set()
 
     async def _run(self) -> None:
@@ -131,14 +132,14 @@ class ReachabilityMonitor:
         return results
 
     async def _answers(self, asking: Sequence[asyncio.Task[DialBackResult | None]]) -> list[DialBackResult]:
-        """Once one member has answered, wait only MOMENT for the others: a call to a dead member takes long to
-        fail."""
+        """Once one member has answered, wait only GRACE seconds for the others: a call to a dead member takes long
+        to fail."""
         found: list[DialBackResult] = []
         waiting = set(asking)
         try:
             while waiting:
-                patience = MOMENT if found else None
-                done, waiting = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                timeout = GRACE if found else None
+                done, waiting = await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
                 found += [answer for task in done if (answer := task.result()) is not None]
@@ -169,11 +170,11 @@ class ReachabilityMonitor:
         second time."""
         found = decide(results)
         if found is Reachability.UNKNOWN:
-            return RETRY if self._membership.alive(role=None) else NOBODY
+            return RETRY if self._membership.alive(role=None) else NO_ANSWER_RETRY
         if not self._decides:
             return RECHECK
-        self._doubts = 0 if found is Reachability.DIRECT else self._doubts + 1
-        if self.state is Reachability.DIRECT and self._doubts == 1:
+        self._failed_checks = 0 if found is Reachability.DIRECT else self._failed_checks + 1
+        if self.state is Reachability.DIRECT and self._failed_checks == 1:
             return RETRY
         if found is not self.state:
             self.state, self._wait = found, RETRY

@@ -62,8 +62,8 @@ def needs_proof(view: View, new: Member, now: float) -> bool:
     """Does the record have facts about its member that are not known yet?"""
     known = view.find(new.id)
     if known is None:
-        tomb = view.roster.tomb(new.id, now)
-        return tomb is None or supersedes(new, tomb)
+        tombstone = view.roster.tombstone(new.id, now)
+        return tombstone is None or supersedes(new, tombstone)
     if new.incarnation != known.incarnation:
         return new.incarnation > known.incarnation
     return follows(new, known)

@@ -63,7 +63,7 @@ class Roster:
             self._active = None
         return True
 
-    def bury(self, member: Member, until: float) -> None:
+    def add_tombstone(self, member: Member, until: float) -> None:
         """Replace a member by a tombstone, which rejects old rumours; the oldest tombstones are dropped."""
         self._silent.discard(member.id)
         if self._members.pop(member.id, None) is not None and member.id in self._present:
@@ -75,10 +75,10 @@ class Roster:
         while len(self._tombs) > self._limit:
             self._tombs.popitem(last=False)
 
-    def unbury(self, member: str) -> None:
+    def remove_tombstone(self, member: str) -> None:
         self._tombs.pop(member, None)
 
-    def tomb(self, member: str, now: float) -> Member | None:
+    def tombstone(self, member: str, now: float) -> Member | None:
         while self._tombs and next(iter(self._tombs.values()))[1] <= now:
             self._tombs.popitem(last=False)
         return self._tombs[member][0] if member in self._tombs else None

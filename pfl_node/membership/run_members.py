@@ -53,14 +53,14 @@ class RunMembers:
         run: str,
         rounds: int | None,
         seeds: Sequence[str] = (),
-        told: Callable[[MemberEvent], None] | None = None,
+        on_event: Callable[[MemberEvent], None] | None = None,
         keep: Callable[[int], None] | None = None,
         reaches: Callable[[Member], bool] = stated_reachable,
     ) -> None:
         self.listener: MembersListener | None = None
         self._membership = membership
         self._run, self._rounds, self._seeds = run, rounds, seeds
-        self._told = told  # called with every event
+        self._on_event = on_event  # called with every event
         self._keep = keep  # called with this node's own incarnation when it grows
         self._reaches = reaches  # whether this node can connect to a member
         self._alive: dict[PeerId, str] | None = None  # None: the cache is invalid
@@ -162,8 +162,8 @@ class RunMembers:
 
     def on_event(self, event: MemberEvent) -> None:
         self._alive = None
-        if self._told:
-            self._told(event)
+        if self._on_event:
+            self._on_event(event)
         if self.listener is None:
             return
         match event:

@@ -24,9 +24,9 @@ from pfl_node.membership.view import View
 
 CHALLENGES_LIMIT = 8  # members notified after one sync that they are considered dead
 GOSSIP_DELAY = 0.05  # fraction of the gossip interval, so that simultaneous rumours are sent together
-GAIN = 4  # size limit of an answer to a non-member's address, as a multiple of the datagram's size
+AMPLIFICATION_LIMIT = 4  # size limit of an answer to a non-member's address, as a multiple of the datagram's size
 MOVES_LIMIT = 64  # members whose old addresses are checked at a time
-FAREWELLS = 16  # members notified of a departure; they notify the rest
+LEAVE_NOTICES = 16  # members notified of a departure; they notify the rest
 
 
 class Swim:
@@ -210,7 +210,7 @@ class Swim:
         if self.me.state is State.LEFT:
             return
         self._view.change_me(state=State.LEFT)
-        for member in self._view.roster.draw(FAREWELLS, anyone=self._config.transport == "udp"):
+        for member in self._view.roster.draw(LEAVE_NOTICES, anyone=self._config.transport == "udp"):
             self._outbox.send(member.dial_address, Kind.GOSSIP, to=member)
         self._timers.clear()
 
@@ -317,7 +317,7 @@ class Swim:
         known = self._view.roster.get(sender.id)
         if size is None or (known is not None and known.state.present and known.address == source):
             return None
-        return GAIN * size
+        return AMPLIFICATION_LIMIT * size
 
     def _answer(self, packet: Packet, source: str, limit: int | None) -> None:
         sender = packet.sender
@@ -341,8 +341,8 @@ class Swim:
 
     def _challenge(self, member: Member) -> bool:
         """Notify a live member that is considered dead, or in a later round than it is, so that it can refute."""
-        verdict = self._view.verdict(member, self._time.now)
-        if verdict is None or verdict.member.state is State.SUSPECT:
+        rumor = self._view.rumor_to_refute(member, self._time.now)
+        if rumor is None or rumor.member.state is State.SUSPECT:
             return False
         self._outbox.send(member.dial_address, Kind.GOSSIP, to=member, limit=0)
         return True

@@ -112,9 +112,9 @@ class View:
         taken = self.rumors.take(budget, retransmissions(self.size, self._config.retransmit))
         return tuple(rumor for rumor in taken if rumor.member.id != self.me.id)
 
-    def verdict(self, member: Member, now: float) -> Rumor | None:
+    def rumor_to_refute(self, member: Member, now: float) -> Rumor | None:
         """The rumour that a member has to refute: that it is suspected, dead or in a later round than it is."""
-        known = self.roster.get(member.id) or self.roster.tomb(member.id, now)
+        known = self.roster.get(member.id) or self.roster.tombstone(member.id, now)
         if known is None or known.incarnation < member.incarnation:
             return None
         if known.state is State.ALIVE and known.round <= member.round:
@@ -128,8 +128,8 @@ class View:
             return False
         if known is not None:
             return member.address != known.address and member.incarnation > known.incarnation
-        tomb = self.roster.tomb(member.id, now)
-        return tomb is None or supersedes(member, tomb)
+        tombstone = self.roster.tombstone(member.id, now)
+        return tombstone is None or supersedes(member, tombstone)
 
     def learn(self, rumor: Rumor, now: float, *, spread: bool = True, own: bool = False) -> None:
         """Process a rumour and, with `spread`, gossip it if it is new. `own`: the member itself sent it."""
@@ -146,7 +146,7 @@ class View:
         if old is None:
             self._meet(rumor, now, spread)
         else:
-            new = self._soften(old, new, rumor.by)
+            new = self._downgrade_to_suspect(old, new, rumor.by)
             if new.state is old.state is State.SUSPECT and new.incarnation == old.incarnation:
                 self._confirm(old, rumor.by, now)
             merged = merge(old, new)
@@ -157,7 +157,7 @@ class View:
         if own and self.roster.get(new.id) is not None:
             self.heard.add(new.id)
 
-    def _soften(self, old: Member, new: Member, by: str) -> Member:
+    def _downgrade_to_suspect(self, old: Member, new: Member, by: str) -> Member:
         """A rumour that a member is dead makes it suspected here, so that it can refute the rumour, until the
         suspicion times out or several members report its death."""
         if new.state is not State.DEAD or not old.state.present or new.incarnation < old.incarnation:
@@ -190,23 +190,23 @@ class View:
             self.rumors.drop(target)
             self.heard.discard(target)
             self._news.pop(target, None)
-            self.roster.bury(known, now + self._config.tombstone)
+            self.roster.add_tombstone(known, now + self._config.tombstone)
 
     def announce(self) -> None:
         self.rumors.put(Rumor(self.me))
 
     def _meet(self, rumor: Rumor, now: float, spread: bool) -> None:
         new = rumor.member
-        tomb = self.roster.tomb(new.id, now)
-        if tomb is not None and not supersedes(new, tomb):
+        tombstone = self.roster.tombstone(new.id, now)
+        if tombstone is not None and not supersedes(new, tombstone):
             return
         if not new.state.present:  # keep a tombstone only: listed, dead members would be gossiped forever
-            self.roster.bury(new, now + self._config.tombstone)
+            self.roster.add_tombstone(new, now + self._config.tombstone)
             return
         fresh = new if new.state is State.ALIVE else replace(new, state=State.ALIVE)
         if not self.roster.put(fresh):
             return
-        self.roster.unbury(new.id)
+        self.roster.remove_tombstone(new.id)
         self.events.append(Joined(fresh))
         if spread:
             self.rumors.put(Rumor(fresh))
@@ -276,12 +276,12 @@ class View:
         forged = new.round > self.me.round  # or sent by a previous process of this node
         if new.state is State.ALIVE and mine and new.incarnation == self.me.incarnation and not forged:
             return
-        if not mine and not self._contest(new, now):
+        if not mine and not self._handle_id_clash(new, now):
             return
         if self._accusation is None or new.incarnation >= self._accusation.incarnation:
             self._accusation = new
 
-    def _contest(self, other: Member, now: float) -> bool:
+    def _handle_id_clash(self, other: Member, now: float) -> bool:
         """This id at another address: a previous process of this node, or another node with the same id. Refute at
         most once per probe interval, or two such nodes would refute each other without end."""
         if now - self._clashed_at < self._config.probe_interval:

@@ -126,13 +126,13 @@ def test_twelve_thousand_rumours_about_a_member_are_refuted_once(figure: Figure)
     lies = [replace(ME, state=State.SUSPECT, incarnation=n, round=n) for n in range(1, 12_001)]
     hand.swim.merge(lies, hand.now, by="p1")
     hand.drain()
-    refuted = len(hand.told(Changed))
+    refuted = len(hand.events_of(Changed))
     assert refuted == 1
     assert hand.swim.me.incarnation == 12_001
     hand.hear(Packet(Kind.GOSSIP, peer(1), rumors=tuple(Rumor(replace(m, incarnation=20_000)) for m in lies)))
-    assert len(hand.told(Changed)) == 1
+    assert len(hand.events_of(Changed)) == 1
     hand.wait(0.25)
-    assert len(hand.told(Changed)) == 2
+    assert len(hand.events_of(Changed)) == 2
     figure(
         "12,000 rumours about a member in one message", "loop frozen for 114 s", f"{refuted} refutation and write"
     )

@@ -94,7 +94,7 @@ class Hand:
     def said(self, kind: Kind) -> list[tuple[str, Packet]]:
         return [(address, packet) for address, packet in self.packets if packet.kind is kind]
 
-    def told(self, kind: type[E]) -> list[E]:
+    def events_of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 
     def answer_all(self, seconds: float, *, silent: frozenset[str] = frozenset()) -> None:

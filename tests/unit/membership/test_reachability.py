@@ -75,7 +75,7 @@ def watched(others: Others, so: Callable[[list[Reachability], Others], bool]) ->
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RETRY", "RETRY_MOST", "RECHECK", "NOBODY"):
+    for name in ("RETRY", "RETRY_MOST", "RECHECK", "NO_ANSWER_RETRY"):
         monkeypatch.setattr(reachability, name, 0.001)
 
 
@@ -172,11 +172,11 @@ def test_an_accusation_leads_to_a_check_but_not_to_many(monkeypatch: pytest.Monk
         monitor.start()
         await until(lambda: monitor.state is DIRECT)
         for _ in range(5):
-            monitor.doubt()  # soon after a check
+            monitor.accused()  # soon after a check
         await asyncio.sleep(0)
         assert len(others.asked) == 1
-        monkeypatch.setattr(reachability, "DOUBT", 0.0)
-        monitor.doubt()
+        monkeypatch.setattr(reachability, "RECHECK_AFTER_ACCUSATION", 0.0)
+        monitor.accused()
         await until(lambda: len(others.asked) == 2)
         await monitor.close()
         return len(others.asked)

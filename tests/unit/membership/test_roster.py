@@ -85,19 +85,19 @@ def test_a_member_that_comes_and_goes_does_not_fill_the_queue() -> None:
 
 def test_the_buried_are_unlisted_and_remembered_as_gone_until_their_time() -> None:
     table = roster(3)
-    table.bury(replace(one(1, State.DEAD), incarnation=4), until=100.0)
+    table.add_tombstone(replace(one(1, State.DEAD), incarnation=4), until=100.0)
     assert table.get("n001") is None
-    tomb = table.tomb("n001", now=99.0)
-    assert tomb is not None
-    assert (tomb.state, tomb.incarnation) == (State.DEAD, 4)
-    assert table.tomb("n001", now=100.0) is None
+    tombstone = table.tombstone("n001", now=99.0)
+    assert tombstone is not None
+    assert (tombstone.state, tombstone.incarnation) == (State.DEAD, 4)
+    assert table.tombstone("n001", now=100.0) is None
     assert table.tombs == 0
 
 
 def test_the_oldest_tombs_make_room() -> None:
     table = roster(0, limit=3)
     for number in range(5):
-        table.bury(one(number, State.LEFT), until=100.0)
+        table.add_tombstone(one(number, State.LEFT), until=100.0)
     assert table.tombs == 3
-    assert table.tomb("n000", now=0.0) is None
-    assert table.tomb("n004", now=0.0) is not None
+    assert table.tombstone("n000", now=0.0) is None
+    assert table.tombstone("n004", now=0.0) is not None

@@ -52,9 +52,9 @@ def test_those_who_are_there_can_be_asked_for_their_rounds_at_once_and_are_not_j
 def test_one_who_speaks_is_met_when_it_answers_and_told_of() -> None:
     hand = Hand()
     hand.hear(Packet(Kind.PING, peer(1), seq=5, target="me"))
-    assert hand.told(Joined) == []
+    assert hand.events_of(Joined) == []
     hand.answers(peer(1))
-    assert [event.member.id for event in hand.told(Joined)] == ["p1"]
+    assert [event.member.id for event in hand.events_of(Joined)] == ["p1"]
     hand.hear(Packet(Kind.PING, peer(2), seq=5, target="me"))
     hand.answers(peer(2))
     _, gossip = hand.wait_for(Kind.GOSSIP)
@@ -82,7 +82,7 @@ def test_an_answer_in_time_saves_it(through: str) -> None:
     sender = next(p for p in hand.peers if (p.id == ping.target) == (through == "itself"))
     hand.hear(Packet(Kind.ACK, sender, ping.seq, ping.target))
     hand.wait(0.5)
-    assert not hand.told(Suspected)
+    assert not hand.events_of(Suspected)
 
 
 def test_an_answer_about_somebody_else_does_not() -> None:
@@ -91,7 +91,7 @@ def test_an_answer_about_somebody_else_does_not() -> None:
     stranger = next(p for p in hand.peers if p.id != ping.target)
     hand.hear(Packet(Kind.ACK, stranger, ping.seq, stranger.id))
     hand.wait(1.0)
-    assert [event.member.id for event in hand.told(Suspected)] == [ping.target]
+    assert [event.member.id for event in hand.events_of(Suspected)] == [ping.target]
 
 
 def test_a_silent_member_is_suspected_and_then_dead() -> None:
@@ -112,7 +112,7 @@ def test_a_suspect_hears_of_it_with_the_next_ping_and_refutes() -> None:
     assert [(r.member.id, r.member.state) for r in ping.rumors][:1] == [("p1", State.SUSPECT)]
     hand.hear(Packet(Kind.ACK, peer(1, incarnation=2), ping.seq, "p1"))
     assert hand.state_of(peer(1)) is State.ALIVE
-    assert [event.member.incarnation for event in hand.told(Changed)] == [2]
+    assert [event.member.incarnation for event in hand.events_of(Changed)] == [2]
 
 
 def test_independent_accusers_shorten_a_suspicion_and_one_who_repeats_himself_does_not() -> None:
@@ -121,7 +121,7 @@ def test_independent_accusers_shorten_a_suspicion_and_one_who_repeats_himself_do
         start = hand.now
         for accuser in accusers:
             hand.hear_rumor(peer(1, state=State.SUSPECT), sender=peer(2), by=accuser)
-        while not hand.told(Died):
+        while not hand.events_of(Died):
             hand.answer_all(0.2)
         return hand.now - start
 
@@ -147,7 +147,7 @@ def test_i_refute_what_is_not_true_of_me() -> None:
         hand.hear_rumor(replace(ME, state=state), sender=peer(1), by="p1")
         assert (hand.swim.me.incarnation, hand.swim.me.state) == (2, State.ALIVE)
         assert hand.wait_for(Kind.GOSSIP)[1].sender.incarnation == 2
-        assert [event.member for event in hand.told(Changed)] == [hand.swim.me]
+        assert [event.member for event in hand.events_of(Changed)] == [hand.swim.me]
 
 
 def test_old_news_about_me_needs_no_answer() -> None:
@@ -181,7 +181,7 @@ def test_relays_that_say_nack_show_that_the_fault_is_not_mine() -> None:
     hand = Hand(6)
     hand.answer_all(20.0, silent=frozenset({"p3"}))
     assert hand.swim.health == 0
-    assert hand.told(Suspected)
+    assert hand.events_of(Suspected)
 
 
 def test_i_relay_a_ping_and_its_answer() -> None:
@@ -228,10 +228,10 @@ def test_nobody_is_judged_for_a_silence_that_i_slept_through() -> None:
     hand.now += 120.0
     hand.swim.tick(hand.now)
     hand.drain()
-    assert not hand.told(Died)
+    assert not hand.events_of(Died)
     hand.wait(4.9)
-    assert [event.member.id for event in hand.told(Suspected)] == ["p1"]
-    assert not hand.told(Died)
+    assert [event.member.id for event in hand.events_of(Suspected)] == ["p1"]
+    assert not hand.events_of(Died)
 
 
 def test_a_suspicion_that_ends_while_nobody_is_judged_ends_right_after() -> None:
@@ -255,7 +255,7 @@ def test_a_short_stall_gives_an_answer_in_the_socket_time_to_be_read() -> None:
     target = next(p for p in hand.peers if p.id == ping.target)
     hand.hear(Packet(Kind.ACK, target, ping.seq, ping.target))
     hand.wait(0.3)
-    assert not hand.told(Suspected)
+    assert not hand.events_of(Suspected)
 
 
 def test_leaving_is_told_to_many_at_once_and_then_i_am_silent() -> None:
@@ -278,7 +278,7 @@ def test_leaving_is_told_to_many_at_once_and_then_i_am_silent() -> None:
 def test_a_goodbye_is_believed_and_told_on() -> None:
     hand = Hand(5)
     hand.hear(Packet(Kind.GOSSIP, peer(1, state=State.LEFT)))
-    assert [event.member.id for event in hand.told(Left)] == ["p1"]
+    assert [event.member.id for event in hand.events_of(Left)] == ["p1"]
     _, gossip = hand.wait_for(Kind.GOSSIP)
     assert ("p1", State.LEFT) in {(r.member.id, r.member.state) for r in gossip.rumors}
 
@@ -314,7 +314,7 @@ def test_one_who_is_taken_for_dead_and_speaks_is_told_so() -> None:
         assert [(r.member.id, r.member.state) for r in reply.rumors][:1] == [("p1", State.DEAD)]
     hand.hear(Packet(Kind.PING, peer(1, incarnation=2), seq=4, target="me"))
     assert hand.state_of(peer(1)) is State.ALIVE
-    assert [event.member.id for event in hand.told(Joined)].count("p1") == 2
+    assert [event.member.id for event in hand.events_of(Joined)].count("p1") == 2
 
 
 def test_one_who_is_back_from_the_dead_and_doubted_in_the_same_rumour_has_joined() -> None:
@@ -334,7 +334,7 @@ def test_a_restart_with_a_higher_incarnation_at_another_address_replaces_the_old
     assert hand.swim.get("p1") == peer(1)
     hand.answers(life)
     assert hand.swim.get("p1") == life
-    assert [event.member for event in hand.told(Changed)] == [life]
+    assert [event.member for event in hand.events_of(Changed)] == [life]
 
 
 def test_a_probe_of_the_old_life_does_not_count_against_the_new_one() -> None:
@@ -345,7 +345,7 @@ def test_a_probe_of_the_old_life_does_not_count_against_the_new_one() -> None:
     hand.wait(0.8)
     hand.answers(life)
     hand.wait(1.0)
-    assert not hand.told(Suspected)
+    assert not hand.events_of(Suspected)
 
 
 def test_a_ping_for_somebody_who_was_at_my_address_before_is_no_sign_of_his_life() -> None:
@@ -399,14 +399,14 @@ def test_two_of_the_same_id_refute_each_other_slowly_and_it_is_told() -> None:
         hand.hear_rumor(other, sender=peer(1))
         hand.answer_all(0.1)
     assert 10 <= hand.swim.me.incarnation <= 30
-    assert hand.told(Clashed)
+    assert hand.events_of(Clashed)
 
 
 def test_the_life_before_this_one_is_outdone_without_an_alarm() -> None:
     hand = Hand(3)
     hand.hear_rumor(replace(ME, address="10.9.9.9:1", incarnation=7), sender=peer(1))
     assert hand.swim.me.incarnation == 8
-    assert not hand.told(Clashed)
+    assert not hand.events_of(Clashed)
 
 
 def test_a_packet_with_my_own_id_or_an_impossible_sender_is_ignored() -> None:
@@ -450,10 +450,10 @@ def test_a_slow_process_lets_a_suspicion_last_longer() -> None:
     for hand in (healthy, slow):
         hand.hear_rumor(peer(1, state=State.SUSPECT), sender=peer(2))
         hand.wait(30.0)
-    assert "p1" in {event.member.id for event in healthy.told(Died)}
-    assert "p1" not in {event.member.id for event in slow.told(Died)}
+    assert "p1" in {event.member.id for event in healthy.events_of(Died)}
+    assert "p1" not in {event.member.id for event in slow.events_of(Died)}
     slow.wait(30.0)
-    assert "p1" in {event.member.id for event in slow.told(Died)}
+    assert "p1" in {event.member.id for event in slow.events_of(Died)}
 
 
 def test_a_rumour_with_an_accuser_keeps_him_when_it_is_told_on() -> None:
@@ -469,7 +469,7 @@ def test_a_round_of_mine_that_i_am_not_in_is_refuted() -> None:
     hand.hear_rumor(replace(ME, round=900), sender=peer(1))
     assert hand.swim.me.incarnation == ME.incarnation + 1
     assert hand.swim.me.round == 5
-    assert [event.member.round for event in hand.told(Changed)] == [5]
+    assert [event.member.round for event in hand.events_of(Changed)] == [5]
 
 
 def test_a_change_of_my_reachability_is_gossiped_with_a_higher_incarnation_and_once() -> None:
@@ -481,7 +481,7 @@ def test_a_change_of_my_reachability_is_gossiped_with_a_higher_incarnation_and_o
     _, packet = hand.wait_for(Kind.GOSSIP)
     assert (packet.sender.reachability, packet.sender.relays) == (Reachability.RELAYED, ("p2",))
     assert packet.sender.incarnation == ME.incarnation + 1
-    assert [event.member.incarnation for event in hand.told(Changed)] == [ME.incarnation + 1]
+    assert [event.member.incarnation for event in hand.events_of(Changed)] == [ME.incarnation + 1]
 
 
 def test_a_new_address_of_mine_is_gossiped_with_a_higher_incarnation() -> None:
@@ -513,7 +513,7 @@ def test_a_member_that_nobody_can_call_is_not_pinged_and_not_suspected_while_it_
         hand.answer_all(SILENCE / 5)
         assert not [to for to, packet in hand.packets if to == silent.address]
     assert hand.state_of(silent) is State.ALIVE
-    assert hand.told(Suspected) == []
+    assert hand.events_of(Suspected) == []
 
 
 def test_a_member_that_nobody_can_call_and_that_reports_nothing_any_more_dies() -> None:
