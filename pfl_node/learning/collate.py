@@ -25,7 +25,7 @@ def stack(values: Sequence[Any], what: str, numbers: Sequence[int]) -> Tree:
     """The tree of the samples' tensors, stacked leaf by leaf. `numbers` are the samples' indices, for messages."""
     one = values[0]
     if isinstance(one, Tensor) and _equal_tensors(values):
-        return settled(torch.stack(list(values)))
+        return as_model_dtype(torch.stack(list(values)))
     if any(value is None for value in values):
         if all(value is None for value in values):
             return None
@@ -40,7 +40,7 @@ def stack(values: Sequence[Any], what: str, numbers: Sequence[int]) -> Tree:
         return tuple(stack(column, f"{what}[{i}]", numbers) for i, column in columns)
     tensors = [_leaf(value, f"sample {n}'s {what}") for value, n in zip(values, numbers, strict=True)]
     _check_equal(tensors, what, numbers)
-    return settled(torch.stack(tensors))
+    return as_model_dtype(torch.stack(tensors))
 
 
 def is_text(value: Any) -> bool:
@@ -61,7 +61,7 @@ def _equal_tensors(values: Sequence[Any]) -> bool:
 
 def as_batch(value: Any) -> Tensor:
     """A leaf of a batch that the task's `collate` made."""
-    return settled(_leaf(value, "a value of collate's batch"))
+    return as_model_dtype(_leaf(value, "a value of collate's batch"))
 
 
 def _picked(values: Sequence[Any], key: Any, what: str, numbers: Sequence[int]) -> list[Any]:
@@ -107,7 +107,7 @@ def _check_equal(tensors: Sequence[Tensor], what: str, numbers: Sequence[int]) -
             )
 
 
-def settled(tensor: Tensor) -> Tensor:
+def as_model_dtype(tensor: Tensor) -> Tensor:
     """The tensor in the type that models use; bytes and booleans stay as they are."""
     if tensor.is_complex():
         raise CollateError(f"the data is {tensor.dtype}: only real numbers are supported")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pfl_node.errors import TaskError
-from pfl_node.learning.collate import CollateError, check_finite, is_text, kind_of, settled, whole_labels
+from pfl_node.learning.collate import CollateError, as_model_dtype, check_finite, is_text, kind_of, whole_labels
 from pfl_node.learning.in_memory import kept, labelled, taken, unusable
 from pfl_node.learning.lazy_samples import LazySamples, Loader
 from pfl_node.learning.rows import Columns, Rows, columns_of
@@ -195,7 +195,7 @@ def _tensor(values: Any, where: str) -> Tensor:
             f"{where} is {kind_of(values)}: only numbers are supported{_text_column(values)}"
         ) from None
     try:
-        tensor = settled(tensor)
+        tensor = as_model_dtype(tensor)
     except CollateError:
         raise TaskError(f"{where} is {tensor.dtype}: only real numbers are supported") from None
     check_finite(tensor, where, names=list(getattr(values, "columns", ())))
@@ -211,19 +211,19 @@ def _text_column(values: Any) -> str:
     return "; number the categories 0, 1, …" if kind is not None and kind.kind in "USO" else ""
 
 
-def settle(task: Task, device: torch.device, settings: DataSettings, *, images: bool) -> dict[str, Samples]:
+def to_device(task: Task, device: torch.device, settings: DataSettings, *, images: bool) -> dict[str, Samples]:
     """The splits of a complete task on the device where they are used. Rows share one loader."""
     rows = {name: data for name in SPLITS if isinstance(data := getattr(task, name), Rows)}
     read_here = settings.model_copy(update={"workers": 0})
     loaders = {kept: Loader(rows, read_here if kept else settings, device) for kept in (True, False)}
 
-    def settled_split(name: str) -> Samples:
+    def samples_of(name: str) -> Samples:
         data = getattr(task, name)
         if isinstance(data, Rows):
             return LazySamples(loaders[data.kept], name, data, device, images=images)
         return stacked(data, device, images=images)
 
-    return {name: settled_split(name) for name in SPLITS}
+    return {name: samples_of(name) for name in SPLITS}
 
 
 def close(splits: Iterable[Samples]) -> None:

@@ -151,7 +151,7 @@ class Work:
 
 
 @contextmanager
-def lent(module: nn.Module) -> Iterator[None]:
+def restored_after(module: nn.Module) -> Iterator[None]:
     """Restore the storage of the shared module's parameters and gradients: a user's loop may move or drop it."""
     before = [(p, p.data, p.grad, p.requires_grad) for p in module.parameters()]
     hooks = {id(m): vars(m).copy() for m in module.modules()}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pfl_node.errors import ConfigError, TaskError, nearest
 from pfl_node.learning import kept_values
 from pfl_node.learning.dp_sgd import ALONE, DpSgd
-from pfl_node.learning.fit_context import Fit, Work, lent
+from pfl_node.learning.fit_context import Fit, Work, restored_after
 from pfl_node.learning.penalties import Term
 from pfl_node.learning.samples import Batch, Samples, StackedSamples, call
 from pfl_node.learning.seeding import seed_layers
@@ -103,7 +103,7 @@ class Fitting:
         given |= {"correction": job.correction, "penalty": job.penalty}
         work = Work(space, self._train, job.options, **given, state=kept, loss=self._loss, between=job.between)
         space.prepare(job.only)
-        with lent(space.module), torch.enable_grad(), work.corrected_steps():
+        with restored_after(space.module), torch.enable_grad(), work.corrected_steps():
             fit(space.module, work)
         work.check(self._name)
         if job.state:

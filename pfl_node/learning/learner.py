@@ -14,7 +14,7 @@ from pfl_node.learning import layout as layouts
 from pfl_node.learning.autoencoder import Novelty
 from pfl_node.learning.auxiliary import Auxiliary, class_counts
 from pfl_node.learning.columns import with_inputs_of
-from pfl_node.learning.data import close, complete, settle
+from pfl_node.learning.data import close, complete, to_device
 from pfl_node.learning.devices import memory_errors, own_stream, pick, stream_for
 from pfl_node.learning.distill import Recipe, distill
 from pfl_node.learning.dp_sgd import ALONE, check_buffers, private_training
@@ -90,7 +90,7 @@ class Learner:
         self._private = private_training(task, module, privacy, self.account)
         images = any(isinstance(m, nn.Conv2d) for m in module.modules())
         task = with_inputs_of(module, task)
-        self._splits = settle(task, self._device, data or DataSettings(), images=images)
+        self._splits = to_device(task, self._device, data or DataSettings(), images=images)
         self.layout, self.private_layout = self._pool.layout, self._networks.main.placement.private
         self.samples = self._splits["train"].n
         self._penalties = Penalties(task)

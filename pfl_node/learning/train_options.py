@@ -23,7 +23,7 @@ BUILT_IN: dict[str, Any] = {
 }
 FLAT = {"sgd": "SGD", "adam": "Adam"}  # implemented in `optim.py`, and their names in torch.optim
 KNOBS = ("lr", "momentum", "weight_decay")  # options of every optimizer
-OF_THE_NODE = {"init", "patience", "lookahead"}  # settings of the node, not of a training
+NODE_SETTINGS = {"init", "patience", "lookahead"}  # settings of the node, not of a training
 Levels = Sequence[Mapping[str, Any]]
 
 
@@ -50,7 +50,7 @@ class Options:
 
 def levels_of(task: Task, settings: TrainSettings) -> Levels:
     """The settings, the task's own options and the defaults."""
-    given = settings.model_dump(exclude_none=True, exclude=OF_THE_NODE)
+    given = settings.model_dump(exclude_none=True, exclude=NODE_SETTINGS)
     return (given, check_defaults(task.name, task.train_defaults), BUILT_IN)
 
 
@@ -116,11 +116,11 @@ def _first(levels: Levels, key: str, otherwise: Any) -> Any:
 def check_defaults(task: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Validate the task's own training options like the settings."""
     for key in defaults:
-        if key not in TrainSettings.model_fields or key in OF_THE_NODE:
-            known = TrainSettings.model_fields.keys() - OF_THE_NODE
+        if key not in TrainSettings.model_fields or key in NODE_SETTINGS:
+            known = TrainSettings.model_fields.keys() - NODE_SETTINGS
             raise TaskError(f"task {task}: train_defaults has no option {key!r}; {nearest(key, known)}")
     try:
-        return TrainSettings(**defaults).model_dump(exclude_none=True, exclude=OF_THE_NODE)
+        return TrainSettings(**defaults).model_dump(exclude_none=True, exclude=NODE_SETTINGS)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

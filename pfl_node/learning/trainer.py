@@ -48,10 +48,10 @@ class _Order(Generic[T]):
         else:
             self._answer(lambda: self.result.set_result(value))
 
-    def _answer(self, settle: Callable[[], object]) -> None:
+    def _answer(self, set_outcome: Callable[[], object]) -> None:
         def deliver() -> None:
             if not self.result.done():
-                settle()
+                set_outcome()
 
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(deliver)
