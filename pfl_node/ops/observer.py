@@ -43,10 +43,10 @@ NEWS: dict[type[News], str] = {
     Died: "died",
     Left: "left",
 }
-LOUD = {"joined": "info", "suspected": "debug", "died": "warning", "left": "info"}  # level in the log
+LOG_LEVELS = {"joined": "info", "suspected": "debug", "died": "warning", "left": "info"}
 LOSSES = frozenset({"loss", "mine"})  # figures of the guard that are only for the journal
-FADE = 0.9  # decay per round; an eighth is left after twenty rounds
-FAINT = 0.02
+DECAY = 0.9  # per round; an eighth is left after twenty rounds
+MIN_WEIGHT = 0.02
 PEERS = 1024  # peers whose total is kept; the oldest are dropped first
 REFUSALS_EVERY = 30.0  # seconds between log lines about one reason
 
@@ -118,8 +118,8 @@ class NodeObserver:
             return
         facts = {"peer": member.id, "name": member.name, "address": member.address, "role": member.role}
         self.tell(kind, {**facts, "state": str(member.state), "round": member.round})
-        if kind in LOUD and member.role == "node":
-            getattr(log, LOUD[kind])(kind, peer=member.name, id=member.id, address=member.address)
+        if kind in LOG_LEVELS and member.role == "node":
+            getattr(log, LOG_LEVELS[kind])(kind, peer=member.name, id=member.id, address=member.address)
 
     def reachability(self, state: Reachability, results: Sequence[DialBackResult]) -> None:
         """Others have dialled this node back, and the result has changed."""
@@ -193,9 +193,9 @@ class NodeObserver:
     def _refused(self, data: Any) -> None:
         """Log each reason at most once per interval, because peers control the number of refusals."""
         reason, now = str(data["reason"]), time.monotonic()
-        told, since = self._refusals.get(reason, (-REFUSALS_EVERY, 0))
-        if now - told < REFUSALS_EVERY:
-            self._refusals[reason] = (told, since + 1)
+        logged, since = self._refusals.get(reason, (-REFUSALS_EVERY, 0))
+        if now - logged < REFUSALS_EVERY:
+            self._refusals[reason] = (logged, since + 1)
             return
         self._refusals[reason] = (now, 0)
         log.info("refused", reason=reason, call=data["call"], peer=data["peer"], more_since_the_last_line=since)
@@ -212,15 +212,15 @@ class Affinities:
     def round(self, row: Mapping[str, Any], taken: Mapping[str, int]) -> None:
         """After a round: the peers that the policy reports as merged, else those whose models were received
         (`taken`: totals by peer)."""
-        came = Counter(taken)
+        received = Counter(taken)
         merged = row.get("from")
-        news = _named(merged) if isinstance(merged, list | tuple) else came - self._taken
-        self._taken = came
-        faded = {peer: weight * FADE for peer, weight in self.lately.items()}
+        news = _named(merged) if isinstance(merged, list | tuple) else received - self._taken
+        self._taken = received
+        decayed = {peer: weight * DECAY for peer, weight in self.lately.items()}
         for peer, n in news.items():
-            faded[peer] = faded.get(peer, 0.0) + min(n, 1)
+            decayed[peer] = decayed.get(peer, 0.0) + min(n, 1)
             self.total[peer] = self.total.pop(peer, 0) + n
-        self.lately = {peer: weight for peer, weight in faded.items() if weight >= FAINT}
+        self.lately = {peer: weight for peer, weight in decayed.items() if weight >= MIN_WEIGHT}
         while len(self.total) > PEERS:
             del self.total[next(iter(self.total))]
 
