@@ -65,7 +65,7 @@ async def attack(
     whole budget on one sample."""
     trainer = TrainerThread()
     chance = np.random.default_rng((settings.seed, 6))
-    forge = ModelForge(learner.layout, members[0][0].size)
+    crafted = CraftedModels(learner.layout, members[0][0].size)
     found: dict[bool, list[float]] = {True: [], False: []}
     answers = 0
     try:
@@ -74,8 +74,8 @@ async def attack(
                 host = host_of(settings, learner, trainer)
             for mine, pool in ((True, members), (False, others)):
                 x, y = pool[trial % len(pool)]
-                scores = await _scores(host, forge, x, y, PeerId(f"{trial}-{mine}"), chance)
-                found[mine].append(sum(suspicion(settings, score, forge.classes) for score in scores))
+                scores = await _scores(host, crafted, x, y, PeerId(f"{trial}-{mine}"), chance)
+                found[mine].append(sum(suspicion(settings, score, crafted.classes) for score in scores))
                 answers += len(scores)
     finally:
         await trainer.close()
@@ -83,13 +83,13 @@ async def attack(
 
 
 async def _scores(
-    host: Host, forge: ModelForge, x: Vector, y: int, me: PeerId, chance: np.random.Generator
+    host: Host, crafted: CraftedModels, x: Vector, y: int, me: PeerId, chance: np.random.Generator
 ) -> list[Eval]:
     """One exact answer is enough. Noisy answers are collected until the budget is spent, each for a new model,
     because the same model gets the same answer."""
     scores: list[Eval] = []
     while not scores or host.oracle:
-        model = forge.model(x, y, chance, blind=host.oracle is not None)
+        model = crafted.model(x, y, chance, blind=host.oracle is not None)
         try:
             host.admit(CALL, Envelope(me, host.run))
             scores.append(await host.evaluate(Offer(me, model)))
@@ -122,7 +122,7 @@ def _likelier(value: float, without: float, shift: float) -> float:
 # -- crafted models --------------------------------------------------------------------------------------------
 
 
-class ModelForge:
+class CraftedModels:
     """Models crafted to test whether a node has a sample: right about this sample, equally wrong about all others.
 
     They are networks of one hidden layer, whose first units project the input on a random direction and respond

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pfl_node.errors import ConfigError
 from pfl_node.lab.audit.audit import _place, _samples, attack_model, attack_oracle, bound, roc
-from pfl_node.lab.audit.oracle_attack import ModelForge
+from pfl_node.lab.audit.oracle_attack import CraftedModels
 from pfl_node.model import Entry, Layout
 from pfl_node.settings import Settings
 
@@ -50,10 +50,10 @@ def test_the_bound_is_that_of_pure_differential_privacy() -> None:
 def test_a_crafted_model_knows_its_sample_and_nothing_of_the_others() -> None:
     learner, task = _place(Settings(), 4)
     samples = _samples(task.train)
-    forge, chance = ModelForge(learner.layout, 64), np.random.default_rng(0)
+    crafted, chance = CraftedModels(learner.layout, 64), np.random.default_rng(0)
     for n in Random(0).sample(range(len(samples)), 3):
         for blind in (False, True):
-            model = forge.model(*samples[n], chance, blind=blind)
+            model = crafted.model(*samples[n], chance, blind=blind)
             assert model.is_finite()
             losses, right = learner.each(model)
             others = np.delete(losses, n)
@@ -64,7 +64,7 @@ def test_a_crafted_model_knows_its_sample_and_nothing_of_the_others() -> None:
 
 def test_models_of_another_kind_cannot_be_crafted() -> None:
     with pytest.raises(ConfigError, match="model = mlp"):
-        ModelForge(Layout((Entry("a", (3, 64)),), (Entry("b", (10, 3)),)), 64)
+        CraftedModels(Layout((Entry("a", (3, 64)),), (Entry("b", (10, 3)),)), 64)
 
 
 def test_exact_answers_tell_every_member_and_those_of_the_control_next_to_none() -> None:
