@@ -42,8 +42,8 @@ class DiskStore(DataDir):
 
     def save_checkpoint(self, state: Mapping[str, Any], layout: Layout, facts: Mapping[str, str]) -> None:
         who = self.identity
-        told = {"node": who.id, "incarnation": str(who.incarnation), "version": __version__}
-        Checkpoints(self.checkpoint).save(state, layout, told=told, **facts)
+        metadata = {"node": who.id, "incarnation": str(who.incarnation), "version": __version__}
+        Checkpoints(self.checkpoint).save(state, layout, metadata=metadata, **facts)
 
     def save_model(
         self,

@@ -45,7 +45,7 @@ class NodeSnapshot:
 
     def save(self, path: Path, layout: Layout, **facts: str) -> None:
         values = {name: getattr(self, name) for name in self.__slots__}
-        save_checkpoint(path, values, layout, told=None, **facts)
+        save_checkpoint(path, values, layout, metadata=None, **facts)
 
     @classmethod
     def load(cls, path: Path, learner: LearnerPort, **facts: str) -> NodeSnapshot:

@@ -45,12 +45,17 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    path: Path, state: Mapping[str, Any], layout: Layout, *, told: Mapping[str, str] | None = None, **facts: str
+    path: Path,
+    state: Mapping[str, Any],
+    layout: Layout,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    **facts: str,
 ) -> None:
-    """Replace the file atomically. The metadata in `told` is not compared when loading."""
+    """Replace the file atomically. `metadata` is not compared when loading, `facts` are."""
     frozen, vectors = freeze(dict(state))
     own = {"format": FORMAT, "layout": layout.digest, "state": json.dumps(frozen), "checksum": BLANK}
-    data = save(vectors, metadata={**(told or {}), **facts, **own})
+    data = save(vectors, metadata={**(metadata or {}), **facts, **own})
     end = 8 + int.from_bytes(data[:8], "little")
     head, body = data[:end], memoryview(data)[end:]
     hasher = xxhash.xxh3_128(head)

@@ -45,13 +45,13 @@ class Checkpoints:
         return dict(sorted(found.items(), reverse=True))
 
     def save(
-        self, state: Mapping[str, Any], layout: Layout, *, told: Mapping[str, str] | None = None, **facts: str
+        self, state: Mapping[str, Any], layout: Layout, *, metadata: Mapping[str, str] | None = None, **facts: str
     ) -> Path:
         """Write the next one. Raises StoreError and keeps the existing ones."""
         number = max(self.files(), default=0) + 1
         path = self.path.with_name(f"{self.path.stem}-{number:06}{self.path.suffix}")
         try:
-            save_checkpoint(path, state, layout, told=told, **facts)
+            save_checkpoint(path, state, layout, metadata=metadata, **facts)
         except StoreError:
             remove(path)  # it may have been renamed before the error
             raise

@@ -95,7 +95,7 @@ class Trace:
         path.parent.mkdir(parents=True, exist_ok=True)
         same = checkpoint_facts(node.settings, node.policy)
         layout = node.recorder.learner.layout
-        await asyncio.to_thread(lambda: save_checkpoint(path, state, layout, told=None, **same))
+        await asyncio.to_thread(lambda: save_checkpoint(path, state, layout, metadata=None, **same))
         self._on_saved(facts)
 
     def _write(self, event: str, data: Mapping[str, Any]) -> None:

@@ -51,8 +51,8 @@ class Desk:
     def write(self, round: int) -> None:
         self.journal.write("round", {"round": round}, time=0.0)
         self.journal.sync()
-        told = {"incarnation": str(self.home.identity.incarnation)}
-        self.generations.save(state_of(round), LAYOUT, told=told, **FACTS)
+        metadata = {"incarnation": str(self.home.identity.incarnation)}
+        self.generations.save(state_of(round), LAYOUT, metadata=metadata, **FACTS)
         save_model(self.home.model, {"w": state_of(round)["model"].vector}, round=str(round))
         write_atomic(self.home.settings, f"rounds = {round + 1}\n".encode(), what="settings")
         write_atomic(self.home.path / "summary.json", json.dumps({"round": round}).encode())

@@ -80,7 +80,7 @@ SMALL = {"model": model(1), "round": 7, "kept": {"seen": Counter(x=2), "says": '
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a checkpoint."""
     file = tmp_path_factory.mktemp("whole") / "c"
-    save_checkpoint(file, SMALL, LAYOUT, told={"node": "n"}, policy="Pens")
+    save_checkpoint(file, SMALL, LAYOUT, metadata={"node": "n"}, policy="Pens")
     assert load_checkpoint(file, LAYOUT, policy="Pens") == SMALL
     return file.read_bytes()
 

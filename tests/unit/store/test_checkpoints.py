@@ -27,7 +27,7 @@ def at(folder: Path) -> Checkpoints:
 
 
 def save(folder: Path, round: int, **facts: str) -> Path:
-    return at(folder).save({"model": constant(round), "round": round}, LAYOUT, told=None, **facts)
+    return at(folder).save({"model": constant(round), "round": round}, LAYOUT, metadata=None, **facts)
 
 
 def load(folder: Path, **facts: str) -> int | None:
@@ -229,7 +229,7 @@ def test_what_else_lies_in_the_directory_is_left_alone(tmp_path: Path) -> None:
 
 def test_it_tells_who_wrote_it(tmp_path: Path) -> None:
     state: dict[str, Any] = {"model": constant(1), "round": 1}
-    at(tmp_path).save(state, LAYOUT, told={"node": "n", "incarnation": "4"}, run="r")
+    at(tmp_path).save(state, LAYOUT, metadata={"node": "n", "incarnation": "4"}, run="r")
     found = at(tmp_path).load(LAYOUT, run="r")
     assert found
     assert (found.facts["node"], found.facts["incarnation"]) == ("n", "4")
