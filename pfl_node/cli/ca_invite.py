@@ -107,7 +107,7 @@ def confirm(pairs: Pairs = None, ca_dir: Where = Path("pfl-ca"), days: Days = 36
     with private_files():
         operator = _operator(ca_dir)
         waiting = {one.invited.name: one for one in operator.pending()}
-        chosen = _told(pairs, waiting) if pairs else _by_asking(waiting)
+        chosen = _by_pairs(pairs, waiting) if pairs else _by_asking(waiting)
         for one in chosen:
             until = operator.confirm(one, days=days)
             say(f"{one.invited.name} ({one.id}) is a member; its certificate is valid until {until}")
@@ -138,7 +138,7 @@ def _operator(ca_dir: Path) -> "EnrolmentOperator":
     return EnrolmentOperator(Authority(ca_dir))
 
 
-def _told(pairs: list[str], waiting: "dict[str, Pending]") -> "list[Pending]":
+def _by_pairs(pairs: list[str], waiting: "dict[str, Pending]") -> "list[Pending]":
     """Check all sites before the first one is confirmed."""
     if len(pairs) % 2:
         raise ConfigError("give a name and an id for each site, for example: ca confirm east 13da-1ae6-c90b-fe30")

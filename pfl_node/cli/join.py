@@ -85,15 +85,15 @@ def _wait(request: "SiteRequest", timeout: float | None) -> "Certified":
     say(
         f"waiting until the operator runs `pfl-node ca confirm {name} {short}`; if interrupted, repeat the command"
     )
-    end, told = time.monotonic() + (timeout or 0), ""
+    end, last_error = time.monotonic() + (timeout or 0), ""
     while True:
         try:
             if certified := request.confirmed():
                 return certified
         except Unreachable as error:
-            if str(error) != told:
+            if str(error) != last_error:
                 print(f"pfl-node: {error}; trying again", file=sys.stderr, flush=True)
-            told = str(error)
+            last_error = str(error)
             time.sleep(RETRY)
         if timeout is not None and time.monotonic() >= end:
             text = f"the operator has not confirmed {name} {short} in {timeout:g} s"

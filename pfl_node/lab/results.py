@@ -90,8 +90,8 @@ class Results:
     @property
     def headline(self) -> Headline:
         """The figure by which the task compares models."""
-        told = next((f.summary["headline"] for f in self.found.values() if "headline" in f.summary), None)
-        return Headline(**told) if told else ACCURACY
+        headline = next((f.summary["headline"] for f in self.found.values() if "headline" in f.summary), None)
+        return Headline(**headline) if headline else ACCURACY
 
     def cells(self, run: str, point: str) -> list[Cell]:
         return [c for c in self.experiment.cells if (c.run, c.point) == (run, point) and c in self.found]

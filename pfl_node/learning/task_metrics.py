@@ -144,8 +144,8 @@ class TaskMetrics:
             raise TaskError(f"task {self._name}: best = {best!r} is not a metric; {nearest(name, known)}")
         if way not in ("", "min", "max"):
             raise TaskError(f"task {self._name}: best = {best!r}: write {name!r}, 'min:{name}' or 'max:{name}'")
-        told = getattr(self._torch.get(name), "higher_is_better", None)
-        higher = way == "max" if way else name.lower() not in LOWER_IS_BETTER if told is None else bool(told)
+        hint = getattr(self._torch.get(name), "higher_is_better", None)
+        higher = way == "max" if way else name.lower() not in LOWER_IS_BETTER if hint is None else bool(hint)
         return Headline(name, higher=higher)
 
 
@@ -240,9 +240,9 @@ def _torchmetric(task: str, name: str, kind: str, about: Outputs) -> Any:
     made = getattr(torchmetrics, kind)
     takes = {*inspect.signature(made).parameters, *inspect.signature(made.__new__).parameters}
     several = about.task == "multilabel"
-    told: dict[str, Any] = {"task": about.task, "num_labels" if several else "num_classes": about.classes}
+    options: dict[str, Any] = {"task": about.task, "num_labels" if several else "num_classes": about.classes}
     try:
-        return made(**{key: value for key, value in told.items() if key in takes and value})
+        return made(**{key: value for key, value in options.items() if key in takes and value})
     except (TypeError, ValueError) as error:
         hint = "give an instance with its arguments"
         raise TaskError(f"task {task}: metric {name!r}: {kind} cannot be created: {error}; {hint}") from None

@@ -113,9 +113,9 @@ def mix_of(settings: TaskSettings) -> str | None:
     if settings.name not in TASKS:
         return None
     declared = inspect.signature(find(settings.name)).parameters
-    told = {name: settings.options.get(name, p.default) for name, p in declared.items()}
-    skewed = told.get("partition") in ("shards", "dirichlet") or (settings.name == "digits" and told["alpha"])
-    return str(told["test_mix"]) if skewed else None
+    values = {name: settings.options.get(name, p.default) for name, p in declared.items()}
+    skewed = values.get("partition") in ("shards", "dirichlet") or (settings.name == "digits" and values["alpha"])
+    return str(values["test_mix"]) if skewed else None
 
 
 def as_task(made: Any, name: str) -> Task:

@@ -20,7 +20,7 @@ from pfl_node.ops.history import tail
 Part = tuple[str, str, Any]  # file name, description, content (text or JSON values)
 LINES = 500  # lines of a journal
 MOST = 4 << 20  # bytes of the journal that are read
-TOLD = ("warning", "died", "refused", "failed", "checkpoint_failed", "reload_failed", "suspected")
+FAILURE_KINDS = ("warning", "died", "refused", "failed", "checkpoint_failed", "reload_failed", "suspected")
 
 HINT = """\
 Logs are not in this archive: a node writes them to its stderr and keeps none.
@@ -42,11 +42,11 @@ def from_node(
     events: Iterable[Mapping[str, Any]],
 ) -> Iterator[Part]:
     """The report of a running node; includes its journal if its directory is on this machine."""
-    told = list(events)
-    opened: Mapping[str, Any] = next((e["data"] for e in reversed(told) if e["kind"] == "opened"), {})
+    recent = list(events)
+    opened: Mapping[str, Any] = next((e["data"] for e in reversed(recent) if e["kind"] == "opened"), {})
     yield "status.json", "the status of the node", status
     yield "peers.json", "the members it knows", list(members)
-    yield "events.jsonl", f"the last {len(told)} events", _lines(told)
+    yield "events.jsonl", f"the last {len(recent)} events", _lines(recent)
     if "settings" in opened:
         yield "settings.json", "the settings it runs with, secrets hidden", opened["settings"]
     its = {key: opened[key] for key in ("version", "python", "system", "pid") if key in opened}
@@ -54,7 +54,7 @@ def from_node(
     folder = opened.get("data_dir")
     if isinstance(folder, str) and is_loopback(parse_address(address)[0]) and _journal(Path(folder)).is_file():
         yield _tail(Path(folder))
-    yield "logs.txt", "where the logs are, and recent failures", HINT + _troubles(told)
+    yield "logs.txt", "where the logs are, and recent failures", HINT + _failures(recent)
 
 
 def from_directory(folder: Path) -> Iterator[Part]:
@@ -98,8 +98,8 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def _troubles(events: Iterable[Mapping[str, Any]]) -> str:
-    return _lines(e for e in events if e["kind"] in TOLD) or "nothing\n"
+def _failures(events: Iterable[Mapping[str, Any]]) -> str:
+    return _lines(e for e in events if e["kind"] in FAILURE_KINDS) or "nothing\n"
 
 
 def _journal(folder: Path) -> Path:

@@ -80,7 +80,7 @@ class Hub:
         self._watches: set[Watch] = set()
         self._listeners: list[Callable[[NodeEvent], None]] = []
         self._minute = clock()  # when the present minute began
-        self._told: Counter[str] = Counter()  # number of events by kind, in this minute
+        self._this_minute: Counter[str] = Counter()  # number of events by kind, in this minute
 
     def tell(self, kind: str, data: Mapping[str, Any]) -> None:
         """The hub owns `data` from now on; an unknown kind is a bug."""
@@ -100,9 +100,9 @@ class Hub:
     def _too_many(self, event: NodeEvent) -> bool:
         if not self._minute <= event.time < self._minute + MINUTE:
             self._minute = event.time
-            self._told.clear()
-        self._told[event.kind] += 1
-        return self._told[event.kind] > PER_MINUTE
+            self._this_minute.clear()
+        self._this_minute[event.kind] += 1
+        return self._this_minute[event.kind] > PER_MINUTE
 
     def warn(self, text: str, **data: Any) -> None:
         """Log a warning, and notify watchers."""

@@ -53,8 +53,8 @@ class PeerStatus:
 
 def peer_status(status: pb.Status) -> PeerStatus:
     details = json_object(status.json)
-    told = _mapping(details.get("told"))
-    chosen = _mapping(told.get("neighbours")).get("ids")
+    reported = _mapping(details.get("told"))
+    chosen = _mapping(reported.get("neighbours")).get("ids")
     return PeerStatus(
         doing=_word(status.state),
         round=status.round,
@@ -64,7 +64,7 @@ def peer_status(status: pb.Status) -> PeerStatus:
         uptime=status.uptime if isfinite(status.uptime) else 0.0,
         version=_word(details.get("version", "")),
         samples=_whole(details.get("samples")),
-        head=_whole(_mapping(told.get("round")).get("head")),
+        head=_whole(_mapping(reported.get("round")).get("head")),
         neighbours=_words(chosen) if isinstance(chosen, list) else None,
         bytes_sent=_whole(details.get("bytes_sent")) or 0,
         bytes_received=_whole(details.get("bytes_received")) or 0,

@@ -72,16 +72,16 @@ def losses(record: Result) -> Iterator[Panel]:
     """The losses of the first seed, because the numbering of heads differs between seeds."""
     for cell, found in firsts(record):
         for cluster in groups(record):
-            told = head_losses(found, cluster)
-            if not told:
+            by_head = head_losses(found, cluster)
+            if not by_head:
                 continue
             of = "all nodes" if cluster is None else cluster_name(record, cluster)
             panel = Panel(
                 phrases.file_name("head-losses", cell.run, of, cell.point),
                 title_of(record, f"Loss of each head of {cell.run}, {of}", cell.point),
             )
-            look = _shades(sorted(told))
-            for head, series in told.items():
+            look = _shades(sorted(by_head))
+            for head, series in by_head.items():
                 style: dict[str, Any] = {
                     "marker": MARKERS[head % len(MARKERS)],
                     "markevery": -(-len(series) // 12),

@@ -158,7 +158,7 @@ def head_losses(found: CellResult, cluster: int | None) -> Mapping[int, Series]:
     members = {n["id"] for n in found.nodes if cluster is None or n["cluster"] == cluster}
     losses: dict[int, dict[int, float]] = {}
     for round, rows in sorted(found.series.items()):
-        told = [row["losses"] for node, row in rows.items() if node in members and row.get("losses")]
-        for head, values in enumerate(zip(*told, strict=True)):
+        by_node = [row["losses"] for node, row in rows.items() if node in members and row.get("losses")]
+        for head, values in enumerate(zip(*by_node, strict=True)):
             losses.setdefault(head, {})[round] = fmean(values)
     return losses

@@ -129,7 +129,7 @@ class NoisyScores:
 
     def dump(self) -> dict[str, Any]:
         """The state between segments of a simulation, as JSON values."""
-        told = [
+        answers = [
             [
                 name,
                 a.score.loss,
@@ -139,7 +139,7 @@ class NoisyScores:
             ]
             for name, a in self._remembered.items()
         ]
-        return {"spent": self.spent, "total": self.total, "answers": self.answers, "told": told}
+        return {"spent": self.spent, "total": self.total, "answers": self.answers, "told": answers}
 
     def restore(self, row: Mapping[str, Any]) -> None:
         self.spent, self.total, self.answers = dict(row["spent"]), row["total"], row["answers"]
