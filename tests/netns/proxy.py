@@ -1,4 +1,4 @@
-"""A fault proxy for TCP and UDP, without root: nodes advertise a door, and what goes through it can be made to
+"""A fault proxy for TCP and UDP, without root: nodes advertise a proxy, and what goes through it can be made to
 fail.
 
 What it cannot do: a black hole still takes connections, as the kernel answers for it; only then all is silence.
@@ -17,7 +17,7 @@ from tests.netns.streams import Reader, Stream, Writer, abort
 
 Address = tuple[str, int]
 TRIES = 32
-BEHIND = "127.77.0.1"  # where a process listens whose door has the same port on 127.0.0.1
+BEHIND = "127.77.0.1"  # where a process listens whose proxy has the same port on 127.0.0.1
 
 
 class Net:
@@ -25,13 +25,13 @@ class Net:
 
     def __init__(self, seed: int = 0) -> None:
         self.sky = Sky(seed)
-        self.doors: dict[str, Door] = {}
+        self.proxies: dict[str, NodeProxy] = {}
         self.pids: dict[int, str] = {}  # whose connections can be told apart: nodes in processes of their own
         self._stirred = asyncio.Event()
 
-    async def door(self, name: str) -> Door:
+    async def proxy(self, name: str) -> NodeProxy:
         """Open at once; where it leads to is said later."""
-        self.doors[name] = made = Door(self, name)
+        self.proxies[name] = made = NodeProxy(self, name)
         await made.open()
         return made
 
@@ -55,14 +55,14 @@ class Net:
 
     def by_packet(self, source: Address) -> str:
         """Members send packets from the port they listen on."""
-        return next((door.name for door in self.doors.values() if door.target == source), "")
+        return next((proxy.name for proxy in self.proxies.values() if proxy.target == source), "")
 
     def by_connection(self, source: Address) -> str:
         return (self.pids and holder(source, self.pids)) or ""
 
     async def close(self) -> None:
-        for door in self.doors.values():
-            await door.close()
+        for proxy in self.proxies.values():
+            await proxy.close()
 
     async def __aenter__(self) -> Net:
         return self
@@ -71,7 +71,7 @@ class Net:
         await self.close()
 
 
-class Door:
+class NodeProxy:
     """Where others reach one node. `address` is what the node advertises."""
 
     def __init__(self, net: Net, name: str) -> None:
@@ -234,29 +234,29 @@ class Door:
 
 
 class Datagrams(asyncio.DatagramProtocol):
-    """The door's UDP port. Each caller has a socket of its own on the node's side, to which the node answers."""
+    """The proxy's UDP port. Each caller has a socket of its own on the node's side, to which the node answers."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, proxy: NodeProxy) -> None:
+        self._proxy = proxy
         self._transport: Any = None
         self._callers: dict[Address, Plug] = {}
 
     @classmethod
-    async def open(cls, door: Door, port: int) -> Datagrams:
+    async def open(cls, proxy: NodeProxy, port: int) -> Datagrams:
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_datagram_endpoint(lambda: cls(door), local_addr=("127.0.0.1", port))
+        _, made = await loop.create_datagram_endpoint(lambda: cls(proxy), local_addr=("127.0.0.1", port))
         return made
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def datagram_received(self, data: bytes, addr: Address) -> None:
-        door = self._door
-        door.packet(lambda: self._bring(data, addr), door.caller(addr), door.name)
+        proxy = self._proxy
+        proxy.packet(lambda: self._bring(data, addr), proxy.caller(addr), proxy.name)
 
     def answer(self, data: bytes, to: Address) -> None:
-        door = self._door
-        door.packet(lambda: self._put(data, to), door.name, door.caller(to))
+        proxy = self._proxy
+        proxy.packet(lambda: self._put(data, to), proxy.name, proxy.caller(to))
 
     def close(self) -> None:
         self._transport.close()
@@ -266,8 +266,8 @@ class Datagrams(asyncio.DatagramProtocol):
         self._callers.clear()
 
     def _bring(self, data: bytes, source: Address) -> None:
-        if self._door.target and not self._transport.is_closing():
-            self._upstream(source).sendto(data, self._door.target)
+        if self._proxy.target and not self._transport.is_closing():
+            self._upstream(source).sendto(data, self._proxy.target)
 
     def _put(self, data: bytes, to: Address) -> None:
         if not self._transport.is_closing():

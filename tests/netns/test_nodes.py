@@ -13,7 +13,7 @@ from pfl_node.ops.transfer_totals import TransferTotals
 from pfl_node.types import PeerId
 from tests.e2e.in_process import Life, Town, play
 from tests.netns.link_conditions import Weather
-from tests.netns.proxy import Door, Net
+from tests.netns.proxy import Net, NodeProxy
 
 SETTINGS: dict[str, Any] = {
     "policy": {"name": "el", "degree": 2},
@@ -22,18 +22,18 @@ SETTINGS: dict[str, Any] = {
     "start": {"peers": 2, "wait": 60},
     "eval": {"every": 1000},
 }
-Swarm = dict[str, tuple[Life, Door]]
+Swarm = dict[str, tuple[Life, NodeProxy]]
 
 
 async def swarm(town: Town, net: Net, names: str = "abc") -> Swarm:
-    """They know each other by their doors only."""
+    """They know each other by their proxies only."""
     found: Swarm = {}
     for name in names:
-        door = await net.door(name)
+        proxy = await net.proxy(name)
         seeds: dict[str, Any] = {"peer_seed": (found["a"][1].address,)} if found else {}
-        life = await town.listens(name, advertise=door.address, **SETTINGS, **seeds)
-        door.leads_to(life.node.endpoint.address)
-        found[name] = life, door
+        life = await town.listens(name, advertise=proxy.address, **SETTINGS, **seeds)
+        proxy.leads_to(life.node.endpoint.address)
+        found[name] = life, proxy
     for life, _ in found.values():
         life.begin()
     for life, _ in found.values():
@@ -101,11 +101,11 @@ async def all_together(nodes: Swarm, rounds: int = 2) -> None:
 def test_a_link_that_dies_silently_in_the_middle_of_a_model(tmp_path: Path) -> None:
     async def scene(nodes: Swarm, net: Net) -> None:
         """Of the link to c; its own calls to the others still go."""
-        (a, _), (b, _), (c, door) = nodes.values()
+        (a, _), (b, _), (c, proxy) = nodes.values()
         await a.rounds(1)
-        await door.after(6000, door.silence).wait()
+        await proxy.after(6000, proxy.silence).wait()
         await asyncio.gather(a.rounds(3), b.rounds(3), c.rounds(3))
-        door.speak()
+        proxy.speak()
         await all_together(nodes)
 
     run(tmp_path, scene)
@@ -115,11 +115,11 @@ def test_a_peer_that_calls_others_but_cannot_be_called(tmp_path: Path) -> None:
     """Its own probes go out, so it refutes every suspicion: it costs timeouts, not the run."""
 
     async def scene(nodes: Swarm, net: Net) -> None:
-        (a, _), (b, _), (c, door) = nodes.values()
-        door.silence()
-        door.reset()
+        (a, _), (b, _), (c, proxy) = nodes.values()
+        proxy.silence()
+        proxy.reset()
         await asyncio.gather(a.rounds(3), b.rounds(3), c.rounds(3))
-        door.speak()
+        proxy.speak()
         await all_together(nodes)
 
     run(tmp_path, scene)
@@ -128,14 +128,14 @@ def test_a_peer_that_calls_others_but_cannot_be_called(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_link_that_comes_and_goes(tmp_path: Path) -> None:
     async def scene(nodes: Swarm, net: Net) -> None:
-        (a, _), (b, _), (c, door) = nodes.values()
+        (a, _), (b, _), (c, proxy) = nodes.values()
         net.sky.everywhere = Weather(delay=0.005, jitter=0.01, loss=0.02)
         for turn in range(6):
-            door.silence()
+            proxy.silence()
             await a.rounds(1)
-            door.speak()
+            proxy.speak()
             if turn % 2:
-                door.reset()
+                proxy.reset()
             await asyncio.gather(b.rounds(1), c.rounds(1))
         await all_together(nodes)
 
@@ -144,8 +144,8 @@ def test_a_link_that_comes_and_goes(tmp_path: Path) -> None:
 
 def test_a_slow_link_makes_models_late_and_loses_none(tmp_path: Path) -> None:
     async def scene(nodes: Swarm, net: Net) -> None:
-        for _, door in nodes.values():
-            door.rate = 200e3
+        for _, proxy in nodes.values():
+            proxy.rate = 200e3
         await all_together(nodes, rounds=3)
 
     run(tmp_path, scene)

@@ -1,4 +1,4 @@
-"""The fault proxy alone: an echo behind a door, over TCP and over UDP."""
+"""The fault proxy alone: an echo behind a proxy, over TCP and over UDP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.netns.link_conditions import Weather
-from tests.netns.proxy import Door, Net
+from tests.netns.proxy import Net, NodeProxy
 
 DEADLINE = 30.0
 
@@ -64,53 +64,53 @@ class Listener(asyncio.DatagramProtocol):
 
 
 @asynccontextmanager
-async def echo() -> AsyncIterator[tuple[Net, Door]]:
+async def echo() -> AsyncIterator[tuple[Net, NodeProxy]]:
     loop = asyncio.get_running_loop()
     server = await asyncio.start_server(Echo.talk, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     transport, _ = await loop.create_datagram_endpoint(Echo, local_addr=("127.0.0.1", port))
     try:
         async with Net(seed=1) as net:
-            door = await net.door("echo")
-            door.leads_to(f"127.0.0.1:{port}")
-            yield net, door
+            proxy = await net.proxy("echo")
+            proxy.leads_to(f"127.0.0.1:{port}")
+            yield net, proxy
     finally:
         server.close()
         transport.close()
         await asyncio.sleep(0)
 
 
-Scene = Callable[[Net, Door], Awaitable[None]]
+Scene = Callable[[Net, NodeProxy], Awaitable[None]]
 
 
 def play(scene: Scene) -> None:
     async def main() -> None:
-        async with asyncio.timeout(DEADLINE), echo() as (net, door):
-            await scene(net, door)
+        async with asyncio.timeout(DEADLINE), echo() as (net, proxy):
+            await scene(net, proxy)
 
     asyncio.run(main())
 
 
-async def connect(door: Door) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection("127.0.0.1", door.port)
+async def connect(proxy: NodeProxy) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", proxy.port)
 
 
-async def listen(door: Door) -> Listener:
+async def listen(proxy: NodeProxy) -> Listener:
     loop = asyncio.get_running_loop()
-    _, made = await loop.create_datagram_endpoint(Listener, remote_addr=("127.0.0.1", door.port))
+    _, made = await loop.create_datagram_endpoint(Listener, remote_addr=("127.0.0.1", proxy.port))
     return made
 
 
 def test_what_goes_through_comes_out_and_an_end_is_an_end() -> None:
-    async def scene(net: Net, door: Door) -> None:
-        reader, writer = await connect(door)
+    async def scene(net: Net, proxy: NodeProxy) -> None:
+        reader, writer = await connect(proxy)
         data = os.urandom(3_000_000)
         writer.write(data)
         writer.write_eof()
         assert await reader.read(-1) == data
-        assert door.carried == len(data)
+        assert proxy.carried == len(data)
         writer.close()
-        packets = await listen(door)
+        packets = await listen(proxy)
         packets.transport.sendto(b"hello")
         assert await packets.hears(1) == [b"hello"]
         packets.transport.close()
@@ -119,16 +119,16 @@ def test_what_goes_through_comes_out_and_an_end_is_an_end() -> None:
 
 
 def test_silence_keeps_bytes_until_it_ends_and_packets_never_come() -> None:
-    async def scene(net: Net, door: Door) -> None:
-        reader, writer = await connect(door)
-        packets = await listen(door)
-        door.silence()
+    async def scene(net: Net, proxy: NodeProxy) -> None:
+        reader, writer = await connect(proxy)
+        packets = await listen(proxy)
+        proxy.silence()
         writer.write(b"one")
         packets.transport.sendto(b"lost")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.readexactly(3), 0.2)
         assert not packets.heard
-        door.speak()
+        proxy.speak()
         assert await reader.readexactly(3) == b"one"
         packets.transport.sendto(b"heard")
         assert await packets.hears(1) == [b"heard"]
@@ -139,16 +139,16 @@ def test_silence_keeps_bytes_until_it_ends_and_packets_never_come() -> None:
 
 
 def test_a_wire_is_tripped_in_the_middle_of_what_is_sent() -> None:
-    async def scene(net: Net, door: Door) -> None:
-        reader, writer = await connect(door)
-        tripped = door.after(200_000, door.silence)
+    async def scene(net: Net, proxy: NodeProxy) -> None:
+        reader, writer = await connect(proxy)
+        tripped = proxy.after(200_000, proxy.silence)
         writer.write(bytes(1_000_000))
         reading = asyncio.create_task(reader.readexactly(1_000_000))
         await tripped.wait()
         await asyncio.sleep(0.05)
         assert not reading.done()
-        assert 200_000 <= door.carried < 1_000_000
-        door.speak()
+        assert 200_000 <= proxy.carried < 1_000_000
+        proxy.speak()
         assert len(await reading) == 1_000_000
         writer.close()
 
@@ -156,15 +156,15 @@ def test_a_wire_is_tripped_in_the_middle_of_what_is_sent() -> None:
 
 
 def test_a_reset_is_seen_at_once_and_new_connections_are_good() -> None:
-    async def scene(net: Net, door: Door) -> None:
-        reader, writer = await connect(door)
+    async def scene(net: Net, proxy: NodeProxy) -> None:
+        reader, writer = await connect(proxy)
         writer.write(b"hello")
         await reader.readexactly(5)
-        door.reset()
+        proxy.reset()
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(1)
         writer.close()
-        reader, writer = await connect(door)
+        reader, writer = await connect(proxy)
         writer.write(b"again")
         assert await reader.readexactly(5) == b"again"
         writer.close()
@@ -173,8 +173,8 @@ def test_a_reset_is_seen_at_once_and_new_connections_are_good() -> None:
 
 
 def test_a_door_to_nobody_breaks_the_connection() -> None:
-    async def scene(net: Net, door: Door) -> None:
-        nowhere = await net.door("nowhere")
+    async def scene(net: Net, proxy: NodeProxy) -> None:
+        nowhere = await net.proxy("nowhere")
         reader, writer = await connect(nowhere)
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(1)
@@ -184,9 +184,9 @@ def test_a_door_to_nobody_breaks_the_connection() -> None:
 
 
 def test_delay_and_jitter_keep_the_order_of_a_stream() -> None:
-    async def scene(net: Net, door: Door) -> None:
+    async def scene(net: Net, proxy: NodeProxy) -> None:
         net.sky.everywhere = Weather(delay=0.02, jitter=0.03)
-        reader, writer = await connect(door)
+        reader, writer = await connect(proxy)
         clock = asyncio.get_running_loop().time
         began = clock()
         for number in range(20):
@@ -200,9 +200,9 @@ def test_delay_and_jitter_keep_the_order_of_a_stream() -> None:
 
 
 def test_a_rate_is_kept() -> None:
-    async def scene(net: Net, door: Door) -> None:
-        door.rate = 1e6
-        reader, writer = await connect(door)
+    async def scene(net: Net, proxy: NodeProxy) -> None:
+        proxy.rate = 1e6
+        reader, writer = await connect(proxy)
         clock = asyncio.get_running_loop().time
         began = clock()
         writer.write(bytes(300_000))
@@ -214,9 +214,9 @@ def test_a_rate_is_kept() -> None:
 
 
 def test_packets_are_lost_by_chance() -> None:
-    async def scene(net: Net, door: Door) -> None:
+    async def scene(net: Net, proxy: NodeProxy) -> None:
         net.sky.everywhere = Weather(loss=0.5)
-        packets = await listen(door)
+        packets = await listen(proxy)
         for number in range(200):
             packets.transport.sendto(bytes([number]))
             await asyncio.sleep(0.001)
@@ -240,14 +240,14 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as line:
 """
 
 
-def call(door: Door) -> subprocess.Popen[str]:
-    line = [sys.executable, "-c", CALLER, str(door.port)]
+def call(proxy: NodeProxy) -> subprocess.Popen[str]:
+    line = [sys.executable, "-c", CALLER, str(proxy.port)]
     return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def test_processes_on_the_two_sides_of_a_border_do_not_reach_each_other() -> None:
-    async def scene(net: Net, door: Door) -> None:
-        callers = [call(door), call(door)]
+    async def scene(net: Net, proxy: NodeProxy) -> None:
+        callers = [call(proxy), call(proxy)]
         net.pids.update({callers[0].pid: "friend", callers[1].pid: "stranger"})
         net.split({"friend", "echo"}, {"stranger"})
         try:

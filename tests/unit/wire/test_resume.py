@@ -24,7 +24,7 @@ from pfl_node.wire.framing import frame, parse
 from pfl_node.wire.partial_transfers import LEAST, MOST, PartialTransfers
 from pfl_node.wire.payload import Stream
 from pfl_node.wire.transfer_progress import MessageSize
-from tests.netns.proxy import Door, Net
+from tests.netns.proxy import Net, NodeProxy
 from tests.unit.wire.small_host import ANN, BOB, RUN, FakeHost, calling, layout_of, model_of, raw_channel, serving
 from tests.unit.wire.test_peer import with_generated_servicer
 
@@ -33,7 +33,7 @@ LARGE = layout_of(1_100_000)  # more than fits into the buffers of a connection
 LOST = 0.3  # of the model, which may be on its way when the connection breaks
 CHUNK = 1 << 16
 NAME = b"0123456789abcdef"
-Scene = Callable[[FakeHost, Door, PeerClient], Awaitable[None]]
+Scene = Callable[[FakeHost, NodeProxy, PeerClient], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -43,15 +43,15 @@ def quick_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play(scene: Scene, settings: WireSettings | None = None, layout: Layout = LAYOUT) -> None:
-    """Bob behind a door, and a client of his."""
+    """Bob behind a proxy, and a client of his."""
 
     async def main() -> None:
         host = FakeHost(layout)
         async with Net() as net, serving(host, settings) as address, calling(settings) as client:
-            door = await net.door("bob")
-            door.leads_to(address)
-            door.rate = 60e6
-            await scene(host, door, client)
+            proxy = await net.proxy("bob")
+            proxy.leads_to(address)
+            proxy.rate = 60e6
+            await scene(host, proxy, client)
 
     asyncio.run(main())
 
@@ -68,13 +68,13 @@ def play(scene: Scene, settings: WireSettings | None = None, layout: Layout = LA
 def test_a_push_that_breaks_off_continues_and_nothing_is_sent_twice(layout: Layout, how: dict[str, Any]) -> None:
     model = model_of(layout)
 
-    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
-        whole = await client.send(BOB, door.address, model, round=1)
-        before = door.carried
-        cut = door.after(int(0.7 * whole), door.reset)
-        await client.send(BOB, door.address, model, round=2)
+    async def scene(host: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
+        whole = await client.send(BOB, proxy.address, model, round=1)
+        before = proxy.carried
+        cut = proxy.after(int(0.7 * whole), proxy.reset)
+        await client.send(BOB, proxy.address, model, round=2)
         assert cut.is_set()
-        assert door.carried - before < (1 + LOST) * whole
+        assert proxy.carried - before < (1 + LOST) * whole
         first, second = host.mailbox.collect([ANN], 1), host.mailbox.collect([ANN], 2)
         assert first[0].model.vector.tobytes() == second[0].model.vector.tobytes()
         assert host.counts == {("SendModel", "ok"): 2, ("SendModel", "truncated"): 1, ("GetOffset", "ok"): 1}
@@ -83,17 +83,17 @@ def test_a_push_that_breaks_off_continues_and_nothing_is_sent_twice(layout: Layo
 
 
 def test_a_receiver_that_was_restarted_begins_again() -> None:
-    async def scene(_: FakeHost, door: Door, client: PeerClient) -> None:
+    async def scene(_: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
         host = FakeHost(LARGE)
         async with AsyncExitStack() as later:
             other = await later.enter_async_context(serving(host))
 
             def restart() -> None:
-                door.leads_to(other)
-                door.reset()
+                proxy.leads_to(other)
+                proxy.reset()
 
-            door.after(1_000_000, restart)
-            await client.send(BOB, door.address, model_of(LARGE))
+            proxy.after(1_000_000, restart)
+            await client.send(BOB, proxy.address, model_of(LARGE))
             assert len(host.mailbox) == 1
 
     play(scene, layout=LARGE)
@@ -124,10 +124,10 @@ def test_a_receiver_that_keeps_nothing_gets_no_second_attempt() -> None:
     with_generated_servicer(breaks, scenario)
 
 
-async def send_half(door: Door, client: PeerClient) -> None:
+async def send_half(proxy: NodeProxy, client: PeerClient) -> None:
     """The model of round 1, until Bob is silent and declared dead."""
-    silent = door.after(1_500_000, door.silence)
-    sending = asyncio.create_task(client.send(BOB, door.address, model_of(LARGE), round=1))
+    silent = proxy.after(1_500_000, proxy.silence)
+    sending = asyncio.create_task(client.send(BOB, proxy.address, model_of(LARGE), round=1))
     await silent.wait()
     client.forget(BOB)
     with pytest.raises(PeerGone, match="declared dead"):
@@ -135,12 +135,12 @@ async def send_half(door: Door, client: PeerClient) -> None:
 
 
 def test_a_half_sent_model_to_a_peer_that_was_declared_dead_is_finished_when_the_peer_is_back() -> None:
-    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
-        await send_half(door, client)
+    async def scene(host: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
+        await send_half(proxy, client)
         assert client.transferring(BOB)
-        door.reset()
-        door.speak()
-        await client.send(BOB, door.address, model_of(LARGE, seed=2), round=2)  # one at a time
+        proxy.reset()
+        proxy.speak()
+        await client.send(BOB, proxy.address, model_of(LARGE, seed=2), round=2)  # one at a time
         assert [o.round for o in (*host.mailbox.collect([ANN], 1), *host.mailbox.collect([ANN], 2))] == [1, 2]
         assert not client.transferring(BOB)
 
@@ -148,20 +148,20 @@ def test_a_half_sent_model_to_a_peer_that_was_declared_dead_is_finished_when_the
 
 
 def test_a_model_that_is_stale_by_then_makes_room_for_the_next() -> None:
-    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
-        await send_half(door, client)
+    async def scene(host: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
+        await send_half(proxy, client)
         host.mailbox.advance(7)
-        door.reset()
-        door.speak()
-        await client.send(BOB, door.address, model_of(LARGE, seed=2), round=7)
+        proxy.reset()
+        proxy.speak()
+        await client.send(BOB, proxy.address, model_of(LARGE, seed=2), round=7)
         assert host.counts["SendModel", "stale_round"] == host.counts["SendModel", "ok"] == 1
 
     play(scene, layout=LARGE)
 
 
 def test_a_peer_that_is_back_at_another_address_gets_the_next_model_at_once() -> None:
-    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
-        await send_half(door, client)
+    async def scene(host: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
+        await send_half(proxy, client)
         async with serving(host) as elsewhere:
             await client.send(BOB, elsewhere, model_of(LARGE, seed=2), round=2)
         assert host.mailbox.here([ANN], 2)
@@ -171,8 +171,8 @@ def test_a_peer_that_is_back_at_another_address_gets_the_next_model_at_once() ->
 
 
 def test_closing_a_client_ends_what_goes_on_in_the_background() -> None:
-    async def scene(_: FakeHost, door: Door, client: PeerClient) -> None:
-        await send_half(door, client)
+    async def scene(_: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
+        await send_half(proxy, client)
         await client.close()
         assert not client.transferring(BOB)
 
@@ -180,13 +180,13 @@ def test_closing_a_client_ends_what_goes_on_in_the_background() -> None:
 
 
 def test_a_fetch_that_breaks_off_continues() -> None:
-    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
-        fetching = asyncio.create_task(client.fetch(BOB, door.address, "model", LAYOUT))
+    async def scene(host: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
+        fetching = asyncio.create_task(client.fetch(BOB, proxy.address, "model", LAYOUT))
         await host.until(lambda h: h.admitted > 0)
         (download,) = client._transfers[BOB]
         while not isinstance(download, Download) or download.received < 700_000:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        door.reset()
+        proxy.reset()
         offer = await fetching
         assert download.received == LAYOUT.nbytes
         assert offer.model.vector.tobytes() == host.current.vector.tobytes()
@@ -195,9 +195,9 @@ def test_a_fetch_that_breaks_off_continues() -> None:
 
 
 def test_a_transfer_that_makes_progress_has_no_deadline() -> None:
-    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
-        door.rate = 5e6  # 0.9 s
-        await client.send(BOB, door.address, model_of(LARGE))
+    async def scene(host: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
+        proxy.rate = 5e6  # 0.9 s
+        await client.send(BOB, proxy.address, model_of(LARGE))
         assert (client.bandwidths.of(BOB).known or 1e9) < 6e6
         assert host.counts == {("SendModel", "ok"): 1}
 
@@ -315,8 +315,8 @@ def test_the_checksum_covers_what_came_before_the_break() -> None:
 
 
 def test_an_offset_without_a_beginning_allocates_nothing_and_is_refused() -> None:
-    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
-        async with raw_channel(door.address) as channel:
+    async def scene(host: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
+        async with raw_channel(proxy.address) as channel:
             send: Any = channel.stream_unary("/pfl.v1.Peer/SendModel")  # type: ignore[call-arg]
             with pytest.raises(grpc.aio.AioRpcError):
                 await send(iter(stream_of(model_of(LAYOUT), 3 << 18)))
@@ -330,8 +330,8 @@ def test_a_stream_whose_connection_hangs_is_taken_over_by_the_next() -> None:
     """The sender is back on another connection, and the receiver has not noticed that the first is dead."""
     model = model_of(LAYOUT)
 
-    async def scene(host: FakeHost, door: Door, client: PeerClient) -> None:
-        async with raw_channel(door.address) as channel:
+    async def scene(host: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
+        async with raw_channel(proxy.address) as channel:
             send: Any = channel.stream_unary("/pfl.v1.Peer/SendModel")  # type: ignore[call-arg]
             ask: Any = channel.unary_unary("/pfl.v1.Peer/GetOffset")  # type: ignore[call-arg]
             hanging = send()

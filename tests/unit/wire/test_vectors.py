@@ -103,21 +103,21 @@ def test_vectors_are_pushed_and_fetched_over_grpc_and_a_broken_push_continues(
         host = FakeHost(layout)
         host.mailbox.vectors = {"c": "model"}
         async with Net() as net, serving(host, wire) as address, calling(wire) as client:
-            door = await net.door("bob")
-            door.leads_to(address)
-            door.rate = 60e6
-            cut = door.after(1_000_000, door.reset)  # in the second vector
-            await client.send(BOB, door.address, model, round=1, vectors=more)
+            proxy = await net.proxy("bob")
+            proxy.leads_to(address)
+            proxy.rate = 60e6
+            cut = proxy.after(1_000_000, proxy.reset)  # in the second vector
+            await client.send(BOB, proxy.address, model, round=1, vectors=more)
             assert cut.is_set()
             (offer,) = host.mailbox.collect([ANN], 1)
             assert (offer.model, offer.vectors) == (model, more)
             with pytest.raises(Refused, match="this policy expects c"):
-                await client.send(BOB, door.address, model, round=2)
+                await client.send(BOB, proxy.address, model, round=2)
             host.current, host.vectors = model, more
-            fetched = await client.fetch(BOB, door.address, "model", layout, vectors={"c": "model"})
+            fetched = await client.fetch(BOB, proxy.address, "model", layout, vectors={"c": "model"})
             assert (fetched.model, fetched.vectors) == (model, more)
             with pytest.raises(Refused, match="this policy expects none"):
-                await client.fetch(BOB, door.address, "model", layout)
+                await client.fetch(BOB, proxy.address, "model", layout)
 
     wire = WireSettings(chunk=1 << 16)
     asyncio.run(main())
