@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     text: str = ""
 
 
-class Siege:
+class AttackedPair:
     """One pair of nodes, and eve with a raw channel to bob."""
 
     def __init__(self, ann: Life, bob: Life) -> None:
@@ -139,21 +139,21 @@ class Siege:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class SharedLoop:
     """One event loop for the whole module; the nodes live in it from test to test."""
 
     runner: asyncio.Runner
-    sieges: dict[str, Siege]
+    sieges: dict[str, AttackedPair]
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
 
 
 @pytest.fixture(scope="module")
-def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedLoop]:
     town = Town(tmp_path_factory.mktemp("town"), TrainerThread())
 
-    async def begin() -> dict[str, Siege]:
+    async def begin() -> dict[str, AttackedPair]:
         sieges = {}
         for name, policy in POLICIES.items():
             serve = {"scores_per_minute": CALLS, "fetches_per_minute": CALLS}
@@ -163,11 +163,11 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
             for life in (ann, bob):  # these policies use neither, but the calls must be safe with any
                 life.node.host._scores = True
                 life.node.host.window._serves = Policy.serves
-            sieges[name] = siege = Siege(ann, bob)
+            sieges[name] = siege = AttackedPair(ann, bob)
             await siege.begins()
         return sieges
 
-    async def end(sieges: dict[str, Siege]) -> None:
+    async def end(sieges: dict[str, AttackedPair]) -> None:
         for siege in sieges.values():
             await siege.close()
             assert [await siege.ann.stops(), await siege.bob.stops()] == ["stopped", "stopped"]
@@ -175,7 +175,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
         await town.close()
 
     with asyncio.Runner() as runner:
-        made = Front(runner, runner.run(begin()))
+        made = SharedLoop(runner, runner.run(begin()))
         yield made
         runner.run(end(made.sieges))
 
@@ -183,13 +183,13 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 # -- models that must not be taken -----------------------------------------------------------------------------
 
 
-def not_finite(siege: Siege, value: float) -> bytes:
+def not_finite(siege: AttackedPair, value: float) -> bytes:
     vector = siege.model.vector.copy()
     vector[123] = value
     return siege.chunk(Model(siege.model.layout, vector)).SerializeToString()
 
 
-def cut(siege: Siege) -> bytes:
+def cut(siege: AttackedPair) -> bytes:
     """The stream ends before the trailer."""
     made = siege.chunk()
     made.ClearField("trailer")
@@ -211,17 +211,17 @@ def bomb() -> bytes:
     return zstandard.ZstdCompressor(compression_params=params).compress(bytes(256 << 20))
 
 
-def noted(siege: Siege, value: float) -> bytes:
+def noted(siege: AttackedPair, value: float) -> bytes:
     made = siege.chunk()
     made.header.notes["x"] = value
     return made.SerializeToString()
 
 
-def header(**said: Any) -> Callable[[Siege], bytes]:
+def header(**said: Any) -> Callable[[AttackedPair], bytes]:
     return lambda siege: siege.chunk(**said).SerializeToString()
 
 
-MODELS: dict[str, tuple[Callable[[Siege], bytes], Reason]] = {
+MODELS: dict[str, tuple[Callable[[AttackedPair], bytes], Reason]] = {
     "garbage bytes": (lambda _: random.Random(1).randbytes(5000), Reason.GARBAGE),
     "an empty message": (lambda _: b"", Reason.GARBAGE),
     "another version": (header(version=9), Reason.GARBAGE),
@@ -247,7 +247,7 @@ MODELS: dict[str, tuple[Callable[[Siege], bytes], Reason]] = {
     "the receiver as the sender": (lambda s: header(sender=s.bob.node.id)(s), Reason.UNKNOWN_PEER),
     "a name without end": (header(sender="e" * 5000), Reason.UNKNOWN_PEER),
 }
-ROUNDS: dict[str, tuple[Callable[[Siege], bytes], Reason]] = {
+ROUNDS: dict[str, tuple[Callable[[AttackedPair], bytes], Reason]] = {
     "a stale round": (header(round=0), Reason.STALE_ROUND),
     "a round before the first": (header(round=-5), Reason.STALE_ROUND),
     "a future round": (header(round=1 << 60), Reason.FUTURE_ROUND),
@@ -256,7 +256,9 @@ ROUNDS: dict[str, tuple[Callable[[Siege], bytes], Reason]] = {
 every_pair = pytest.mark.parametrize("pair", POLICIES)
 
 
-async def attack(siege: Siege, make: Callable[[Siege], bytes], reason: Reason, call: str = "SendModel") -> None:
+async def attack(
+    siege: AttackedPair, make: Callable[[AttackedPair], bytes], reason: Reason, call: str = "SendModel"
+) -> None:
     before = await siege.refused()
     for _ in range(3):
         said = await siege.send(make(siege), call=call)
@@ -267,21 +269,21 @@ async def attack(siege: Siege, make: Callable[[Siege], bytes], reason: Reason, c
 
 @every_pair
 @pytest.mark.parametrize("name", MODELS)
-def test_a_bad_model_is_refused_counted_and_survived(front: Front, pair: str, name: str) -> None:
+def test_a_bad_model_is_refused_counted_and_survived(front: SharedLoop, pair: str, name: str) -> None:
     make, reason = MODELS[name]
     siege = front.sieges[pair]
     front.run(attack(siege, make, reason))
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_a_model_of_a_round_that_is_over_or_far_away_is_refused(front: Front, name: str) -> None:
+def test_a_model_of_a_round_that_is_over_or_far_away_is_refused(front: SharedLoop, name: str) -> None:
     make, reason = ROUNDS[name]
     siege = front.sieges["el"]
     front.run(attack(siege, make, reason))
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_bad_model_is_not_evaluated_either(front: Front, name: str) -> None:
+def test_a_bad_model_is_not_evaluated_either(front: SharedLoop, name: str) -> None:
     make, reason = MODELS[name]
     siege = front.sieges["el"]
     front.run(attack(siege, make, reason, "EvaluateModel"))
@@ -292,8 +294,8 @@ def test_a_bad_model_is_not_evaluated_either(front: Front, name: str) -> None:
 
 @every_pair
 @pytest.mark.parametrize("call", ["SendModel", "EvaluateModel"])
-def test_a_call_without_any_message_is_truncated(front: Front, pair: str, call: str) -> None:
-    async def go(siege: Siege) -> None:
+def test_a_call_without_any_message_is_truncated(front: SharedLoop, pair: str, call: str) -> None:
+    async def go(siege: AttackedPair) -> None:
         before = await siege.refused()
         said = await siege.send(call=call)
         assert (said.code, said.reason) == (Code.INVALID_ARGUMENT, Reason.TRUNCATED)
@@ -303,8 +305,8 @@ def test_a_call_without_any_message_is_truncated(front: Front, pair: str, call: 
     front.run(go(front.sieges[pair]))
 
 
-def test_a_model_that_is_broken_off_is_counted_and_gives_its_place_back(front: Front) -> None:
-    async def go(siege: Siege) -> None:
+def test_a_model_that_is_broken_off_is_counted_and_gives_its_place_back(front: SharedLoop) -> None:
+    async def go(siege: AttackedPair) -> None:
         bob, host = siege.bob, siege.bob.node.host
 
         def on_its_way() -> bool:
@@ -335,9 +337,9 @@ def test_a_model_that_is_broken_off_is_counted_and_gives_its_place_back(front: F
     ],
 )
 def test_a_bad_request_for_a_model_is_refused(
-    front: Front, call: str, said: dict[str, Any], reason: Reason
+    front: SharedLoop, call: str, said: dict[str, Any], reason: Reason
 ) -> None:
-    async def go(siege: Siege) -> None:
+    async def go(siege: AttackedPair) -> None:
         before = await siege.refused()
         request = pb.ModelRequest(**{"sender": EVE, "run": siege.bob.node.settings.run, **said})
         answer = await siege.get(call, request.SerializeToString())
@@ -349,8 +351,8 @@ def test_a_bad_request_for_a_model_is_refused(
 
 
 @pytest.mark.parametrize("call", ["GetHead", "GetModel", "GetStatus"])
-def test_garbage_instead_of_a_request_is_refused(front: Front, call: str) -> None:
-    async def go(siege: Siege) -> None:
+def test_garbage_instead_of_a_request_is_refused(front: SharedLoop, call: str) -> None:
+    async def go(siege: AttackedPair) -> None:
         before = await siege.refused()
         answer = await siege.get(call, b"\xff\xff\xff")
         assert (answer.code, answer.reason) == (Code.INVALID_ARGUMENT, Reason.GARBAGE)
@@ -361,8 +363,8 @@ def test_garbage_instead_of_a_request_is_refused(front: Front, call: str) -> Non
 
 
 @pytest.mark.parametrize("call", ["Join", "Ping", "PingReq", "Sync", "Leave", "List"])
-def test_garbage_instead_of_news_of_the_membership_is_refused(front: Front, call: str) -> None:
-    async def go(siege: Siege) -> None:
+def test_garbage_instead_of_news_of_the_membership_is_refused(front: SharedLoop, call: str) -> None:
+    async def go(siege: AttackedPair) -> None:
         before = (await siege.status())["membership"].get("garbage", 0)
         said = siege.channel.unary_unary(f"/pfl.v2.Membership/{call}")(b"\xff\xff\xff", timeout=30)
         assert (await siege.answer(said)).code is Code.INVALID_ARGUMENT
@@ -372,8 +374,8 @@ def test_garbage_instead_of_news_of_the_membership_is_refused(front: Front, call
     front.run(go(front.sieges["el"]))
 
 
-def test_a_method_or_a_service_that_does_not_exist_is_unimplemented(front: Front) -> None:
-    async def go(siege: Siege) -> None:
+def test_a_method_or_a_service_that_does_not_exist_is_unimplemented(front: SharedLoop) -> None:
+    async def go(siege: AttackedPair) -> None:
         assert (await siege.send(b"x", call="BurnModel")).code is Code.UNIMPLEMENTED
         elsewhere = siege.channel.unary_unary("/pfl.v9.Other/Call")(b"", timeout=30)
         assert (await siege.answer(elsewhere)).code is Code.UNIMPLEMENTED
@@ -382,8 +384,8 @@ def test_a_method_or_a_service_that_does_not_exist_is_unimplemented(front: Front
     front.run(go(front.sieges["el"]))
 
 
-def test_a_message_larger_than_any_chunk_ends_in_grpc_itself(front: Front) -> None:
-    async def go(siege: Siege) -> None:
+def test_a_message_larger_than_any_chunk_ends_in_grpc_itself(front: SharedLoop) -> None:
+    async def go(siege: AttackedPair) -> None:
         options = [("grpc.max_send_message_length", -1)]
         async with grpc.aio.insecure_channel(siege.bob.address, options=options) as channel:
             send: Any = channel.stream_unary(PEER + "SendModel")  # type: ignore[call-arg]
@@ -403,8 +405,8 @@ def split(answers: list[Answer]) -> tuple[int, list[Answer]]:
     return len(answers) - len(refusals), refusals
 
 
-def test_a_flood_from_one_peer_is_refused_and_what_was_taken_of_it_is_used(front: Front) -> None:
-    async def go(siege: Siege) -> None:
+def test_a_flood_from_one_peer_is_refused_and_what_was_taken_of_it_is_used(front: SharedLoop) -> None:
+    async def go(siege: AttackedPair) -> None:
         before = await siege.refused()
         message = siege.chunk(sender="flooder").SerializeToString()
         taken, refusals = split(await asyncio.gather(*(siege.send(message) for _ in range(40))))
@@ -421,10 +423,10 @@ def merged(bob: Life, sender: str) -> int:
     return sum(list(row["from"]).count(sender) for row in bob.rows("round"))
 
 
-def test_models_that_nobody_takes_do_not_pile_up(front: Front) -> None:
+def test_models_that_nobody_takes_do_not_pile_up(front: SharedLoop) -> None:
     """`el` has no use for a model without a round; an inbox must not be a way to fill a node's memory."""
 
-    async def go(siege: Siege) -> None:
+    async def go(siege: AttackedPair) -> None:
         bob = siege.bob.node
         message = siege.chunk(sender="flooder")
         message.header.ClearField("round")
@@ -440,8 +442,8 @@ def test_models_that_nobody_takes_do_not_pile_up(front: Front) -> None:
     front.run(go(front.sieges["el"]))
 
 
-def test_a_peer_that_asks_too_often_is_refused_and_others_are_still_served(front: Front) -> None:
-    async def go(siege: Siege) -> None:
+def test_a_peer_that_asks_too_often_is_refused_and_others_are_still_served(front: SharedLoop) -> None:
+    async def go(siege: AttackedPair) -> None:
         before = await siege.refused()
         message = siege.chunk(sender="asker").SerializeToString()
         answers = [await siege.send(message, call="EvaluateModel") for _ in range(CALLS + 5)]
@@ -461,8 +463,8 @@ def test_a_peer_that_asks_too_often_is_refused_and_others_are_still_served(front
 # -- below gRPC --------------------------------------------------------------------------------------------------
 
 
-def test_garbage_over_tcp_is_survived(front: Front) -> None:
-    async def go(siege: Siege) -> None:
+def test_garbage_over_tcp_is_survived(front: SharedLoop) -> None:
+    async def go(siege: AttackedPair) -> None:
         host, port = siege.bob.address.rsplit(":", 1)
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", random.Random(2).randbytes(70_000), b"PRI * HTTP/2.0\r\n", b""):
             reader, writer = await asyncio.open_connection(host, int(port))
@@ -476,8 +478,8 @@ def test_garbage_over_tcp_is_survived(front: Front) -> None:
 
 
 @every_pair
-def test_garbage_over_udp_is_counted_and_makes_nobody_a_suspect(front: Front, pair: str) -> None:
-    async def go(siege: Siege) -> None:
+def test_garbage_over_udp_is_counted_and_makes_nobody_a_suspect(front: SharedLoop, pair: str) -> None:
+    async def go(siege: AttackedPair) -> None:
         bob, chance = siege.bob.node, random.Random(3)
         before = (await siege.status())["membership"].get("garbage", 0)
         packets = [b"", b"\x00", b"\xff" * 1400, *(chance.randbytes(n) for n in (7, 64, 512, 9000))]
@@ -496,8 +498,10 @@ def test_garbage_over_udp_is_counted_and_makes_nobody_a_suspect(front: Front, pa
 
 
 @every_pair
-def test_after_all_that_the_good_models_of_a_stranger_are_still_taken_and_used(front: Front, pair: str) -> None:
-    async def go(siege: Siege) -> None:
+def test_after_all_that_the_good_models_of_a_stranger_are_still_taken_and_used(
+    front: SharedLoop, pair: str
+) -> None:
+    async def go(siege: AttackedPair) -> None:
         bob = siege.bob
         for make, reason in MODELS.values():
             assert (await siege.send(make(siege))).reason == reason

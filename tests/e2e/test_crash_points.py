@@ -19,7 +19,7 @@ import pytest
 from pfl_node.failpoints import PLACES
 from pfl_node.store.checkpoints import Checkpoints
 from tests.e2e.processes import DEADLINE, command, fast, processes, until
-from tests.e2e.writer import Desk
+from tests.e2e.writer import OpenStore
 
 STORE = sorted(name for name, place in PLACES.items() if "error" in place.takes)
 ONCE = {
@@ -112,14 +112,14 @@ class Record:
 
     def go_on(self, folder: Path) -> None:
         """A restart inside the test: it finds what it must, and the next checkpoint leaves the directory tidy."""
-        context = Desk(folder)
+        context = OpenStore(folder)
         self.check(context.round, context.home.identity.incarnation, context.home.identity.id)
         context.write(context.round + 1)
         context.write(context.round + 2)
         assert len(context.generations.files()) == 2
         assert not list(folder.glob(".checkpoint*"))
         context.close()
-        again = Desk(folder)
+        again = OpenStore(folder)
         assert again.round == self.finished + 2
         again.close()
 

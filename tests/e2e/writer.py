@@ -33,7 +33,7 @@ def state_of(round: int) -> dict[str, Any]:
     }
 
 
-class Desk:
+class OpenStore:
     """Everything of one node that is on the disk, open; what was found there is checked."""
 
     def __init__(self, folder: Path) -> None:
@@ -78,7 +78,7 @@ class Desk:
 
 def write(folder: Path, times: int) -> None:
     """Goes on from what it finds; says `from ROUND INCARNATION ID`, then `done ROUND` after each."""
-    context = Desk(folder)
+    context = OpenStore(folder)
     print("from", context.round, context.home.identity.incarnation, context.home.identity.id, flush=True)
     for round in range(context.round + 1, context.round + 1 + times):
         context.write(round)

@@ -55,12 +55,12 @@ from tests.toy import LAYOUT, ToyLearner, constant
 A, B, C, D = (PeerId(i) for i in "abcd")
 
 
-class Switchboard:
+class MemoryNetwork:
     """An in-memory network of drivers; addresses are ids."""
 
     def __init__(self, *ids: PeerId) -> None:
         self.boxes = {i: Mailbox() for i in ids}
-        self.bells = {i: Notifier() for i in ids}
+        self.notifiers = {i: Notifier() for i in ids}
         self.down: set[PeerId] = set()
         self.alive = set(ids)
         self.finished: list[PeerId] = []
@@ -72,10 +72,10 @@ class Switchboard:
         self.hidden: dict[PeerId, int] = {}  # rounds revealed only by `ask`
 
 
-class Company:
-    """The peers of one node on the switchboard."""
+class FakePeers:
+    """The peers of one node on the network."""
 
-    def __init__(self, board: Switchboard, me: PeerId) -> None:
+    def __init__(self, board: MemoryNetwork, me: PeerId) -> None:
         self.board = board
         self.me = me
 
@@ -104,10 +104,10 @@ class Company:
         self.board.done.add(self.me)
 
 
-class Line:
-    """The client of one node on the switchboard."""
+class FakeClient:
+    """The client of one node on the network."""
 
-    def __init__(self, board: Switchboard, me: PeerId) -> None:
+    def __init__(self, board: MemoryNetwork, me: PeerId) -> None:
         self.board = board
         self.me = me
 
@@ -117,7 +117,7 @@ class Line:
         offer = Offer(self.me, model, **said)
         self.board.boxes[peer].admit(self.me, offer.round)
         self.board.boxes[peer].put(offer)
-        self.board.bells[peer].notify("inbox" if offer.round is None else "rounds")
+        self.board.notifiers[peer].notify("inbox" if offer.round is None else "rounds")
         return model.nbytes
 
     def transferring(self, peer: PeerId) -> bool:
@@ -141,7 +141,7 @@ class Line:
         return Eval(1.0, 0.5, 10)
 
 
-class Notes:
+class FakeRecorder:
     """A recorder that keeps everything in lists."""
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Notes:
         self.publications: list[Publish] = []
         self.failures: list[PeerError] = []
         self.given_up: list[tuple[int, tuple[PeerId, ...]]] = []
-        self.pauses_told: list[dict[str, Any]] = []
+        self.pauses_seen: list[dict[str, Any]] = []
         self.paused = asyncio.Event()
 
     def record(self, step: Record) -> None:
@@ -163,7 +163,7 @@ class Notes:
         self.reports.append(step)
 
     async def pauses(self, next_round: Mapping[str, Any]) -> None:
-        self.pauses_told.append(dict(next_round))
+        self.pauses_seen.append(dict(next_round))
         self.paused.set()
 
     def failed(self, call: str, error: PeerError) -> None:
@@ -183,7 +183,7 @@ class Scripted(Policy):
 
 
 def driver(
-    board: Switchboard,
+    board: MemoryNetwork,
     me: PeerId,
     script: Callable[[Any], Awaitable[None]],
     *,
@@ -195,12 +195,12 @@ def driver(
     guard: Guard | None = None,
     linger: float = 600.0,
     waiting: dict[str, Any] | None = None,
-) -> tuple[Driver, Notes]:
+) -> tuple[Driver, FakeRecorder]:
     policy = kind(me=me, cfg=PolicyConfig(), model=constant(1.0), rounds=3, seed=1, rng=random.Random(0))
     policy.script = script
     learner = learner or ToyLearner()
-    notes = Notes()
-    line: Any = Line(board, me)
+    notes = FakeRecorder()
+    line: Any = FakeClient(board, me)
     waits = {"patience": 0.05, "linger": linger, **(waiting or {})}
     settings = Settings.model_validate({"round": waits, "aggregate": aggregate or {}, "wire": wire or {}})
     deadlines = Deadlines(settings.round)
@@ -212,8 +212,8 @@ def driver(
         network=line,
         mailbox=board.boxes[me],
         deadlines=deadlines,
-        notifier=board.bells[me],
-        peers=Company(board, me),
+        notifier=board.notifiers[me],
+        peers=FakePeers(board, me),
         recorder=notes,
         work=WorkCount(),
         guard=guard or Guard(GuardSettings(), certain=True),
@@ -222,14 +222,14 @@ def driver(
 
 
 def run(
-    *scripts: Callable[[Any], Awaitable[None]], board: Switchboard | None = None, **options: Any
-) -> list[Notes]:
+    *scripts: Callable[[Any], Awaitable[None]], board: MemoryNetwork | None = None, **options: Any
+) -> list[FakeRecorder]:
     """Run one driver per script on one switchboard."""
 
-    async def go() -> list[Notes]:
+    async def go() -> list[FakeRecorder]:
         trainer = TrainerThread()
         ids = (A, B, C, D)[: len(scripts)]
-        network = board or Switchboard(*ids)
+        network = board or MemoryNetwork(*ids)
         try:
             made = [driver(network, i, s, trainer=trainer, **options) for i, s in zip(ids, scripts, strict=True)]
             await asyncio.gather(*(d.run() for d, _ in made))
@@ -245,25 +245,25 @@ async def nothing(_: Policy) -> None:
 
 
 def test_a_node_without_peers_says_that_it_waits_and_begins_when_one_comes() -> None:
-    board, seen = Switchboard(A), []
+    board, seen = MemoryNetwork(A), []
 
     async def script(me: Policy) -> None:
         seen.append(await Peers())
 
-    async def go() -> Notes:
+    async def go() -> FakeRecorder:
         trainer = TrainerThread()
         one, notes = driver(board, A, script, trainer=trainer, waiting={"alone": "wait"})
         running = asyncio.create_task(one.run())
         await notes.paused.wait()
-        assert (seen, one.schedule.facts()) == ([], notes.pauses_told[0])
+        assert (seen, one.schedule.facts()) == ([], notes.pauses_seen[0])
         board.alive.add(B)
-        board.bells[A].notify("members")
+        board.notifiers[A].notify("members")
         await running
         await trainer.close()
         return notes
 
     notes = asyncio.run(go())
-    assert notes.pauses_told == [{"round": 0, "at": None, "why": "round.alone"}]
+    assert notes.pauses_seen == [{"round": 0, "at": None, "why": "round.alone"}]
     assert seen == [(B,)]
 
 
@@ -377,7 +377,7 @@ def test_who_is_done_stays_until_all_are() -> None:
     assert order == ["slow", "quick"]
 
 
-def test_what_is_published_is_told_to_the_diary() -> None:
+def test_what_is_published_reaches_the_recorder() -> None:
     async def script(me: Policy) -> None:
         await Publish(me.model, round=4, tag=2, notes={"b": 0.5})
 
@@ -440,14 +440,14 @@ def test_a_peer_that_never_sends_costs_the_patience_and_is_missing() -> None:
 
 
 def test_a_dead_peer_is_not_waited_for() -> None:
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
 
     async def gatherer(me: Policy) -> None:
         await Gather([B], round=0, patience=3600.0)
 
     async def dies(me: Policy) -> None:
         board.alive.discard(B)
-        board.bells[A].notify("members")
+        board.notifiers[A].notify("members")
 
     run(gatherer, dies, board=board)
 
@@ -464,7 +464,7 @@ def test_a_peer_in_a_later_round_is_not_waited_for() -> None:
 
 
 def test_who_calls_my_round_stale_is_not_waited_for() -> None:
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
     board.boxes[B].advance(5)
 
     async def late(me: Policy) -> None:
@@ -480,7 +480,7 @@ class Locked(Scripted):
 
 
 def test_one_that_the_swarm_passed_by_does_not_wait_for_others_that_it_passed_by() -> None:
-    board = Switchboard(A, B, C, D)
+    board = MemoryNetwork(A, B, C, D)
     for ahead in (B, C):
         board.boxes[ahead].advance(40)
 
@@ -492,7 +492,7 @@ def test_one_that_the_swarm_passed_by_does_not_wait_for_others_that_it_passed_by
 
 
 def test_answers_are_partial_when_a_peer_is_down_or_unknown() -> None:
-    board = Switchboard(A, B, C)
+    board = MemoryNetwork(A, B, C)
     board.down.add(B)
     answers: list[Any] = []
 
@@ -512,7 +512,7 @@ def test_answers_are_partial_when_a_peer_is_down_or_unknown() -> None:
 
 def test_a_peer_that_the_membership_says_is_in_a_later_round_is_not_waited_for() -> None:
     """It has already sent its models of this round."""
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
     board.rounds = {B: 4}
 
     async def script(me: Policy) -> None:
@@ -522,7 +522,7 @@ def test_a_peer_that_the_membership_says_is_in_a_later_round_is_not_waited_for()
 
 
 def test_while_a_node_waits_it_looks_how_far_the_others_are() -> None:
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
 
     async def waiter(me: Policy) -> None:
         assert await Gather([B], round=0, patience=3600.0) == ()
@@ -536,7 +536,7 @@ def test_while_a_node_waits_it_looks_how_far_the_others_are() -> None:
 
 def test_those_who_are_waited_for_are_asked_in_which_rounds_they_are() -> None:
     """A peer that caught up skipped this round, and the membership spreads that slowly."""
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
     board.hidden = {B: 7}
 
     async def script(me: Policy) -> None:
@@ -546,7 +546,7 @@ def test_those_who_are_waited_for_are_asked_in_which_rounds_they_are() -> None:
 
 
 def test_those_who_finished_stay_in_a_lockstep_policys_graph_but_are_not_waited_for() -> None:
-    board = Switchboard(A)
+    board = MemoryNetwork(A)
     board.finished = [B]
     answers: list[Any] = []
 
@@ -640,10 +640,10 @@ def test_a_step_nobody_knows_is_named() -> None:
 
 
 def test_a_stopped_driver_finishes_the_message_in_hand() -> None:
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
     sending, may_go = asyncio.Event(), asyncio.Event()
 
-    class SlowLine(Line):
+    class SlowLine(FakeClient):
         async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
             sending.set()
             await may_go.wait()
@@ -737,7 +737,7 @@ def test_a_policy_that_awaits_anything_but_a_step_is_told_where() -> None:
 
 def test_fetches_are_made_as_many_at_a_time_as_the_settings_allow() -> None:
     others = [PeerId(f"p{i}") for i in range(9)]
-    board = Switchboard(A, *others)
+    board = MemoryNetwork(A, *others)
 
     async def script(me: Policy) -> None:
         assert len(await Fetch(others)) == 9
@@ -747,7 +747,7 @@ def test_fetches_are_made_as_many_at_a_time_as_the_settings_allow() -> None:
 
 
 def test_a_partial_answer_to_a_fetch_of_the_whole_model_is_left_out() -> None:
-    board = Switchboard(A, B, C)
+    board = MemoryNetwork(A, B, C)
     board.partial.add(B)
 
     async def script(me: Policy) -> None:
@@ -759,7 +759,7 @@ def test_a_partial_answer_to_a_fetch_of_the_whole_model_is_left_out() -> None:
 
 
 def test_one_whose_answers_are_bad_is_not_asked_any_more() -> None:
-    board = Switchboard(A, B, C)
+    board = MemoryNetwork(A, B, C)
     board.spoiled.add(B)
     told: list[str] = []
     guard = Guard(GuardSettings(), certain=True, tell=lambda event, data: told.append(event))
@@ -794,7 +794,7 @@ def test_one_that_is_done_does_not_stay_for_somebody_who_gets_no_further() -> No
     async def script(me: Policy) -> None:
         said.append(await Linger())
 
-    run(script, board=Switchboard(A, B), linger=0.05)
+    run(script, board=MemoryNetwork(A, B), linger=0.05)
     assert said == [True]
 
 
@@ -802,7 +802,7 @@ def test_a_push_that_waits_takes_no_turn_of_a_later_model() -> None:
     """With one number in a message, each message has the next one in turn."""
     rounds, came = 2 * LAYOUT.size, {B: list[int](), C: list[int]()}
 
-    class Slow(Line):
+    class Slow(FakeClient):
         """A push to B lasts until C has got three more."""
 
         busy, until, enough = False, 0, asyncio.Event()
@@ -829,7 +829,7 @@ def test_a_push_that_waits_takes_no_turn_of_a_later_model() -> None:
             await Sleep(0.01)
 
     async def go() -> None:
-        trainer, board = TrainerThread(), Switchboard(A, B, C)
+        trainer, board = TrainerThread(), MemoryNetwork(A, B, C)
         one, _ = driver(board, A, script, trainer=trainer, waiting={"transfer": 0.01})
         line: Any = Slow(board, A)
         context = replace(one.context, network=line, compressor=Compressor("top:0.01", A))
@@ -845,7 +845,7 @@ def test_a_push_that_waits_takes_no_turn_of_a_later_model() -> None:
 
 
 def test_what_came_late_is_gathered_in_the_next_round_and_who_was_given_up_is_noted() -> None:
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
     board.boxes[A] = Mailbox(Limits(late=1))
     got: list[list[tuple[PeerId, int | None]]] = []
 
@@ -853,7 +853,7 @@ def test_what_came_late_is_gathered_in_the_next_round_and_who_was_given_up_is_no
         for t in (0, 1, 2):
             got.append([(o.sender, o.round) for o in await Gather([B], t)])
             if t == 0:
-                await Line(board, B).send(A, A, constant(2.0), round=0)
+                await FakeClient(board, B).send(A, A, constant(2.0), round=0)
 
     (notes,) = run(script, board=board)
     assert got == [[], [(B, 0)], []]
@@ -875,12 +875,12 @@ def test_with_a_quorum_a_round_ends_when_enough_are_there() -> None:
 
 
 def test_a_push_that_hangs_goes_on_beside_the_round_until_the_next_one() -> None:
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
     hangs, may_go = asyncio.Event(), asyncio.Event()
     sent: list[int] = []
     answers: list[tuple[PeerId, ...]] = []
 
-    class Hanging(Line):
+    class Hanging(FakeClient):
         async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
             if hangs.is_set():
                 await may_go.wait()
@@ -911,13 +911,13 @@ def test_a_push_that_hangs_goes_on_beside_the_round_until_the_next_one() -> None
 
 
 def test_a_half_sent_model_is_finished_and_only_what_waits_for_it_is_replaced() -> None:
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
     began, may_go = asyncio.Event(), asyncio.Event()
     busy = busiest = 0
     sent: list[int] = []
     answers: list[tuple[PeerId, ...]] = []
 
-    class Slow(Line):
+    class Slow(FakeClient):
         def transferring(self, peer: PeerId) -> bool:
             return began.is_set() and not may_go.is_set()
 
@@ -955,7 +955,7 @@ def test_a_half_sent_model_is_finished_and_only_what_waits_for_it_is_replaced() 
 
 
 def test_a_node_is_not_quiet_while_a_model_arrives() -> None:
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
     heard: list[str] = []
 
     class Waits(Scripted):
@@ -971,7 +971,7 @@ def test_a_node_is_not_quiet_while_a_model_arrives() -> None:
         await Sleep(0.3)  # several times quiet_after
         heard.append("here")
         board.boxes[A].put(Offer(B, constant(1.0)))
-        board.bells[A].notify("inbox")
+        board.notifiers[A].notify("inbox")
         while "quiet" not in heard:
             await Sleep(0.01)
 
@@ -981,7 +981,7 @@ def test_a_node_is_not_quiet_while_a_model_arrives() -> None:
 
 
 def test_a_node_whose_pushes_take_long_is_quiet_later() -> None:
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
     quiet: list[float] = []
     sent: list[float] = []
 
@@ -993,7 +993,7 @@ def test_a_node_whose_pushes_take_long_is_quiet_later() -> None:
         async def on_quiet(self) -> None:
             quiet.append(asyncio.get_running_loop().time())
 
-    class Slow(Line):
+    class Slow(FakeClient):
         def transferring(self, peer: PeerId) -> bool:
             return True
 
@@ -1046,10 +1046,10 @@ def test_transfers_that_go_on_after_their_round_leave_their_slots_to_others() ->
 
 
 def test_one_that_is_back_gets_a_model_though_rounds_are_shorter_than_a_push() -> None:
-    board = Switchboard(A, B)
+    board = MemoryNetwork(A, B)
     arrives, sent = asyncio.Event(), list[int]()
 
-    class Slow(Line):
+    class Slow(FakeClient):
         async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
             await arrives.wait()
             sent.append(said["round"])

@@ -22,11 +22,11 @@ def member(id: str, round: int = 0, *, run: str = "r", state: State = State.ALIV
 
 
 @dataclass
-class Table:
+class FakeMembers:
     """A membership with a fixed list of members."""
 
     rows: list[Member]
-    told: list[int] = field(default_factory=list)
+    announced: list[int] = field(default_factory=list)
     me: Member = field(default_factory=lambda: member("me"))
     answers: dict[str, int] = field(default_factory=dict)  # what members say when they are asked
     asked: list[str] = field(default_factory=list)
@@ -45,11 +45,11 @@ class Table:
         return set(self.answers)
 
     def set_round(self, round: int) -> None:
-        self.told.append(round)
+        self.announced.append(round)
 
 
-def peers(*rows: Member, rounds: int | None = 5) -> tuple[RunPeers, Table]:
-    table: Any = Table(list(rows))
+def peers(*rows: Member, rounds: int | None = 5) -> tuple[RunPeers, FakeMembers]:
+    table: Any = FakeMembers(list(rows))
     return RunPeers(members_of(table, rounds), rounds), table
 
 
@@ -63,7 +63,9 @@ def in_virtual_time(work: Coroutine[Any, Any, int]) -> int:
 
 
 def test_a_newcomer_begins_where_peers_say_they_are_themselves() -> None:
-    table: Any = Table([member("a", 9), member("b", 1 << 52), member("c", 1 << 52)], answers={"a": 10, "b": 11})
+    table: Any = FakeMembers(
+        [member("a", 9), member("b", 1 << 52), member("c", 1 << 52)], answers={"a": 10, "b": 11}
+    )
     assert in_virtual_time(members_of(table, 5).swarm_round()) == 10
     assert sorted(table.asked) == ["a", "b", "c"]
 
@@ -71,14 +73,14 @@ def test_a_newcomer_begins_where_peers_say_they_are_themselves() -> None:
 def test_a_newcomer_does_not_follow_the_few_that_answer() -> None:
     """Less than half: the others may be slow, and those that were quick may lie."""
     rows = [member(name, 50) for name in "abcde"]
-    table: Any = Table(rows, answers={"a": 1 << 52, "b": 1 << 52})
+    table: Any = FakeMembers(rows, answers={"a": 1 << 52, "b": 1 << 52})
     assert in_virtual_time(members_of(table, 5).swarm_round()) == 0
 
 
 def test_a_signed_round_counts_like_an_answer() -> None:
     seal = Seal(0, b"", b"signature")
     rows = [replace(member(name, 50), seal=seal) for name in "abcde"]
-    table: Any = Table(rows, answers={"a": 1 << 52, "b": 51})
+    table: Any = FakeMembers(rows, answers={"a": 1 << 52, "b": 51})
     assert in_virtual_time(members_of(table, 5).swarm_round()) == 50
 
 
@@ -89,7 +91,7 @@ def test_those_alive_in_my_run_have_an_address() -> None:
 
 def test_a_peer_that_nobody_can_connect_to_is_left_out_but_present() -> None:
     behind_nat = replace(member("b"), reachability=Reachability.UNREACHABLE)
-    members = members_of(Table([member("a"), behind_nat]), None)
+    members = members_of(FakeMembers([member("a"), behind_nat]), None)
     assert members.alive() == {"a": "a:1"}
     assert members.everyone() == ("a",)
     assert members.left_out() == {"b": behind_nat}
@@ -98,7 +100,7 @@ def test_a_peer_that_nobody_can_connect_to_is_left_out_but_present() -> None:
 
 
 def test_a_peer_that_this_node_cannot_dial_is_left_out_until_it_can() -> None:
-    rows: Any = Table([member("a"), member("b")])
+    rows: Any = FakeMembers([member("a"), member("b")])
     dialled = {"a"}
     members = RunMembers(rows, run="r", rounds=None, reaches=lambda m: m.id in dialled)
     assert members.alive() == {"a": "a:1"}
@@ -125,20 +127,20 @@ def test_without_an_end_there_is_always_work() -> None:
     others, table = peers(member("a", 99), rounds=None)
     assert others.unfinished()
     others.announce_finished()
-    assert table.told == []
+    assert table.announced == []
 
 
 def test_who_is_done_says_so_with_the_last_round() -> None:
     others, table = peers(member("a"))
     others.announce_round(2)
     others.announce_finished()
-    assert table.told == [2, 5]
+    assert table.announced == [2, 5]
 
 
 def test_who_comes_when_all_is_done_is_waited_for() -> None:
     others, table = peers(member("a", 5))
     others.announce_start(5)
-    assert table.told == [4]
+    assert table.announced == [4]
 
 
 def test_those_who_are_done_and_gone_count_as_seen() -> None:
@@ -157,7 +159,7 @@ def test_a_start_is_as_soon_as_there_are_enough_and_at_once_where_nobody_may_wai
 
 def test_while_nodes_keep_coming_a_start_waits_unless_they_have_begun() -> None:
     async def scene() -> None:
-        notifier, table = Notifier(), Table([member("a")])
+        notifier, table = Notifier(), FakeMembers([member("a")])
         members = members_of(table, 5)
         start = asyncio.create_task(
             RunPeers(members, 5).gather(StartSettings(peers=1, calm=1e6, wait=1e7), notifier)

@@ -21,11 +21,11 @@ class Plain(Policy):
     async def main(self) -> None: ...
 
 
-class Told(Plain):
+class Oracular(Plain):
     oracular = True
 
 
-class Pupil(Plain):
+class TakesPredictions(Plain):
     takes = ("predictions",)
 
 
@@ -68,20 +68,20 @@ def test_chance_is_the_same_for_the_same_node_and_seed() -> None:
 
 def test_only_an_oracle_is_told_the_truth() -> None:
     learner = ToyLearner(cluster=4)
-    assert (made(Plain, learner).truth, made(Told, learner).truth) == (None, 4)
+    assert (made(Plain, learner).truth, made(Oracular, learner).truth) == (None, 4)
 
 
 def test_an_oracle_needs_a_task_that_knows_the_truth() -> None:
     with pytest.raises(TaskError, match="policy mine needs the true cluster, but task ward defines none"):
-        made(Told, ToyLearner())
+        made(Oracular, ToyLearner())
 
 
 def test_who_learns_from_predictions_needs_auxiliary_samples() -> None:
     learner = ToyLearner()
-    assert made(Pupil, learner)
+    assert made(TakesPredictions, learner)
     learner.predictions = None  # type: ignore[assignment]
     with pytest.raises(TaskError, match="policy mine needs auxiliary samples, but task ward has none"):
-        made(Pupil, learner)
+        made(TakesPredictions, learner)
 
 
 class OnlyGradients(Plain):

@@ -26,7 +26,7 @@ from pfl_node.types import PeerId
 A, B = PeerId("a"), PeerId("b")
 
 
-class Life:
+class WaitingNode:
     """Rounds of a node whose own part takes a second and who then waits for A. Time is handed in."""
 
     def __init__(self, bounds: RoundSettings | None = None, own: float = 1.0, most: float | None = None) -> None:
@@ -69,8 +69,8 @@ class Life:
             self.to_come.remove((when, round))
 
 
-def knowing(*needed: float, **given: float | None) -> Life:
-    life = Life(**given)  # type: ignore[arg-type]
+def knowing(*needed: float, **given: float | None) -> WaitingNode:
+    life = WaitingNode(**given)  # type: ignore[arg-type]
     for seconds in needed:
         life.lives(seconds)
     return life
@@ -81,7 +81,7 @@ def test_until_enough_is_known_of_a_peer_it_is_waited_for_as_long_as_possible() 
 
 
 def test_what_pushes_waited_in_vain_is_taken_off_the_waiting_of_that_round() -> None:
-    life = Life()
+    life = WaitingNode()
     life.deadlines.spent(3.0)
     life.deadlines.spent(1.0)
     assert life.wait == 6.0
@@ -219,7 +219,7 @@ bounds = st.builds(RoundSettings, patience=seconds, least=seconds, spread=st.flo
 def test_whatever_happens_the_deadline_stays_within_its_bounds(
     bounds: RoundSettings, history: list[float | None], own: float, most: float | None
 ) -> None:
-    life = Life(bounds, own, most)
+    life = WaitingNode(bounds, own, most)
     for needed in history:
         life.lives(needed)
         upper = bounds.patience if most is None else most
@@ -234,7 +234,7 @@ def test_nobody_who_can_come_in_time_is_locked_out_whatever_was_before(
 ) -> None:
     """From now on it needs the same in every round, and less than the most that is waited: it is in all of them
     after some."""
-    life = Life(own=0.5)
+    life = WaitingNode(own=0.5)
     for before in history:
         life.lives(before)
     came = [life.lives(needed) for _ in range(90)]

@@ -18,13 +18,13 @@ from tests.toy import constant
 A, B = PeerId("a"), PeerId("b")
 
 
-class Told(list[tuple[str, Mapping[str, Any]]]):
+class EventList(list[tuple[str, Mapping[str, Any]]]):
     def __call__(self, event: str, data: Mapping[str, Any]) -> None:
         self.append((event, data))
 
 
-def make_guard(*, certain: bool = True, **settings: Any) -> tuple[Guard, Told]:
-    told = Told()
+def make_guard(*, certain: bool = True, **settings: Any) -> tuple[Guard, EventList]:
+    told = EventList()
     return Guard(GuardSettings(**settings), certain=certain, tell=told), told
 
 

@@ -15,7 +15,7 @@ from pfl_node.types import PeerId
 from tests.unit.sim.toy_swarms import A, B, C, D
 
 
-class Town:
+class FakeWorld:
     """A world as a failure detector sees it: the actual state of the nodes, and what they notice."""
 
     def __init__(self, *members: PeerId, seed: int = 0) -> None:
@@ -47,14 +47,14 @@ class Town:
 
 
 def test_founders_know_each_other_and_not_themselves() -> None:
-    town = Town(C, A, B)
+    town = FakeWorld(C, A, B)
     assert town.views.alive(B) == (A, C)
     assert town.views.believes(A, C)
     assert not town.views.believes(A, D)
 
 
 def test_a_crash_is_noticed_after_a_delay_by_all_within_a_moment_of_each_other() -> None:
-    town = Town(A, B, C)
+    town = FakeWorld(A, B, C)
     town.down.add(C)
     town.views.crashed(C)
     town.until(4.9)
@@ -67,7 +67,7 @@ def test_a_crash_is_noticed_after_a_delay_by_all_within_a_moment_of_each_other()
 
 
 def test_a_crash_that_was_over_before_it_could_be_noticed_is_not() -> None:
-    town = Town(A, B)
+    town = FakeWorld(A, B)
     town.down.add(B)
     town.views.crashed(B)
     town.until(1.0)
@@ -79,7 +79,7 @@ def test_a_crash_that_was_over_before_it_could_be_noticed_is_not() -> None:
 
 
 def test_a_node_that_comes_back_is_seen_again_soon() -> None:
-    town = Town(A, B)
+    town = FakeWorld(A, B)
     town.down.add(B)
     town.views.crashed(B)
     town.until(15.0)
@@ -91,7 +91,7 @@ def test_a_node_that_comes_back_is_seen_again_soon() -> None:
 
 
 def test_a_leave_is_known_to_all_at_once() -> None:
-    town = Town(A, B, C)
+    town = FakeWorld(A, B, C)
     town.views.left(B)
     town.until(town.costs.news)
     assert (town.views.alive(A), town.views.alive(C)) == ((C,), (A,))
@@ -99,7 +99,7 @@ def test_a_leave_is_known_to_all_at_once() -> None:
 
 
 def test_a_joiner_sees_the_others_now_and_they_see_it_in_a_moment() -> None:
-    town = Town(A, B)
+    town = FakeWorld(A, B)
     town.views.arrived(C)
     assert town.views.alive(C) == (A, B)
     assert town.views.alive(A) == (B,)
@@ -108,14 +108,14 @@ def test_a_joiner_sees_the_others_now_and_they_see_it_in_a_moment() -> None:
 
 
 def test_a_joiner_does_not_see_who_is_down() -> None:
-    town = Town(A, B)
+    town = FakeWorld(A, B)
     town.down.add(B)
     town.views.arrived(C)
     assert town.views.alive(C) == (A,)
 
 
 def test_a_partition_makes_the_other_side_look_dead_and_healing_brings_it_back() -> None:
-    town = Town(A, B, C)
+    town = FakeWorld(A, B, C)
     town.walls = {frozenset((A, C)), frozenset((B, C))}
     town.views.divided()
     town.until(11.0)
@@ -127,7 +127,7 @@ def test_a_partition_makes_the_other_side_look_dead_and_healing_brings_it_back()
 
 
 def test_a_short_partition_is_not_noticed() -> None:
-    town = Town(A, B)
+    town = FakeWorld(A, B)
     town.walls = {frozenset((A, B))}
     town.views.divided()
     town.until(2.0)
@@ -140,7 +140,7 @@ def test_a_short_partition_is_not_noticed() -> None:
 
 def test_the_delays_follow_from_the_seed() -> None:
     def noticed(seed: int) -> list[tuple[float, PeerId, tuple[PeerId, ...]]]:
-        town = Town(A, B, C, seed=seed)
+        town = FakeWorld(A, B, C, seed=seed)
         town.down.add(C)
         town.views.crashed(C)
         town.until(20.0)
@@ -151,7 +151,7 @@ def test_the_delays_follow_from_the_seed() -> None:
 
 
 def test_a_joiner_learns_of_a_crash_in_the_moment_before_it_is_known() -> None:
-    town = Town(A, B)
+    town = FakeWorld(A, B)
     town.views.arrived(C)
     town.down.add(B)
     town.views.crashed(B)
@@ -162,7 +162,7 @@ def test_a_joiner_learns_of_a_crash_in_the_moment_before_it_is_known() -> None:
 
 
 def test_a_joiner_learns_that_a_partition_healed_in_the_moment_before_it_is_known() -> None:
-    town = Town(A, B)
+    town = FakeWorld(A, B)
     town.walls = {frozenset((B, C))}
     town.views.arrived(C)
     town.walls.clear()
@@ -172,7 +172,7 @@ def test_a_joiner_learns_that_a_partition_healed_in_the_moment_before_it_is_know
 
 
 def test_the_round_of_the_swarm_is_the_one_that_half_of_those_alive_have_begun() -> None:
-    town = Town(A, B, C, D)
+    town = FakeWorld(A, B, C, D)
     for node, round in ((B, 5), (C, 2), (D, 7)):
         town.views.announce(node, round, 0.5)
     assert town.views.swarm_round(A) == 0  # nobody has heard of it yet
@@ -186,7 +186,7 @@ def test_the_round_of_the_swarm_is_the_one_that_half_of_those_alive_have_begun()
 
 
 def test_news_that_comes_late_does_not_take_the_place_of_newer_news() -> None:
-    town = Town(A, B)
+    town = FakeWorld(A, B)
     town.views.announce(B, 1, 5.0)
     town.views.announce(B, 2, 0.1)
     town.until(6.0)
