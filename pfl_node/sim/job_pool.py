@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
+from subprocess import PIPE, Popen
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -110,10 +110,10 @@ class Worker:
     """One worker process. It returns results in the order of submission."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self._process = subprocess.Popen(
+        self._process = Popen(
             [sys.executable, "-m", MODULE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=PIPE,
+            stdout=PIPE,
             start_new_session=True,
             env={**os.environ, **ONE_THREAD},
         )

@@ -27,7 +27,7 @@ FAULTS = ("crash:n001@0.4", "restart:n001@1.5", "loss:0.05")
 @pytest.fixture
 def preloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes have torch already."""
-    monkeypatch.setattr("pfl_node.sim.job_pool.subprocess.Popen", PreloadedWorker)
+    monkeypatch.setattr("pfl_node.sim.job_pool.Popen", PreloadedWorker)
 
 
 def ran(out: Path, jobs: int, faults: tuple[str, ...] = (), **told: Any) -> tuple[bytes, dict[str, Any]]:

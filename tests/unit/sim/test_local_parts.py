@@ -112,7 +112,7 @@ def journal(out: Path, task: str, *, jobs: int = 1, segment: int | None = None) 
 
 
 def test_worker_processes_get_and_return_the_private_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pfl_node.sim.job_pool.subprocess.Popen", PreloadedWorker)
+    monkeypatch.setattr("pfl_node.sim.job_pool.Popen", PreloadedWorker)
     assert journal(tmp_path / "two", "fedbn", jobs=2) == journal(tmp_path / "one", "fedbn")
 
 
