@@ -23,8 +23,8 @@ class Deprl(El):
         self.model = await Train(self.model, only="core", steps=self.cfg.core_steps or None)  # c
 
     async def mix(self, t: int, near: Near) -> None:
-        # paper: a fixed graph and its weights; here: el's graph and the plain mean, as in Trinca 2024, so that
-        # both can be compared
+        # paper: a fixed graph and its weights; here: el's graph and the plain mean, as in Trinca 2024, because
+        # that thesis compares it with el
         offers = await self.exchange(t, near, self.model.core)
         core = await Average(self.model.core, [o.model for o in offers])  # d
         self.model = core + self.model.head

@@ -26,7 +26,7 @@ class El(Lockstep):
 
     async def near(self, t: int) -> Near:
         # paper: an oracle distributes the graph; here: each node derives it, because no node is special
-        # paper: nodes do not know who chose them; here: they do, so that they only wait for models that are sent
+        # paper: nodes do not know who chose them; here: they do, because they wait only for models that are sent
         peers, drawn = await Peers(), {"degree": self.cfg.degree, "seed": self.seed, "round": t}
         if self.cfg.graph == "own":
             return Near(recipients(self.me, peers, **drawn), senders(self.me, peers, **drawn))

@@ -24,8 +24,8 @@ class Mosaic(Lockstep):
         self.shared: dict[PeerId, list[int]] = {}  # my neighbours, with the fragments in whose graphs they are
 
     async def near(self, t: int) -> Near:
-        # paper: fragments are disseminated independently; here: both ends derive a regular graph for each, so that
-        # no node waits for a fragment that is not sent, and every node sends and receives as much as in el
+        # paper: fragments are disseminated independently; here: both ends derive a regular graph for each, because
+        # a node then waits only for fragments that are sent, and sends and receives as much as in el
         peers, self.shared = await Peers(), {}
         for f in range(self.cfg.K):
             for p in neighbours(self.me, peers, degree=self.cfg.degree, seed=self.seed + f, round=t):
