@@ -15,8 +15,8 @@ class Alternating(Lockstep):
     class Config(Lockstep.Config):
         # paper: its authors' code has 1 epoch of v and 5 of u with 100 times the learning rate; here: u and all
         # rates as the settings say, because all policies share them
-        head_epochs: float | None = Field(1.0, gt=0, description="epochs of the head; none: as the settings say")
-        core_epochs: float | None = Field(None, gt=0, description="epochs of the core; none: as the settings say")
+        head_epochs: float = Field(1.0, ge=0, description="epochs of the head; 0: as the settings say")
+        core_epochs: float = Field(0.0, ge=0, description="epochs of the core; 0: as the settings say")
         at_once: bool = Field(False, description="train both together, as FedPer does (Arivazhagan et al. 2019)")
 
     takes = serves = ("core",)
@@ -25,8 +25,8 @@ class Alternating(Lockstep):
         if self.cfg.at_once:
             self.model = await Train(self.model)
             return
-        self.model = await Train(self.model, only="head", epochs=self.cfg.head_epochs)  # u is fixed
-        self.model = await Train(self.model, only="core", epochs=self.cfg.core_epochs)  # v is fixed
+        self.model = await Train(self.model, only="head", epochs=self.cfg.head_epochs or None)  # u is fixed
+        self.model = await Train(self.model, only="core", epochs=self.cfg.core_epochs or None)  # v is fixed
 
 
 class DFedAlt(Alternating, El):
