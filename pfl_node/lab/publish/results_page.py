@@ -144,7 +144,9 @@ def _section(record: ResultRecord) -> str:
         "\n".join(wrap(f"- {note}") for note in record.notes),
     ]
     if record.missing:
-        parts.append(wrap(f"Not finished: {', '.join(record.missing)}."))
+        runs = Counter(folder.partition("/")[0] for folder in record.missing)
+        missing = [f"{run} ({phrases.plural(n, 'run')})" for run, n in runs.items()]
+        parts.append(wrap(f"Not finished: {', '.join(missing)}."))
     if record.claims:
         parts.append("\n".join(_claim(claim) for claim in record.claims))
     return "\n\n".join(filter(None, parts))
