@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Coroutine
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -21,5 +23,18 @@ def run_loop(work: Coroutine[Any, Any, T]) -> T:
         import uvloop
     except ImportError:
         return asyncio.run(work)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with _same_signal_handlers(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
+
+
+@contextmanager
+def _same_signal_handlers() -> Iterator[None]:
+    """A closed uvloop leaves its handlers installed: the program would no longer react to Ctrl-C."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                if handler is not None:  # it was not installed by Python
+                    signal.signal(number, handler)

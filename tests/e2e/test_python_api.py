@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,15 @@ def test_on_round_may_stop_the_node_and_its_errors_do_not(tmp_path: Path) -> Non
     assert any(entry["event"].startswith("on_round failed") for entry in logs)
     assert node.round >= 2
     assert node.address
+
+
+def test_ctrl_c_stops_the_node_while_it_runs_and_the_program_afterwards(tmp_path: Path) -> None:
+    def on_round(_: RoundReport) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    assert Node(ward, "local", on_round=on_round, data_dir=tmp_path / "a").run_blocking() == "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_a_loop_that_is_running_needs_await(tmp_path: Path) -> None:
