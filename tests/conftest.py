@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -13,6 +15,7 @@ import structlog
 from hypothesis import settings
 
 from pfl_node import failpoints
+from pfl_node.ops.logs import NOISY
 
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = "1"  # before numpy and torch; tests use the cores side by side
@@ -50,23 +53,32 @@ SET_BY_LIBRARIES = {
 
 @pytest.fixture(autouse=True)
 def same_process_state() -> Iterator[None]:
-    """A test leaves the environment, the working directory and the fail points as it found them. The configuration
-    of the logs, which every command sets, is reset."""
+    """A test leaves the environment, the working directory, the fail points and the signal handlers as they were.
+    The configuration of the logs, which every command sets, is reset."""
     failpoints.arm("")
     structlog.reset_defaults()
-    directory, environment = Path.cwd(), dict(os.environ)
+    for name in (None, *NOISY):
+        logging.getLogger(name).setLevel(logging.NOTSET if name else logging.WARNING)
+    directory, environment, handlers = Path.cwd(), dict(os.environ), _signal_handlers()
     yield
     environment["PYTEST_CURRENT_TEST"] = os.environ["PYTEST_CURRENT_TEST"]
     changed = {name for name, _ in environment.items() ^ os.environ.items()} | set(failpoints._armed or ())
     changed -= SET_BY_LIBRARIES
     if _directory() != directory:
         changed.add("working directory")
+    for number in [n for n, handler in _signal_handlers().items() if handler is not handlers[n]]:
+        changed.add(number.name)
+        signal.signal(number, handlers[number])
     os.chdir(directory)
     for name in os.environ.keys() - environment:
         del os.environ[name]
     os.environ.update(environment)
     failpoints.arm("")
     assert not changed, f"the test left {', '.join(sorted(changed))} changed"
+
+
+def _signal_handlers() -> dict[signal.Signals, Any]:
+    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
 
 def _directory() -> Path | None:
