@@ -33,9 +33,9 @@ class ClientCredentials:
     def load(self) -> "Credentials | None":
         from pfl_node.security.credentials import load_credentials
         from pfl_node.security.requirements import prepare
-        from pfl_node.security.tls_files import KEY, TlsFiles
+        from pfl_node.security.tls_files import KEY, TlsFiles, exists
 
-        if self.by_directory and not (self.data_dir and (self.data_dir / KEY).exists()):
+        if self.by_directory and not (self.data_dir and exists(self.data_dir / KEY)):
             return None
         if self.data_dir is None and not (self.ca and self.cert and self.key):
             raise ConfigError("give --ca, --cert and --key together, or --data-dir DIR, which holds all three")

@@ -21,7 +21,7 @@ from pfl_node.enrolment.join_token import JoinToken
 from pfl_node.enrolment.site_files import CONFIG, UNIT, config_text, unit_text
 from pfl_node.enrolment.site_plan import SitePlan
 from pfl_node.errors import ConfigError
-from pfl_node.security.tls_files import CERT
+from pfl_node.security.tls_files import CERT, exists
 from pfl_node.settings import Settings
 from pfl_node.settings.load import load_settings
 from pfl_node.store.atomic import write_atomic
@@ -63,7 +63,7 @@ class SiteSetup:
 
     def check(self) -> None:
         """Before anything is written. Raises ConfigError."""
-        if (self.directory / CERT).exists():
+        if exists(self.directory / CERT):
             sets = "".join(f" --set {shlex.quote(setting)}" for setting in self.sets)
             hint = f"start it with `{self.start_line}{sets}`" if self.config.exists() else "start that node"
             raise ConfigError(f"{self.directory} has joined already: {hint}, or join with another --data-dir")

@@ -46,7 +46,7 @@ class TlsFiles:
                 "certificate (or --key, --cert and --ca), or add --insecure if you trust this network"
             )
         place = directory or Path(".")
-        if ca is None and directory is not None and (directory / CA).exists():
+        if ca is None and directory is not None and exists(directory / CA):
             ca = directory / CA
         return cls(
             key=key or place / KEY,
@@ -72,6 +72,18 @@ def write_private(path: Path, data: bytes) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temp.unlink(missing_ok=True)
+
+
+def exists(path: Path) -> bool:
+    """Raises ConfigError if its directory cannot be searched: a node's directory is for its own user only."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        hint = f"run the command as the user who owns {path.parent}"
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}; {hint}") from error
+    return True
 
 
 def read(path: Path, what: str) -> bytes:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from bootstrap.__main__ import main as bootstrap
 from pfl_node.security.certificate import ID
 from tests.unit.cli.run_command import Shell
 
@@ -94,3 +97,35 @@ def test_who_is_revoked_is_on_the_list_and_gets_nothing_more(shell: Shell, place
 def test_each_mistake_is_one_line(shell: Shell, place: Path, words: str, line: str) -> None:
     shell("ca", "init", "--ca-dir", "there")
     assert shell.mistake(*words.split()) == line
+
+
+@pytest.mark.parametrize("words", ["peers 127.0.0.1:9 --data-dir ann", "doctor 127.0.0.1:9 --data-dir ann"])
+def test_the_directory_of_another_user_is_one_line(
+    shell: Shell, place: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    shell("ca", "init")
+    shell("ca", "issue", "--data-dir", "ann")
+    monkeypatch.setattr(Path, "stat", _stat_of_another_user)
+    hint = "Permission denied; run the command as the user who owns ann"
+    assert shell.mistake(*words.split()) == f"cannot read ann/key.pem: {hint}"
+
+
+def test_the_directory_of_another_user_is_one_line_of_a_bootstrap(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Path, "stat", _stat_of_another_user)
+    umask = os.umask(0o022)
+    try:
+        code = bootstrap(["--data-dir", "ann", "--listen", "127.0.0.1:0", "--tls", "--log-format", "console"])
+    finally:
+        os.umask(umask)
+    line = capsys.readouterr().err
+    assert (code, line.count("\n")) == (2, 1)
+    assert "cannot read ann/ca.pem: Permission denied; run the command as the user who owns ann" in line
+
+
+def _stat_of_another_user(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+    """Tests may run as root, whom no permission stops."""
+    if path.parent.name == "ann":
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+    return os.stat(path, follow_symlinks=follow_symlinks)
