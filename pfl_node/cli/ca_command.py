@@ -66,6 +66,7 @@ def init(
 
     if bootstrap:
         parse_address(bootstrap, what="bootstrap")
+        _check_no_bootstrap(ca_dir)
     authority = Authority.create(ca_dir, name, days)
     made = authority.certificate
     say(f"CA {made.subject!r} in {ca_dir}, valid until {made.not_after:%Y-%m-%d}; keep ca.key there and private")
@@ -73,6 +74,18 @@ def init(
         _prepare_bootstrap(authority, bootstrap)
     else:
         print(f"a node gets its certificate with: pfl-node ca issue --ca-dir {ca_dir} --data-dir DIR")
+
+
+def _check_no_bootstrap(ca_dir: Path) -> None:
+    """The bootstrap of a running swarm would use the certificate of the new CA at once. Raises ConfigError."""
+    from pfl_node.security.tls_files import CERT, exists
+
+    if not exists(BOOTSTRAP_DIR / CERT):
+        return
+    hint = "change to an empty directory for a new swarm"
+    if ca_dir.is_dir():
+        hint += "; another address for this one: pfl-node ca invite NAME… --bootstrap HOST:PORT"
+    raise ConfigError(f"there already is a bootstrap in {BOOTSTRAP_DIR}: {hint}")
 
 
 def _prepare_bootstrap(authority: "Authority", address: str) -> None:

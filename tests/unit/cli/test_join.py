@@ -218,6 +218,20 @@ def test_a_ca_and_its_bootstrap_are_made_by_one_command(
     assert not (tmp_path / "b").exists()
 
 
+def test_a_new_ca_does_not_replace_the_certificate_of_a_bootstrap(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shell("ca", "init", "--bootstrap", "192.0.2.9:7946")
+    before = (tmp_path / "pfl-bootstrap" / "cert.pem").read_bytes()
+    line = "there already is a bootstrap in pfl-bootstrap: change to an empty directory for a new swarm"
+    assert shell.mistake("ca", "init", "--ca-dir", "b", "--bootstrap", "192.0.2.1:7946") == line
+    again = "; another address for this one: pfl-node ca invite NAME… --bootstrap HOST:PORT"
+    assert shell.mistake("ca", "init", "--bootstrap", "192.0.2.1:7946") == line + again
+    assert (tmp_path / "pfl-bootstrap" / "cert.pem").read_bytes() == before
+    assert not (tmp_path / "b").exists()
+
+
 def test_without_a_bootstrap_the_operator_is_told(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
