@@ -13,6 +13,7 @@ from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
     from pfl_node.enrolment.operator_calls import EnrolmentOperator, Pending
+    from pfl_node.security.ca import Issued
     from pfl_node.settings import Settings
 
 SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
@@ -102,13 +103,17 @@ def pending(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> None:
 
 def confirm(pairs: Pairs = None, ca_dir: Where = Path("pfl-ca"), days: Days = 365) -> None:
     """Issue the certificates of waiting sites whose ids match those that the sites told you."""
+    from pfl_node.security.ca import Authority, Issued
     from pfl_node.store.atomic import private_files
 
     with private_files():
-        operator = _operator(ca_dir)
+        authority, operator = Authority(ca_dir), _operator(ca_dir)
         waiting = {one.invited.name: one for one in operator.pending()}
-        chosen = _by_pairs(pairs, waiting) if pairs else _by_asking(waiting)
-        for one in chosen:
+        members = [one for one in authority.issued() if one.id not in authority.revoked()]
+        for one in _by_pairs(pairs, waiting, members) if pairs else _by_asking(waiting):
+            if isinstance(one, Issued):
+                say(f"{one.name} ({one.id}) is a member already")
+                continue
             until = operator.confirm(one, days=days)
             say(f"{one.invited.name} ({one.id}) is a member; its certificate is valid until {until}")
 
@@ -138,19 +143,25 @@ def _operator(ca_dir: Path) -> "EnrolmentOperator":
     return EnrolmentOperator(Authority(ca_dir))
 
 
-def _by_pairs(pairs: list[str], waiting: "dict[str, Pending]") -> "list[Pending]":
+def _by_pairs(
+    pairs: list[str], waiting: "dict[str, Pending]", members: "list[Issued]"
+) -> "list[Pending | Issued]":
     """Check all sites before the first one is confirmed."""
     if len(pairs) % 2:
         raise ConfigError("give a name and an id for each site, for example: ca confirm east 13da-1ae6-c90b-fe30")
-    return [_agrees(name, id, waiting) for name, id in zip(pairs[::2], pairs[1::2], strict=True)]
+    return [_agrees(name, id, waiting, members) for name, id in zip(pairs[::2], pairs[1::2], strict=True)]
 
 
-def _agrees(name: str, told: str, waiting: "dict[str, Pending]") -> "Pending":
+def _agrees(name: str, told: str, waiting: "dict[str, Pending]", members: "list[Issued]") -> "Pending | Issued":
+    """A site that has been confirmed before is no mistake: the command may be repeated."""
     from pfl_node.enrolment.proofs import short_id
 
-    if name not in waiting:
-        raise ConfigError(_nobody(name, waiting))
     digits = re.sub(r"[-\s:]", "", told).lower()
+    if name not in waiting:
+        known = [one for one in members if one.name == name and one.id[: len(digits)] == digits]
+        if known and len(digits) >= SHORT:
+            return known[0]
+        raise ConfigError(_nobody(name, waiting))
     if not re.fullmatch(rf"[0-9a-f]{{{SHORT},32}}", digits):
         raise ConfigError(f"{told!r} is not an id: {SHORT} to 32 hexadecimal digits, as `pfl-node join` prints it")
     found = waiting[name]
@@ -160,12 +171,12 @@ def _agrees(name: str, told: str, waiting: "dict[str, Pending]") -> "Pending":
     return found
 
 
-def _by_asking(waiting: "dict[str, Pending]") -> "list[Pending]":
+def _by_asking(waiting: "dict[str, Pending]") -> "list[Pending | Issued]":
     from pfl_node.enrolment.proofs import short_id
 
     if not waiting:
         raise ConfigError(_nobody("", waiting))
-    chosen = []
+    chosen: list[Pending | Issued] = []
     for name, one in waiting.items():
         say(f"{name} asks with the id  {short_id(one.id)}")
         if typer.confirm(f"did {name} tell you this id, over a channel that you trust?"):

@@ -191,6 +191,17 @@ def test_an_id_that_the_site_did_not_tell_is_not_confirmed(shell: Shell, wards: 
     assert len(json.loads(shell("ca", "pending", "--format", "json").out)["pending"]) == 2
 
 
+def test_a_confirmation_can_be_repeated(shell: Shell, wards: Office) -> None:
+    north, east = invite(shell, "north", "east")
+    first = asks(shell, north)
+    assert shell("ca", "confirm", "north", first).code == 0
+    second = asks(shell, east)
+    done = shell("ca", "confirm", "north", first, "east", second)
+    assert (done.code, done.out.count("is a member already"), done.out.count("is a member;")) == (0, 1, 1)
+    assert "north does not wait" in shell.mistake("ca", "confirm", "north", second)
+    assert "north does not wait" in shell.mistake("ca", "confirm", "north", first[:4])
+
+
 def test_without_arguments_the_operator_is_asked_for_each_site(
     shell: Shell, wards: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
