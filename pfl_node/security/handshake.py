@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from pfl_node.security.credentials import NOT_YET_VALID, Credentials
 from pfl_node.security.goaway import refusal_in
 
 FIRST = 4096  # bytes; enough for the reason of a refusal
+NO_CONNECTION = "Connect call failed"  # of asyncio, which leaves out the reason
 CONNECTION_REFUSED = "nothing listens there (connection refused)"
 Connect = Callable[[], Awaitable[socket.socket]]  # opens a connection otherwise than by dialling the address
 NOT_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
@@ -32,7 +34,7 @@ async def read_certificate(
         async with asyncio.timeout(timeout):
             return await _handshake(address, credentials, connect)
     except TimeoutError as error:
-        raise PeerGone(address, f"no TLS handshake within {timeout:g} s") from error
+        raise PeerGone(address, f"no answer within {timeout:g} s (TLS handshake)") from error
 
 
 async def speaks_tls(address: str, timeout: float, connect: Connect | None = None) -> Certificate | None:
@@ -123,6 +125,8 @@ def _unreachable(address: str, error: OSError) -> PeerError:
         return PeerGone(address, CONNECTION_REFUSED)
     if isinstance(error, socket.gaierror):
         return PeerGone(address, "no such host")
+    if NO_CONNECTION in str(error) and error.errno is None:  # a name with several addresses
+        return PeerGone(address, "none of its addresses accepts a connection")
     if isinstance(error, ConnectionError) or error.errno in (None, errno.EPIPE):
         return PeerGone(address, "it closed the connection during the TLS handshake")
-    return PeerGone(address, error.strerror or str(error))
+    return PeerGone(address, os.strerror(error.errno) if NO_CONNECTION in str(error) else str(error.strerror))
