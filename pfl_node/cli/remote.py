@@ -161,8 +161,7 @@ class Remote:
             return Refused(Reason(given), error.details() or str(given), self.address)
         ended = any(word in (error.details() or "") for word in ("closed", "reset"))
         if error.code().name == "UNAVAILABLE" and ended and self._speaks_tls():
-            text = "the node uses TLS: present a certificate with --data-dir DIR, or --ca, --cert and --key"
-            return Refused(Reason.NO_TLS, text, self.address)
+            return Refused(Reason.NO_TLS, _certificate_needed(), self.address)
         return PeerGone(self.address, why(error.code().name, error.details() or "", self.timeout))
 
     def _speaks_tls(self) -> bool:
@@ -171,6 +170,13 @@ class Remote:
         from pfl_node.security.handshake import speaks_tls
 
         return asyncio.run(speaks_tls(self.address, min(self.timeout, 1.0))) is not None
+
+
+def _certificate_needed() -> str:
+    given = CREDENTIALS.get().data_dir
+    if given is None:
+        return "the node uses TLS: present a certificate with --data-dir DIR, or --ca, --cert and --key"
+    return f"the node uses TLS, and {given} has no key.pem: give the directory of a node or an operator"
 
 
 def why(code: str, details: str, timeout: float) -> str:

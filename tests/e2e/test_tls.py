@@ -60,10 +60,13 @@ def test_who_has_a_certificate_of_the_ca_is_answered(seed: Seed, tmp_path: Path)
     assert seed.asked(*files)[0] == 0
 
 
-def test_who_speaks_no_tls_is_told_to_and_the_seed_logs_it(seed: Seed) -> None:
+def test_who_speaks_no_tls_is_told_to_and_the_seed_logs_it(seed: Seed, tmp_path: Path) -> None:
     code, said = seed.asked()
     assert (code, said.count("\n")) == (1, 1)
     assert "the node uses TLS: present a certificate with --data-dir DIR" in said
+    assert (
+        f"the node uses TLS, and {tmp_path}/typo has no key.pem" in seed.asked("--data-dir", tmp_path / "typo")[1]
+    )
     seed.logs("refused a connection from", "it does not speak TLS")
 
 
