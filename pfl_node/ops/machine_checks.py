@@ -51,8 +51,11 @@ def certificate_check(certificate: Certificate | None, moment: datetime | None =
     return ok("certificate", f"{until}, {left:.0f} days")
 
 
-def disk_check(folder: Path, unwritten: Sequence[str] = ()) -> HealthCheck:
-    """`folder` may not exist yet."""
+def disk_check(folder: Path, unwritten: Sequence[str] = (), *, running: bool = False) -> HealthCheck:
+    """`folder` may not exist yet, unless its node is `running`."""
+    if running and not folder.is_dir():
+        text = f"{folder} does not exist any more"
+        return HealthCheck("disk", Level.FAIL, text, "stop the node, put the directory back, and start the node")
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if unwritten:
         text = f"could not write {', '.join(unwritten)} in {folder}"
@@ -132,7 +135,7 @@ def machine_checks(node: ObservedNode) -> list[HealthCheck]:
     recorder = node.recorder
     return [
         certificate_check(node.tls.trust.credentials.certificate if node.tls else None),
-        disk_check(node.home.path, recorder.unwritten if recorder else ()),
+        disk_check(node.home.path, recorder.unwritten if recorder else (), running=True),
         clock_check([result.clock_ahead for result in node.monitor.results.values()]),
         _pace(node),
         data_check(recorder.learner.samples if recorder else None),

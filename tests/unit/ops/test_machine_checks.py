@@ -50,6 +50,12 @@ def test_what_could_not_be_written_is_named(tmp_path: Path) -> None:
     assert (check.level, check.text) == ("fail", f"could not write the checkpoint in {tmp_path}")
 
 
+def test_a_running_node_without_its_directory_fails(tmp_path: Path) -> None:
+    check = disk_check(tmp_path / "gone", running=True)
+    assert (check.level, check.text) == ("fail", f"{tmp_path}/gone does not exist any more")
+    assert disk_check(tmp_path, running=True).level != "fail"
+
+
 @pytest.mark.parametrize(
     ("ahead", "level", "text"),
     [
