@@ -21,6 +21,7 @@ Address = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Output for programs.")]
 Timeout = Annotated[float, typer.Option(min=0.001, metavar="SECONDS", help="Timeout of a call.")]
 PEERS = 8  # number of peers whose versions are compared
+NO_ANSWER = "is the node running, and is the port open?"
 Row = Mapping[str, Any]
 
 
@@ -53,19 +54,20 @@ def _configured(settings: "Settings", timeout: float) -> Iterable[Row]:
         return
     yield _row("settings", "ok", f"run {settings.run!r}, policy {settings.policy.name}, task {settings.task.name}")
     if port_is_taken(settings.listen):
-        yield from _running(settings, settings.advertise or settings.listen, timeout)
+        todo = f"{settings.listen} is in use on this machine: by another program, unless this node runs"
+        yield from _running(settings, settings.advertise or settings.listen, timeout, todo)
         return
     yield from (check.plain() for check in run_loop(first_start_checks(settings)))
 
 
-def _running(settings: "Settings", address: str, timeout: float) -> Iterable[Row]:
+def _running(settings: "Settings", address: str, timeout: float, todo: str = NO_ANSWER) -> Iterable[Row]:
     tls = settings.tls
     CREDENTIALS.set(ClientCredentials(settings.data_dir, tls.ca, tls.cert, tls.key))
     try:
         with connected(address, timeout) as node:
             status, (me, members) = node.status(), node.members()
     except PeerError as error:
-        yield _row("answers", "fail", f"{address}: {error.text}", "is the node running, and is the port open?")
+        yield _row("answers", "fail", f"{address}: {error.text}", todo)
         return
     yield _row("answers", "ok", f"{status.get('name')} at {address} is {status.get('state')}")
     health = status.get("health")

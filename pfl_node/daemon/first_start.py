@@ -17,7 +17,7 @@ from pfl_node.address import parse_address
 from pfl_node.daemon.advertise import advertised_address
 from pfl_node.daemon.network_setup import proxy_of
 from pfl_node.daemon.tls_setup import tls_files, why_tls
-from pfl_node.errors import PeerError, PflError, Unavailable
+from pfl_node.errors import PeerError, PflError, Refused, Unavailable
 from pfl_node.learning.task import Place
 from pfl_node.membership import membership_pb2
 from pfl_node.membership.member import Member
@@ -48,6 +48,8 @@ from pfl_node.wire.tls import Tls
 
 SEEDS = 3  # number of seeds that are asked
 TIMEOUT = 3.0  # seconds
+NO_ANSWER_TODO = "start one of them, or check the address and the firewall"
+REFUSED_TODO = "ask the operator; the certificate of this site is not accepted there, or the address is wrong"
 PRESENT = membership_pb2.Member.State.ALIVE
 
 
@@ -107,7 +109,7 @@ async def _network_checks(settings: Settings, membership: Membership, dialer: Di
     answers = {
         seed: answer for seed, answer in zip(seeds, asked, strict=True) if isinstance(answer, DialBackAnswer)
     }
-    errors = {seed: error for seed, error in zip(seeds, asked, strict=True) if isinstance(error, str)}
+    errors = {seed: error for seed, error in zip(seeds, asked, strict=True) if isinstance(error, PeerError)}
     versions = await asyncio.gather(*(_version(dialer, seed) for seed in answers))
     return [
         _seeds(seeds, errors),
@@ -117,23 +119,23 @@ async def _network_checks(settings: Settings, membership: Membership, dialer: Di
     ]
 
 
-async def _dial_back(membership: Membership, seed: str) -> DialBackAnswer | str:
+async def _dial_back(membership: Membership, seed: str) -> DialBackAnswer | PeerError:
     try:
         return await membership.dial_back(seed, membership.me)
     except PeerError as error:
-        return error.text
+        return error
 
 
-def _seeds(seeds: Sequence[str], errors: dict[str, str]) -> HealthCheck:
+def _seeds(seeds: Sequence[str], errors: dict[str, PeerError]) -> HealthCheck:
     if not seeds:
         return HealthCheck(
             "seeds", Level.WAITING, "there is no peer_seed", "name this node as a seed at the others"
         )
+    text = "; ".join(f"{seed}: {error.text}" for seed, error in errors.items())
     if len(errors) == len(seeds):
-        text = "; ".join(f"{seed}: {why}" for seed, why in errors.items())
-        return HealthCheck("seeds", Level.FAIL, text, "start one of them, or check the address and the firewall")
+        refused = all(isinstance(error, Refused) for error in errors.values())
+        return HealthCheck("seeds", Level.FAIL, text, REFUSED_TODO if refused else NO_ANSWER_TODO)
     if errors:
-        text = "; ".join(f"{seed}: {why}" for seed, why in errors.items())
         return HealthCheck("seeds", Level.WARN, text, "one is enough to join; check the others")
     return ok("seeds", f"{', '.join(seeds)} answered")
 

@@ -56,3 +56,13 @@ def test_a_node_that_does_not_answer_fails_in_one_line(shell: Shell) -> None:
     assert answer.code == 1
     assert answer.out.startswith("fail     answers      127.0.0.1:9: nothing listens there")
     assert len(answer.out.splitlines()) == 1
+
+
+def test_a_port_that_another_program_uses_is_named(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+        answer = shell("doctor", "--listen", listen, "--timeout", "0.2")
+    assert answer.code == 1
+    line = answer.out.splitlines()[-1]
+    assert line.startswith(f"fail     answers      {listen}: ")
+    assert line.endswith(f"; {listen} is in use on this machine: by another program, unless this node runs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,9 @@ from bootstrap.options import parse
 from bootstrap.seed import Seed
 from pfl_node.daemon.first_start import first_start_checks
 from pfl_node.ops.node_health import HealthCheck
-from pfl_node.settings import NetworkSettings, Settings
+from pfl_node.security.credentials import load_credentials
+from pfl_node.settings import NetworkSettings, Settings, TlsSettings
+from tests.identities import Site
 
 
 @asynccontextmanager
@@ -62,3 +65,22 @@ def test_a_site_that_wants_a_relay_needs_one() -> None:
     assert reachable(network, "--relay").text == "others will connect through the relay SEED"
     check = reachable(network)
     assert (check.level, check.text) == ("fail", "no member offers a relay, which this site needs")
+
+
+def test_a_site_that_its_seeds_refuse_is_sent_to_the_operator(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    north, east = site.member("north"), site.member("east")
+    site.revoke(load_credentials(east).certificate.id, at="north")
+    words = ("--tls", "--data-dir", str(north.directory))
+
+    async def scenario() -> HealthCheck:
+        async with office(*words) as seed:
+            settings = Settings(
+                listen="127.0.0.1:0", peer_seed=(seed.address,), data_dir=east.directory, tls=TlsSettings(on=True)
+            )
+            (check,) = [check for check in await first_start_checks(settings) if check.name == "seeds"]
+            return check
+
+    check = asyncio.run(scenario())
+    assert (check.level, "is revoked" in check.text) == ("fail", True)
+    assert check.todo.startswith("ask the operator; the certificate of this site is not accepted there")
