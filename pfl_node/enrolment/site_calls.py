@@ -60,7 +60,10 @@ class SiteRequest:
             self._authority, there = find_authority(token.enrol, token.authority, proxy)
         except Unreachable as error:
             hint = "ask the operator whether the bootstrap runs with --enrol and its port is open, then repeat"
-            hint += "" if proxy else "; if this site needs a proxy, add --set network.proxy=http://HOST:PORT"
+            if proxy:
+                hint = f"the proxy must allow CONNECT to {', '.join((token.enrol, *token.seeds))}; {hint}"
+            else:
+                hint += "; if this site needs a proxy, add --set network.proxy=http://HOST:PORT"
             raise Unreachable(f"{error}: {hint}") from error
         except OtherAuthority as error:
             hint = "ask the operator whether the address is right, and for a new token if the CA is new"

@@ -82,7 +82,8 @@ def test_a_site_that_may_only_use_a_proxy_joins_through_it(wards: Office) -> Non
     with proxy_thread("ann:secret") as proxy:
         token = wards.invite()
         refused = Proxy(proxy.address, "", lambda host: False)
-        with pytest.raises(Unreachable, match="407"):
+        allow = rf"407.*the proxy must allow CONNECT to {token.enrol}, 127\.0\.0\.1:7946; ask the operator"
+        with pytest.raises(Unreachable, match=allow):
             SiteRequest(token, wards.path / "east", refused)
         closed = replace(refused, address="127.0.0.1:1")
         with pytest.raises(Unreachable, match=r"no connection to the proxy 127\.0\.0\.1:1; check network\.proxy"):
