@@ -7,6 +7,7 @@ a token, it costs a TLS handshake and a hash.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import logging
 import socket
@@ -72,7 +73,9 @@ class EnrolmentServer:
             family = socket.AF_INET6 if six else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=six)
         except OSError as error:
-            raise Unavailable(f"cannot listen on {listen} for enrolment: {error.strerror or error}") from error
+            why = f"port {port} is in use" if error.errno == errno.EADDRINUSE else error.strerror or error
+            text = f"cannot listen on {listen} for enrolment: {why}; choose another with --enrol HOST:PORT"
+            raise Unavailable(f"{text}, and give it to `pfl-node ca invite --enrol`") from error
         self._socket.setblocking(False)
         self.address = join_address(host, int(self._socket.getsockname()[1]))
         self._accepting = asyncio.create_task(self._accept(self._socket))

@@ -13,17 +13,19 @@ from pathlib import Path
 import pytest
 
 from pfl_node.enrolment.enrolment_client import Bootstrap, Unreachable, find_authority, trusting
+from pfl_node.enrolment.enrolment_server import EnrolmentServer
 from pfl_node.enrolment.frames import BadFrame, Message
-from pfl_node.enrolment.invitations import SignedAnswer
+from pfl_node.enrolment.invitations import Invitations, SignedAnswer
 from pfl_node.enrolment.join_token import digest_of, new_secret
 from pfl_node.enrolment.operator_calls import BootstrapPlace, EnrolmentOperator
 from pfl_node.enrolment.proofs import TokenKeys, answer_tag, request_tag
 from pfl_node.enrolment.site_calls import SiteRequest
 from pfl_node.enrolment.site_plan import SitePlan
-from pfl_node.errors import ConfigError
+from pfl_node.errors import ConfigError, Unavailable
 from pfl_node.security.ca import Authority
 from pfl_node.security.credentials import load_credentials
 from pfl_node.security.tls_files import KEY, TlsFiles
+from pfl_node.security.trust import Trust
 from pfl_node.security.x509_builder import load_key, make_request
 from pfl_node.wire.connector import Proxy
 from tests.unit.enrolment.office import PLAN, Office, office
@@ -306,6 +308,13 @@ def test_messages_of_strangers_that_make_no_sense_end_the_connection(wards: Offi
         answer = {"problem": "failed"}
     assert answer["problem"] == "failed"
     assert find_authority(wards.server.address, digest_of(wards.authority.certificate.whole))[0]
+
+
+def test_an_enrolment_port_in_use_is_reported_with_what_to_do(wards: Office) -> None:
+    server = EnrolmentServer(Invitations(wards.path / "second"), Trust(TlsFiles.find(wards.path / "bootstrap")))
+    text = r"is in use; choose another with --enrol HOST:PORT, and give it to `pfl-node ca invite --enrol`"
+    with pytest.raises(Unavailable, match=text):
+        asyncio.run(server.start(wards.server.address))
 
 
 def test_a_revoked_key_is_not_confirmed(wards: Office) -> None:
