@@ -132,14 +132,15 @@ def revoke(
     who: Annotated[str, typer.Argument(metavar="WHO", help="An id, a name or a certificate.")],
     ca_dir: Where = Path("pfl-ca"),
 ) -> None:
-    """Revoke a certificate. It takes effect when the list is copied to the nodes."""
+    """Revoke a certificate. It takes effect when the list is copied to the nodes and the bootstrap."""
     from pfl_node.security.ca import Authority, Issued
 
     found = Authority(ca_dir).revoke(who)
     words = (
         f"{found.id} ({found.name})" if isinstance(found, Issued) and found.name else getattr(found, "id", found)
     )
-    say(f"revoked {words}; copy {ca_dir / 'revoked'} into the data directory of every node; no restart is needed")
+    where = "the data directory of every node and of the bootstrap"
+    say(f"revoked {words}; copy {ca_dir / 'revoked'} to {where}; no restart is needed")
 
 
 @app.command("list")
