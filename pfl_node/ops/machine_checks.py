@@ -101,7 +101,7 @@ def traffic_check(per_day: float | None, every: str) -> HealthCheck:
     """`per_day`: bytes, both directions; None: not known."""
     if per_day is None:
         return ok("pace", every)
-    text = f"{every}, {size(per_day)} a day"
+    text = f"{every}, {size(per_day)} of models a day"
     if per_day > BYTES_PER_DAY:
         return HealthCheck("pace", Level.WARN, text, "set round.every, for example 10m, at all sites")
     return ok("pace", text)

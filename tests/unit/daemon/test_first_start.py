@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -84,3 +85,15 @@ def test_a_site_that_its_seeds_refuse_is_sent_to_the_operator(tmp_path: Path) ->
     check = asyncio.run(scenario())
     assert (check.level, "is revoked" in check.text) == ("fail", True)
     assert check.todo.startswith("ask the operator; the certificate of this site is not accepted there")
+
+
+def test_the_traffic_is_estimated_for_the_peers_that_the_first_round_waits_for() -> None:
+    def pace(peers: int) -> str:
+        settings = Settings.model_validate(
+            {"listen": "127.0.0.1:0", "round": {"every": 1200.0}, "start": {"peers": peers}}
+        )
+        (check,) = [check for check in asyncio.run(first_start_checks(settings)) if check.name == "pace"]
+        return check.text
+
+    one, two = (float(re.sub(r".* ([0-9.]+) [kM]B of models a day", r"\1", pace(peers))) for peers in (1, 2))
+    assert two == pytest.approx(2 * one, rel=0.1)

@@ -81,9 +81,9 @@ def test_other_versions_are_named() -> None:
 def test_much_traffic_is_told_with_what_to_do() -> None:
     assert traffic_check(None, "a round every 3 s").text == "a round every 3 s"
     assert traffic_check(BYTES_PER_DAY, "x").level == "ok"
-    assert traffic_check(5.54e6, "a round every 20 min").text == "a round every 20 min, 5.5 MB a day"
+    assert traffic_check(5.54e6, "a round every 20 min").text == "a round every 20 min, 5.5 MB of models a day"
     check = traffic_check(90e9, "a round every 0.08 s")
-    assert (check.level, check.text) == ("warn", "a round every 0.08 s, 90 GB a day")
+    assert (check.level, check.text) == ("warn", "a round every 0.08 s, 90 GB of models a day")
     assert "round.every" in check.todo
 
 

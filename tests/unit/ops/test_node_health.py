@@ -120,7 +120,7 @@ def test_the_pace_of_a_node_is_that_of_its_settings(tmp_path: Path) -> None:
         machine = status(path, change, **settings)[1]["machine"]
         return str(next(check["text"] for check in machine if check["name"] == "pace"))
 
-    assert pace(tmp_path / "paced", round={"every": "20m"}) == "a round every 20 min, 5 kB a day"
+    assert pace(tmp_path / "paced", round={"every": "20m"}) == "a round every 20 min, 5 kB of models a day"
     assert pace(tmp_path / "unpaced") == "a round every 0.15 s"
 
 
