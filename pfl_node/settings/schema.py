@@ -52,8 +52,14 @@ def is_known(key: str) -> bool:
 def allowed(key: str) -> str:
     """The allowed values of a key, in words."""
     cls, name = keys()[key]
-    schema = cls.model_json_schema()["properties"][name]
-    return in_words(schema)
+    return in_words(_schemas()[cls.__name__]["properties"][name])
+
+
+@cache
+def _schemas() -> dict[str, Any]:
+    """The JSON schema of each class. To describe one plain key, Pydantic already generates the whole tree."""
+    tree = Settings.model_json_schema()
+    return {Settings.__name__: tree, **tree["$defs"]}
 
 
 def in_words(schema: Mapping[str, Any]) -> str:
