@@ -34,6 +34,10 @@ RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels /src
  && python -m pip install --no-deps --no-index --target /opt/pfl /wheels/*.whl
 
 FROM ${BASE}
+# python:3.11-slim has no compiled standard library, and a container may not write one: each start and each health check
+# would compile it again.
+RUN python -m compileall -q -x '/(site-packages|tests?|idlelib|lib2to3|tkinter|turtledemo)/' \
+      "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 LABEL org.opencontainers.image.title="pfl-bootstrap" \
       org.opencontainers.image.description="The seed of a pfl-node swarm: a member that never trains" \
       org.opencontainers.image.licenses="Apache-2.0"

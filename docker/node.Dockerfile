@@ -58,6 +58,10 @@ RUN python -m venv --without-pip /opt/python \
  && python -m pip --python /opt/python/bin/python install --no-deps --no-index --target /opt/pfl /wheels/*.whl
 
 FROM ${BASE}
+# python:3.11-slim has no compiled standard library, and a container may not write one: each start and each health check
+# would compile it again.
+RUN python -m compileall -q -x '/(site-packages|tests?|idlelib|lib2to3|tkinter|turtledemo)/' \
+      "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 LABEL org.opencontainers.image.title="pfl-node" \
       org.opencontainers.image.description="One node of a peer-to-peer swarm for personalized federated learning" \
       org.opencontainers.image.licenses="Apache-2.0"

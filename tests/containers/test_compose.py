@@ -159,6 +159,7 @@ def test_an_image_is_made_in_stages_and_runs_as_nobody_special(path: Path) -> No
     assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK ", last, re.MULTILINE)
     assert "pip install" not in last
+    assert last.index("compileall") < last.index("PYTHONDONTWRITEBYTECODE"), "nothing is compiled in a container"
     assert "--mount" not in text, "the builder of Compose 1.29 has no mounts"
     assert last.index(" /opt/libraries") < last.index(" /opt/pfl"), "libraries change less often"
 
