@@ -21,6 +21,7 @@ from pfl_node.settings.load import load_settings
 from tests.containers.files import (
     BASE,
     COMPOSE,
+    DOCKER,
     DOCKERFILES,
     OVERLAYS,
     ROOT,
@@ -162,6 +163,10 @@ def test_an_image_is_made_in_stages_and_runs_as_nobody_special(path: Path) -> No
     assert last.index("compileall") < last.index("PYTHONDONTWRITEBYTECODE"), "nothing is compiled in a container"
     assert "--mount" not in text, "the builder of Compose 1.29 has no mounts"
     assert last.index(" /opt/libraries") < last.index(" /opt/pfl"), "libraries change less often"
+
+
+def test_a_node_that_loads_torch_is_not_checked_every_five_seconds() -> None:
+    assert "--start-period" not in (DOCKER / "node.Dockerfile").read_text()
 
 
 def test_no_file_names_a_place_where_packages_come_from() -> None:
