@@ -5,9 +5,15 @@ python docs/reference.py [--check]        with --check, write nothing and exit w
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
 from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from pfl_node.failpoints import EVERYWHERE, PLACES
 from pfl_node.ops.events import KINDS
@@ -33,9 +39,22 @@ def table(names: list[str]) -> str:
     lines = ["| key | values | default | description |", "| --- | --- | --- | --- |"]
     for name in names:
         cls, field = keys()[name]
-        about = " ".join((cls.model_fields[field].description or "").split())
+        about = descriptions(cls)[field]
         lines.append(f"| `{name}` | {allowed(name)} | {default(name)} | {about} |".replace("  |", " |"))
     return "\n".join(lines) + "\n"
+
+
+@cache
+def descriptions(cls: type[BaseModel]) -> dict[str, str]:
+    """The text below each field of a section. Pydantic could read it, but would do so whenever a node starts."""
+    found = {}
+    (section,) = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(section, ast.ClassDef)
+    for pair in pairwise(section.body):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found
 
 
 def default(name: str) -> str:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    WithJsonSchema,
+)
 
 from pfl_node.settings.section import Section
+
+OPTIMIZERS = "sgd, adam, or the name of any optimizer of torch.optim, such as AdamW"
+Optimizer = Annotated[str, Field(pattern=r"^[A-Za-z]\w*$"), WithJsonSchema({"words": OPTIMIZERS})]
 
 
 class TaskSettings(BaseModel):
     """What to learn; every other key of the section is an argument of the task's function."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str = "digits"
     """A name of `pfl-node tasks`, `file.py:function` or `package.module:function`."""
@@ -32,7 +44,7 @@ class TaskSettings(BaseModel):
 class TrainSettings(Section):
     """How a node trains. None: as the task says, else 1 epoch of SGD with learning rate 0.05 and batch size 8."""
 
-    optimizer: str | None = Field(default=None, pattern=r"^[A-Za-z]\w*$")
+    optimizer: Optimizer | None = None
     """sgd, adam, or the name of any optimizer of torch.optim, such as AdamW."""
     optimizer_options: dict[str, Any] | None = None
     """Further arguments of the optimizer, such as `{betas = [0.9, 0.98]}`; torch's defaults apply otherwise."""

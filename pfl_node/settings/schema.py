@@ -73,8 +73,6 @@ def in_words(schema: Mapping[str, Any]) -> str:
         return str(kind["words"])
     if "enum" in kind:
         return "one of " + ", ".join(map(str, kind["enum"]))
-    if "pattern" in kind and "description" in schema:
-        return str(schema["description"]).removesuffix(".")
     if kind.get("type") == "array":
         return LIST + _many(in_words(kind.get("items", {})))
     bounds = [f"{word} {kind[limit]}" for limit, word in LIMITS.items() if limit in kind]

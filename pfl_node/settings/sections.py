@@ -6,7 +6,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    WithJsonSchema,
+)
 
 from pfl_node.settings.compress_type import NONE, Compress
 from pfl_node.settings.learning_sections import DataSettings, EvalSettings, TaskSettings, TrainSettings
@@ -16,13 +25,17 @@ from pfl_node.settings.time_types import DayHours, Duration
 from pfl_node.settings.track_section import TrackSettings
 
 Kind = Literal["sign_flip", "scaled", "noise", "alie", "nan", "free_rider", "replay", "label_flip", "lying_scores"]
+DEVICES = "auto, cpu, cuda, cuda:N, mps, xpu, or cuda:auto, which spreads the nodes of a run over the GPUs"
+Device = Annotated[
+    str, Field(pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?|cuda:auto)$"), WithJsonSchema({"words": DEVICES})
+]
 A_DAY = 86_400  # seconds; gRPC cannot represent arbitrarily long deadlines
 
 
 class PolicySettings(BaseModel):
     """The algorithm; every other key of the section is a knob of that policy."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str = "pens"
     """A name of `pfl-node policies`, or `file.py:Class`."""
@@ -351,7 +364,7 @@ class Settings(Section):
     """None: until a signal."""
     seed: NonNegativeInt = 0
     """Determines all random decisions; the same on all nodes of a run."""
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|(cuda|xpu)(:\d+)?|cuda:auto)$")
+    device: Device = "auto"
     """auto, cpu, cuda, cuda:N, mps, xpu, or cuda:auto, which spreads the nodes of a run over the GPUs."""
     insecure: bool = False
     """Allow unencrypted connections on addresses that are not loopback."""
