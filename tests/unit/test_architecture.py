@@ -22,6 +22,7 @@ from pfl_node.policies.base import Policy
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ("_pb2.py", "_pb2_grpc.py")
+BESIDE_TORCH = {"torchvision", "torch._dynamo", "torch._inductor", "torch.onnx", "sympy", "sklearn", "scipy"}
 PICKLES = {"pickle", "dill", "marshal", "shelve", "cloudpickle", "joblib"}
 
 # A package may import itself and the packages before it. The modules directly in pfl_node are the vocabulary.
@@ -193,6 +194,8 @@ def test_policies_use_only_their_own_random_generator() -> None:
         ("pfl_node.cli", {"torch", "sklearn"}),
         ("pfl_node.node.lifecycle", {"torch"}),
         ("pfl_node.learning.tasks", {"torch"}),
+        ("pfl_node.daemon.process", {"torch", "sklearn", "scipy", "cryptography", "uvicorn"}),
+        ("pfl_node.learning.learner, pfl_node.learning.digits", BESIDE_TORCH),
         ("pfl_node.membership", {"torch", "numpy"}),
         ("pfl_node.membership.service", {"torch", "numpy"}),
         ("bootstrap.__main__", {"torch", "numpy"}),
