@@ -8,6 +8,7 @@ from pydantic import Field
 
 from pfl_node.policies.lockstep import Lockstep, Near
 from pfl_node.policies.topology import neighbours
+from pfl_node.seeds import seed_from
 from pfl_node.steps import Average, Gather, Peers, Send
 from pfl_node.types import PeerId
 
@@ -28,7 +29,8 @@ class Mosaic(Lockstep):
         # a node then waits only for fragments that are sent, and sends and receives as much as in el
         peers, self.shared = await Peers(), {}
         for f in range(self.cfg.K):
-            for p in neighbours(self.me, peers, degree=self.cfg.degree, seed=self.seed + f, round=t):
+            seed = seed_from(self.seed, "fragment", f) if f else self.seed  # of fragment 0: el's
+            for p in neighbours(self.me, peers, degree=self.cfg.degree, seed=seed, round=t):
                 self.shared.setdefault(p, []).append(f)
         return Near(sorted(self.shared), sorted(self.shared))
 

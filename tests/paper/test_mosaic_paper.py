@@ -20,8 +20,11 @@ from tests.drive_policy import A, B, Hand, Run, core_of, head_of, make, model, o
 NODES = [PeerId(f"n{i:02}") for i in range(9)]
 
 
-def sent_by(me: PeerId, t: int = 0, degree: int = 4, fragments: int = 3) -> dict[PeerId, PartialModel]:
+def sent_by(
+    me: PeerId, t: int = 0, degree: int = 4, fragments: int = 3, seed: int = 0
+) -> dict[PeerId, PartialModel]:
     policy = make(Mosaic, me=me, rounds=t + 1, K=fragments, degree=degree)
+    policy.seed = seed
     hand = Hand([p for p in NODES if p != me])
     hand.run(policy.main())
     found: dict[PeerId, PartialModel] = {}
@@ -45,6 +48,13 @@ def test_fragments_have_graphs_of_their_own() -> None:
     sets = {p: tuple(m.indices) for p, m in sent_by(NODES[0]).items()}
     assert len(set(sets.values())) > 1
     assert len(sets) > 4
+
+
+def test_no_graph_of_a_run_is_that_of_another_fragment_in_a_run_with_the_next_seed() -> None:
+    """Abstract: fragments are disseminated independently, also of those of a repetition with another seed."""
+    runs = [{(me, to): m for me in NODES for to, m in sent_by(me, seed=seed).items()} for seed in (0, 1)]
+    graphs = {frozenset(edge for edge, m in run.items() if f in m.indices) for run in runs for f in range(3)}
+    assert len(graphs) == 6
 
 
 def test_both_ends_agree_on_what_they_exchange() -> None:
