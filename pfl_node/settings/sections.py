@@ -182,8 +182,8 @@ class WireSettings(Section):
     """How models are transferred."""
 
     encoding: Literal["auto", "fp32", "fp16", "int8"] = "auto"
-    """Encoding of numbers. auto: fp32, but int8 with zstd to a peer to which a model would take longer than this
-    node's training and 2 s. With int8, predictions are sent as fp16."""
+    """Encoding of numbers. auto: fp32, but int8 with zstd to a peer to which a message would take longer than
+    this node's training and 2 s. With int8, predictions are sent as fp16."""
     zstd: NonNegativeInt = Field(default=0, le=19)
     """zstd compression level; 0: off."""
     compress: Compress = NONE

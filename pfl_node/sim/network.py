@@ -160,7 +160,7 @@ class SimNetwork:
             if offer.model.layout.digest != wanted.digest:
                 raise misfit(wanted.digest, offer.model.layout)
             payload = Payload(offer.model, offer.vectors)
-            packed = Packed.of(payload, self._encoding.of(self._bandwidth(peer), payload.nbytes))
+            packed = Packed.of(payload, self._encoding.of(self._bandwidth(peer), payload))
             receiver.traffic.sent(packed.nbytes)
             self._world.fabric.accept(receiver, name, self._me.id, "fetch", None, packed.nbytes)
             self._world.fabric.reply(flight, receiver, (offer, packed), nbytes=packed.nbytes)
@@ -231,10 +231,10 @@ class SimNetwork:
 
     def _pack(self, payload: Payload, bandwidth: Bandwidth) -> Packed:
         """Encode a payload once for all its receivers with the same encoding."""
-        wire = self._encoding.of(bandwidth, payload.nbytes)
         if self._packed is None or not self._packed[0].same(payload):
             self._packed = payload, {}
-        found = self._packed[1]
+        payload, found = self._packed
+        wire = self._encoding.of(bandwidth, payload)
         if wire.encoding not in found:
             found[wire.encoding] = Packed.of(payload, wire)
         return found[wire.encoding]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pfl_node.settings import WireSettings
 from pfl_node.wire.bandwidth import Bandwidth
+from pfl_node.wire.payload import Payload
 
 SHORT = 2.0  # seconds; a transfer that takes no longer is not worth the loss of precision
 
@@ -20,8 +21,9 @@ class AutoEncoding:
         self._fast = settings.model_copy(update={"encoding": "fp32"}) if auto else settings
         self._slow = settings.model_copy(update=compact) if auto else settings
 
-    def of(self, bandwidth: Bandwidth, nbytes: int) -> WireSettings:
-        """The settings with which to encode a model of this many bytes."""
+    def of(self, bandwidth: Bandwidth, payload: Payload) -> WireSettings:
+        """The settings with which to encode a payload."""
         if self._fast is self._slow:
             return self._fast
-        return self._slow if bandwidth.slow(nbytes, max(SHORT, self.training())) else self._fast
+        slow = bandwidth.slow(payload.size(self._fast), max(SHORT, self.training()))
+        return self._slow if slow else self._fast

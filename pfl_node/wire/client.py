@@ -241,7 +241,7 @@ class PeerClient:
         self, name: str, peer: PeerId, address: str, payload: Payload, envelope: Envelope
     ) -> tuple[Any, int]:
         bandwidth = self.bandwidths.of(peer)
-        settings = self.encoding.of(bandwidth, payload.nbytes)
+        settings = self.encoding.of(bandwidth, payload)
         if payload.fits_one_message(settings, bandwidth.known):
             messages = encode(payload, envelope, settings)
             return await self._push_one(name, peer, address, messages, settings)

@@ -205,7 +205,7 @@ class PeerService:
         )
         bandwidth = self._bandwidths.of(PeerId(request.sender))
         payload = Payload(offer.model, offer.vectors)
-        settings = self._encoding.of(bandwidth, payload.nbytes)
+        settings = self._encoding.of(bandwidth, payload)
         stream = self._stream(request, payload, settings, bandwidth)
         encoded = encode(payload, envelope, settings, stream)
         messages = paced(encoded, threaded=settings.zstd > 0)
