@@ -134,8 +134,15 @@ class Malicious(InterceptedPolicy):
     def _perturbed(self, model: Model) -> Model:
         """All receivers of a model in a round get the same perturbed model."""
         if self._last is None or self._last[0] is not model or self._last[1] != self.round:
-            self._last = (model, self.round, self._perturb(model))
+            self._last = (model, self.round, self._perturb_numbers(model))
         return self._last[2]
+
+    def _perturb_numbers(self, model: Model) -> Model:
+        """Attacks compute with whole models. Of a partial one, the same numbers are sent."""
+        if not isinstance(model, PartialModel):
+            return self._perturb(model)
+        whole = self._perturb(model.over(self.model.of(model.layout.part)))
+        return whole.sparse(model.indices, same=model.same)
 
     def _perturb(self, model: Model) -> Model:
         attack, malicious = self.plan.attack, model

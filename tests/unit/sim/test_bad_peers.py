@@ -209,7 +209,9 @@ def test_after_its_quarantine_a_peer_gets_another_chance(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["sign_flip", "alie", "nan", "free_rider", "replay", "noise,lying_scores"])
-@pytest.mark.parametrize("name", ["el", "facade", "pens", "pens_pull", "deprl", "dac", "fedavg"])
+@pytest.mark.parametrize(
+    "name", ["el", "facade", "pens", "pens_pull", "deprl", "dac", "fedavg", "mosaic", "choco"]
+)
 def test_every_attack_runs_with_every_kind_of_policy_and_is_the_same_twice(
     tmp_path: Path, kind: str, name: str
 ) -> None:
