@@ -115,20 +115,23 @@ class Layout:
 
 
 class Model:
-    """An immutable value, which nodes and threads may share."""
+    """An immutable value, which nodes and threads may share. `source`: the received model that it was made from,
+    whose sender answers for it."""
 
-    __slots__ = ("layout", "vector")
+    __slots__ = ("layout", "source", "vector")
 
     layout: Layout
     vector: Vector
+    source: Model | None
 
-    def __init__(self, layout: Layout, vector: Vector) -> None:
+    def __init__(self, layout: Layout, vector: Vector, source: Model | None = None) -> None:
         if vector.dtype != np.float32 or vector.ndim != 1 or vector.size != layout.size:
             raise LayoutMismatch(
                 f"the layout holds {layout.size} float32 numbers, the vector is {vector.dtype}{vector.shape}"
             )
         object.__setattr__(self, "layout", layout)
         object.__setattr__(self, "vector", _read_only(vector))
+        object.__setattr__(self, "source", source)
 
     def __deepcopy__(self, memo: object) -> Model:
         return self
@@ -138,11 +141,11 @@ class Model:
 
     @property
     def core(self) -> Model:
-        return Model(self.layout.core, self.vector[: self.layout.core_size])
+        return Model(self.layout.core, self.vector[: self.layout.core_size], self.source)
 
     @property
     def head(self) -> Model:
-        return Model(self.layout.head, self.vector[self.layout.core_size :])
+        return Model(self.layout.head, self.vector[self.layout.core_size :], self.source)
 
     def of(self, part: Part) -> Model:
         if part in ("core", "head"):
@@ -235,6 +238,7 @@ class PartialModel(Model):
         object.__setattr__(self, "indices", _read_only(indices))
         object.__setattr__(self, "values", _read_only(values))
         object.__setattr__(self, "same", same)
+        object.__setattr__(self, "source", None)
 
     @property
     def vector(self) -> Vector:  # type: ignore[override]
@@ -248,7 +252,7 @@ class PartialModel(Model):
         self._check_same_layout(base)
         vector = base.vector.copy()
         vector[self.indices] = self.values
-        return Model(self.layout, vector)
+        return Model(self.layout, vector, self)
 
     def placed(self, layout: Layout) -> Model:
         return PartialModel(layout, self.indices, self.values, same=self.same)

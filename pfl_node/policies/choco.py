@@ -55,8 +55,8 @@ class Choco(Dpsgd):
         self.update(offers, near.of)
         degree = max(len(self.graph.get(self.me, ())), len(near.of))
         w = [self.cfg.gamma * metropolis_hastings(degree, len(self.graph.get(j, ()))) for j in self.theirs]
-        moved = [self.model.vector + (m.vector - self.mine.vector) for _, m in self.theirs.values()]
-        others = [Model(self.model.layout, x) for x in moved]
+        x, x_hat = self.model.vector, self.mine.vector
+        others = [Model(self.model.layout, x + (m.vector - x_hat), m) for _, m in self.theirs.values()]
         self.model = await Average(self.model, others, w, own=1 - sum(w))  # 4: x + gamma sum w (x_hat_j - x_hat_i)
 
     def update(self, offers: Sequence[Offer], near: Sequence[PeerId]) -> None:

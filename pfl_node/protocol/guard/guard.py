@@ -153,7 +153,8 @@ class Guard:
 
 
 class Provenance:
-    """Maps an array to its sender as long as the array is in use; a core or a head is a view of the array."""
+    """Maps an array to its sender as long as the array is in use. A core or a head is a view of the array, and a
+    partial model that was completed refers to it."""
 
     def __init__(self) -> None:
         self._senders: dict[int, tuple[ref[Vector], PeerId]] = {}
@@ -179,6 +180,8 @@ class Provenance:
 
 
 def _owner(model: Model) -> Vector:
+    while model.source is not None:
+        model = model.source
     array = model.numbers
     while isinstance(array.base, np.ndarray):
         array = array.base

@@ -127,6 +127,10 @@ def test_who_sent_a_model_is_forgotten_with_the_model() -> None:
     origins, model = Provenance(), constant(1.0)
     origins.received(model, A)
     assert (origins.of(model.core), origins.of(model.head), origins.of(constant(1.0))) == (A, A, None)
-    del model
+    origins.received(partial := constant(2.0).sparse([0]), B)
+    completed = partial.over(model)
+    del partial
+    assert (origins.of(completed), origins.of(completed.head), len(origins)) == (B, B, 2)
+    del model, completed
     gc.collect()
     assert len(origins) == 0

@@ -99,6 +99,18 @@ def test_the_guard_keeps_bad_models_out_of_the_mean(tmp_path: Path, attack: str,
     assert {row["peer"] for row in run.of("quarantined")} == ({"n004"} if sure else set())
 
 
+@pytest.mark.parametrize(
+    ("policy", "compress"), [("choco", "none"), ("dac", "top:0.6"), ("dfca", "top:0.6"), ("fedfomo", "top:0.6")]
+)
+def test_a_partial_model_that_a_policy_completes_is_blamed_on_its_sender(
+    tmp_path: Path, policy: str, compress: str
+) -> None:
+    guard = {"gate": 1.0, "blame": 1.0}
+    told = settings("scaled", guard, attack={"strength": 30.0}, wire={"compress": compress}, rounds=12)
+    run = alike(tmp_path, told, POLICIES[policy])
+    assert {row["peer"] for row in run.of("quarantined")} == {"n004"}
+
+
 def test_without_an_attack_the_guard_keeps_nobody_out_of_a_swarm_of_equals(tmp_path: Path) -> None:
     run = alike(tmp_path, settings(guard={"outliers": 6.0, "gate": 1.0}))
     assert not run.of("quarantined")
