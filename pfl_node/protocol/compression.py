@@ -1,15 +1,16 @@
 """`wire.compress`: which numbers of a model are sent. Pure; receivers keep no state.
 
-"top:0.2" sends the fifth of the numbers that have changed most since they were last sent. An eighth of them is
-chosen in turn instead, so that every number is sent again after a bounded number of messages: a peer that joined
-late, or missed messages, gets the whole model in time. "fragments:16/4" sends 4 of 16 equal slices. Two nodes send
-each other the same slices in a round, and others to other peers.
+"top:0.2" sends the fifth of the numbers that have changed most since they were last sent to any peer. An eighth of
+them is chosen in turn instead, so that every number is sent again after a bounded number of messages: a peer that
+joined late, or gets only some of the messages, gets the whole model in time. "fragments:16/4" sends 4 of 16 equal
+slices. Two nodes send each other the same slices in a round, and others to other peers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from math import isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,12 +80,11 @@ class Compressor:
         n = model.layout.size
         before = base.vector if base is not None else self._before(model, stream)
         count = max(1, int(self.how.share * n + 0.5))
-        turn = -(-count // IN_TURN)
-        first = self._messages[stream] * turn % n
+        turns = prime(-(-n // -(-count // IN_TURN)))
+        turn = self._messages[stream] % turns
         change = model.vector - before
         np.abs(change, out=change)
-        change[first : first + turn] = np.inf
-        change[: max(0, first + turn - n)] = np.inf
+        change[turn * n // turns : (turn + 1) * n // turns] = np.inf
         places = largest(change, count)
         self._messages[stream] += 1
         if base is None:
@@ -128,6 +128,14 @@ def largest(numbers: Vector, count: int) -> Indices:
     above = np.flatnonzero(numbers > least)
     equal = np.flatnonzero(numbers == least)[: count - above.size]
     return np.sort(np.concatenate((above, equal)), kind="stable").astype(np.int32)
+
+
+def prime(least: int) -> int:
+    """The smallest prime from `least` on. With so many turns, a peer that gets every k-th message, because others
+    get those between, gets all turns. If k and the number of turns had a common factor, it would miss some."""
+    while least < 2 or any(least % d == 0 for d in range(2, isqrt(least) + 1)):
+        least += 1
+    return least
 
 
 def _same_array(one: Model, other: Model) -> bool:

@@ -14,7 +14,7 @@ from pfl_node.errors import ConfigError
 from pfl_node.model import Entry, Layout, Model, PartialModel
 from pfl_node.policies.base import Policy
 from pfl_node.predictions import layout_for
-from pfl_node.protocol.compression import IN_TURN, Compressor, largest
+from pfl_node.protocol.compression import IN_TURN, Compressor, largest, prime
 from pfl_node.settings import Settings
 from pfl_node.settings.load import load_settings
 from pfl_node.types import Part, PeerId
@@ -121,7 +121,8 @@ def test_a_peer_that_gets_the_same_model_again_gets_the_rest_of_it() -> None:
     assert compressor.compressed(final, BOB, 0, fetched=True) is fetched  # it may continue
 
 
-EVEN = Layout((Entry("core", (800,)),), (Entry("head", (800,)),))  # an even number of turns: 80 for each part
+EVEN = Layout((Entry("core", (800,)),), (Entry("head", (800,)),))
+TURNS = prime(80)  # of each part and of the model
 
 
 def even() -> Model:
@@ -137,7 +138,7 @@ def test_a_fetch_takes_no_turn_of_the_messages(part: Part) -> None:
     """A peer that fetches in every round would otherwise keep half of the numbers from the others."""
     compressor, seen = Compressor("top:0.1", ANN), set[int]()
     compressor.begin(start := even())
-    for _ in range(80):
+    for _ in range(TURNS):
         seen |= set(partial(compressor, again(start)).indices.tolist())
         compressor.compressed(again(start).of(part), EVE, 0, fetched=True)
     assert len(seen) == EVEN.size
@@ -146,10 +147,36 @@ def test_a_fetch_takes_no_turn_of_the_messages(part: Part) -> None:
 def test_the_parts_of_a_model_take_turns_of_their_own() -> None:
     compressor, seen = Compressor("top:0.1", ANN), set[int]()
     compressor.begin(start := even())
-    for _ in range(80):
+    for _ in range(TURNS):
         seen |= set(partial(compressor, again(start.core)).indices.tolist())
         partial(compressor, again(start.head))
     assert len(seen) == 800
+
+
+@pytest.mark.parametrize("peers", [2, 3, 4, 8, 10])
+@pytest.mark.parametrize("fetched", [False, True])
+def test_each_of_several_peers_that_get_a_message_in_turn_gets_every_number(peers: int, fetched: bool) -> None:
+    """As with peers that fetch alternately, or the receivers of `sgp`. All have one memory of what was sent."""
+    compressor, seen = Compressor("top:0.1", ANN), [set[int]() for _ in range(peers)]
+    compressor.begin(even())
+    compressor.compressed(trained := Model(EVEN, even().vector + 1), EVE, 0, fetched=fetched)  # only EVE gets this
+    for _ in range(TURNS):
+        for peer, places in enumerate(seen):
+            sent = compressor.compressed(again(trained), PeerId(f"p{peer}"), 0, fetched=fetched)
+            assert isinstance(sent, PartialModel)
+            places |= set(sent.indices.tolist())
+    assert {len(places) for places in seen} == {EVEN.size}
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_each_of_several_models_that_are_sent_in_turn_is_sent_completely(k: int) -> None:
+    """As by a policy that sends k models with different tags in every round; they have one memory too."""
+    compressor, seen = Compressor("top:0.1", ANN), [set[int]() for _ in range(k)]
+    compressor.begin(start := even())
+    for _ in range(TURNS):
+        for i, places in enumerate(seen):
+            places |= set(partial(compressor, Model(EVEN, start.vector + np.float32(1e-3 * i))).indices.tolist())
+    assert {len(places) for places in seen} == {EVEN.size}
 
 
 def test_what_one_peer_fetched_is_still_sent_to_the_others() -> None:
