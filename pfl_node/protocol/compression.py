@@ -73,7 +73,8 @@ class Compressor:
         if round is None:
             round = self._messages[to]
             self._messages[to] += 1
-        first = seed_from(*sorted((self._me, to))) + round * some
+        # A new first slice in each cycle: a peer that is met in every k-th round would get the same slices again.
+        first = seed_from(*sorted((self._me, to)), round // -(-of // some)) + round * some
         return model.fragment(*((first + i) % of for i in range(some)), of=of)
 
     def _top(self, model: Model, base: Model | None, stream: str) -> PartialModel:

@@ -222,6 +222,16 @@ def test_two_nodes_send_each_other_the_same_slices_and_all_of_them_in_turn() -> 
     assert len(others) > 4
 
 
+@pytest.mark.parametrize("how", ["fragments:16", "fragments:16/4", "fragments:16/6", "fragments:5/2"])
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 5, 8, 16])
+def test_two_nodes_that_meet_in_every_kth_round_send_each_other_all_slices(how: str, every: int) -> None:
+    """As in the exponential graph of `sgp`."""
+    ann, seen = Compressor(how, ANN), set[int]()
+    for t in range(0, 100 * every, every):
+        seen |= set(partial(ann, model(), BOB, t).indices.tolist())
+    assert len(seen) == N
+
+
 def test_without_rounds_the_slices_change_with_every_message() -> None:
     ann, seen = Compressor("fragments:8", ANN), set[int]()
     for _ in range(8):
