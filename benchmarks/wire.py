@@ -103,7 +103,7 @@ class Sink:
     async def evaluate(self, offer: Offer) -> Eval:
         raise NotImplementedError
 
-    def serve(self, part: Part, to: PeerId, *, whole: bool = False) -> Offer:
+    def serve(self, part: Part, to: PeerId, *, whole: bool = False, resumes: bool = False) -> Offer:
         raise NotImplementedError
 
     def status(self) -> pb.Status:

@@ -185,14 +185,15 @@ class Host:
         """Charge the job's running time, without its time in the queue, to the peer."""
         return await trainer.soon(job, lambda seconds: self._effort.done(offer.sender, seconds, now()))
 
-    def serve(self, part: Part, to: PeerId, *, whole: bool = False) -> Offer:
-        """The offer for a peer that fetches; `whole`: not a partial model."""
+    def serve(self, part: Part, to: PeerId, *, whole: bool = False, resumes: bool = False) -> Offer:
+        """The offer for a peer that fetches; `whole`: not a partial model; `resumes`: it has a beginning of it."""
         if self._learning is None:
             raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
         offer = self.window.give(part)
         if whole:
             return offer
-        return replace(offer, model=self.compressor.compressed(offer.model, to, offer.round, fetched=True))
+        model = self.compressor.compressed(offer.model, to, offer.round, fetched=True, resumes=resumes)
+        return replace(offer, model=model)
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         self.calls[call, outcome] += 1

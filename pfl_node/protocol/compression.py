@@ -49,11 +49,19 @@ class Compressor:
         self._start = model
 
     def compressed(
-        self, model: Model, to: PeerId, round: int | None, base: Model | None = None, *, fetched: bool = False
+        self,
+        model: Model,
+        to: PeerId,
+        round: int | None,
+        base: Model | None = None,
+        *,
+        fetched: bool = False,
+        resumes: bool = False,
     ) -> Model:
         """The part of a model that is sent to this peer. `base`: a model that the receivers have. `fetched`: the
         peer asked for it. What one peer fetches, the receivers of the policy's messages have not got, so that
-        each part has two streams, with a memory and a turn of their own."""
+        each part has two streams, with a memory and a turn of their own. `resumes`: the peer has a beginning of
+        the last message."""
         partial = isinstance(model, PartialModel) or model.layout.part == "predictions"
         if not self.how.kind or partial or not model.layout.size:
             return model
@@ -61,7 +69,7 @@ class Compressor:
             return self._fragment(model, to, round)
         stream = f"{FETCHED if fetched else ''}{model.layout.part}"
         last = self._last.get(stream)
-        again = last is not None and to in last.to and not fetched  # a fetch that broke off continues
+        again = last is not None and to in last.to and not resumes
         if last is None or again or not _same_array(last.model, model):
             self._last[stream] = last = LastSent(model, self._top(model, base, stream), set())
         last.to.add(to)

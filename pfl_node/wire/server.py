@@ -61,8 +61,8 @@ class HostPort(Protocol):
 
     async def evaluate(self, offer: Offer) -> Eval: ...
 
-    def serve(self, part: Part, to: PeerId, *, whole: bool = False) -> Offer:
-        """The answer to GetModel, GetHead and GetPredictions."""
+    def serve(self, part: Part, to: PeerId, *, whole: bool = False, resumes: bool = False) -> Offer:
+        """The answer to GetModel, GetHead and GetPredictions. `resumes`: the caller has a beginning of it."""
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         """A call has ended: "ok", a Reason or "internal"; the payload received or, for a Get, sent."""
@@ -196,7 +196,8 @@ class PeerService:
         call.admit(Envelope(PeerId(request.sender), request.run, part=part))
         call.hand_over()
         whole = not isinstance(request, pb.PredictionsRequest) and request.whole
-        offer = self._host.serve(part, PeerId(request.sender), whole=whole)
+        resumes = isinstance(request, pb.ModelRequest) and bool(request.content)
+        offer = self._host.serve(part, PeerId(request.sender), whole=whole, resumes=resumes)
         layout = offer.model.layout
         if request.layout not in ("", layout.digest):
             raise misfit(request.layout, layout)

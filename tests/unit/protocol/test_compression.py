@@ -109,16 +109,23 @@ def test_every_number_of_a_model_that_does_not_change_is_sent_in_time() -> None:
     assert len(seen) == N
 
 
-def test_a_peer_that_gets_the_same_model_again_gets_the_rest_of_it() -> None:
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_peer_that_gets_the_same_model_again_gets_the_rest_of_it(fetched: bool) -> None:
     """As from a node that is done, or that pushes more often than it trains."""
     compressor, final, known = Compressor("top:0.1", ANN), model(1), set[int]()
     compressor.begin(model())
     for _ in range(12):
-        known |= set(partial(compressor, final, BOB).indices.tolist())
-        assert partial(compressor, final, EVE) is partial(compressor, final, PeerId("zoe"))
+        sent = compressor.compressed(final, BOB, 0, fetched=fetched)
+        assert isinstance(sent, PartialModel)
+        known |= set(sent.indices.tolist())
+        assert compressor.compressed(final, EVE, 0, fetched=fetched) is sent
     assert len(known) == N
+
+
+def test_a_fetch_that_broke_off_continues_with_the_same_numbers() -> None:
+    compressor, final = Compressor("top:0.1", ANN), model(1)
     fetched = compressor.compressed(final, BOB, 0, fetched=True)
-    assert compressor.compressed(final, BOB, 0, fetched=True) is fetched  # it may continue
+    assert compressor.compressed(final, BOB, 0, fetched=True, resumes=True) is fetched
 
 
 EVEN = Layout((Entry("core", (800,)),), (Entry("head", (800,)),))

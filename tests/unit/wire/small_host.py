@@ -60,6 +60,7 @@ class FakeHost:
         self.auxiliary = auxiliary
         self.mailbox = Mailbox(limits, takes=("model", "predictions"))
         self.current = model_of(layout, seed=99)
+        self.resumes = list[bool]()  # of each model that was served
         self.said = None if auxiliary is None else predictions_of(auxiliary, seed=99)
         self.me = BOB
         self.tag = 0
@@ -106,7 +107,8 @@ class FakeHost:
         await asyncio.sleep(0)
         return Eval(float(np.abs(offer.model.vector).mean()), 0.5, 7)
 
-    def serve(self, part: Part, to: PeerId, *, whole: bool = False) -> Offer:
+    def serve(self, part: Part, to: PeerId, *, whole: bool = False, resumes: bool = False) -> Offer:
+        self.resumes.append(resumes)
         served = self.predictions() if part == "predictions" else self.current.of(part)
         return Offer(self.me, served, 4, self.tag, 12, self.notes, self.vectors)
 

@@ -189,6 +189,7 @@ def test_a_fetch_that_breaks_off_continues() -> None:
         proxy.reset()
         offer = await fetching
         assert download.received == LAYOUT.nbytes
+        assert host.resumes == [False, True]
         assert offer.model.vector.tobytes() == host.current.vector.tobytes()
 
     play(scene)
