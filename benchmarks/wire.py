@@ -103,7 +103,10 @@ class Sink:
     async def evaluate(self, offer: Offer) -> Eval:
         raise NotImplementedError
 
-    def serve(self, part: Part, to: PeerId, *, whole: bool = False, resumes: bool = False) -> Offer:
+    def serve(self, part: Part) -> Offer:
+        raise NotImplementedError
+
+    async def compress(self, offer: Offer, to: PeerId, *, resumes: bool) -> Offer:
         raise NotImplementedError
 
     def status(self) -> pb.Status:

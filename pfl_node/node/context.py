@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pfl_node.errors import PeerError
+from pfl_node.node.async_compressor import AsyncCompressor
 from pfl_node.node.clock import WallClock, now
 from pfl_node.node.lookahead import Lookahead
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.ports import LearnerFacts, Network, Trainer
-from pfl_node.protocol.compression import Compressor
 from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
@@ -83,7 +83,7 @@ class NodeContext:
     work: WorkCount
     wall: WallClock = field(default_factory=WallClock)
     hold: Hold | None = None  # awaited before every step and after every Report: the policy can pause there
-    compressor: Compressor = field(default_factory=lambda: Compressor(NONE, PeerId("")))
+    compressor: AsyncCompressor = field(default_factory=lambda: AsyncCompressor(NONE, PeerId("")))
     shared_secret: SharedSecret = no_secret
     guard: Guard = field(default_factory=lambda: Guard(GuardSettings(), certain=False))
     lookahead: Lookahead = field(default_factory=lambda: Lookahead(0.0))

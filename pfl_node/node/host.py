@@ -14,10 +14,10 @@ from typing import Any, Literal
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import failpoint
 from pfl_node.model import Layout, Model
+from pfl_node.node.async_compressor import AsyncCompressor
 from pfl_node.node.clock import now
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.ports import HONEST, Job, LearnerFacts, Role, Tell, Trainer, discard_event
-from pfl_node.protocol.compression import Compressor
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox
 from pfl_node.protocol.privacy.noisy_scores import NoisyScores
@@ -53,7 +53,7 @@ class Host:
         oracle: NoisyScores | None = None,
         role: Role = HONEST,
         scores: bool = True,
-        compressor: Compressor | None = None,
+        compressor: AsyncCompressor | None = None,
     ) -> None:
         self.me = me
         self.run = run
@@ -80,7 +80,7 @@ class Host:
         self._scoring_bytes = 0  # of all models being scored
         self._whole = 0  # bytes of one model
         self._learning: tuple[LearnerFacts, Trainer] | None = None
-        self.window, self.compressor = window, compressor or Compressor(NONE, me)
+        self.window, self.compressor = window, compressor or AsyncCompressor(NONE, me)
 
     def open(self, learner: LearnerFacts, trainer: Trainer) -> None:
         """Accept calls from now on."""
@@ -185,14 +185,15 @@ class Host:
         """Charge the job's running time, without its time in the queue, to the peer."""
         return await trainer.soon(job, lambda seconds: self._effort.done(offer.sender, seconds, now()))
 
-    def serve(self, part: Part, to: PeerId, *, whole: bool = False, resumes: bool = False) -> Offer:
-        """The offer for a peer that fetches; `whole`: not a partial model; `resumes`: it has a beginning of it."""
+    def serve(self, part: Part) -> Offer:
+        """The offer for a peer that fetches, complete."""
         if self._learning is None:
             raise Refused(Reason.NOT_READY, "this node is starting or stopping; try again later")
-        offer = self.window.give(part)
-        if whole:
-            return offer
-        model = self.compressor.compressed(offer.model, to, offer.round, fetched=True, resumes=resumes)
+        return self.window.give(part)
+
+    async def compress(self, offer: Offer, to: PeerId, *, resumes: bool) -> Offer:
+        """The part of it that this peer gets; `resumes`: the peer has a beginning of the last one."""
+        (model,) = await self.compressor.compress(offer.model, [to], offer.round, fetched=True, resumes=resumes)
         return replace(offer, model=model)
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pfl_node.errors import ConfigError, TaskError
 from pfl_node.failpoints import afailpoint
+from pfl_node.node.async_compressor import AsyncCompressor
 from pfl_node.node.best_model import BEST
 from pfl_node.node.catchup import CatchUp
 from pfl_node.node.clock import WallClock, now
@@ -37,7 +38,6 @@ from pfl_node.node.startup import entry_round, fresh_seed, make_policy
 from pfl_node.node.task_reload import TaskReload
 from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy
-from pfl_node.protocol.compression import Compressor
 from pfl_node.protocol.deadlines import Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Mailbox, limits_of
@@ -122,7 +122,7 @@ class PolicyNode:
             oracle=self.privacy.oracle,
             role=self.role,
             scores=self._scores_for_peers(),
-            compressor=Compressor(settings.wire.compress, self.id),
+            compressor=AsyncCompressor(settings.wire.compress, self.id),
         )
 
     def _scores_for_peers(self) -> bool:

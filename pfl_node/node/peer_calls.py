@@ -50,7 +50,7 @@ class Calls:
 
     async def push(self, peer: PeerId, step: Send) -> int | PeerError | None:
         """The bytes transferred, the error, or None if the peer is unknown."""
-        model = self._context.compressor.compressed(step.model, peer, step.round, step.base)
+        (model,) = await self._context.compressor.compress(step.model, [peer], step.round, step.base)
         said = {
             "round": step.round,
             "tag": step.tag,

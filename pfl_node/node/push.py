@@ -50,7 +50,8 @@ class Pusher:
         number, began = self._number, now()
         pending = {p: None for p in step.to if self._may_start(p, step)}
         seconds = min(inf if step.round is None else self._receipts.seconds(pending), self._transfer)
-        sends = {p: self._start(p, step, number, pending) for p in list(pending)}
+        messages = await self._messages(step, list(pending))
+        sends = {p: self._start(p, message, number, pending) for p, message in messages.items()}
         with self._waits.on("SendModel", step.round) as wait:
             wait.peers, wait.until = pending, began + seconds
             if sends:
@@ -108,20 +109,21 @@ class Pusher:
         if queued := self._queued.pop(peer, None):
             replaced, before = queued
             replaced.cancel()
-        task = asyncio.create_task(self._one(peer, self._chosen(peer, step), number, pending, before))
+        task = asyncio.create_task(self._one(peer, step, number, pending, before))
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         if before is not None:
             self._queued[peer] = task, before
         return task
 
-    def _chosen(self, peer: PeerId, step: Send) -> Send:
+    async def _messages(self, step: Send, peers: list[PeerId]) -> dict[PeerId, Send]:
         """With `wire.compress = top`, choose the numbers now: a push that waits for another one would take the
         turn of a later model, and count as sent after it. Fragments are cut when the message is sent."""
         compressor = self._context.compressor
         if compressor.how.kind != "top":
-            return step
-        return replace(step, model=compressor.compressed(step.model, peer, step.round, step.base), base=None)
+            return dict.fromkeys(peers, step)
+        models = await compressor.compress(step.model, peers, step.round, step.base)
+        return {p: replace(step, model=model, base=None) for p, model in zip(peers, models, strict=True)}
 
     async def _one(
         self,

@@ -97,8 +97,9 @@ class Compressor:
         places = largest(change, count)
         self._messages[stream] += 1
         if base is None:
-            self._sent[stream] = sent = before.copy()  # a checkpoint may still have the old one
+            sent = before.copy()  # a checkpoint may have the old one, or be taken now by another thread
             sent[places] = model.vector[places]
+            self._sent[stream] = sent
         return PartialModel(model.layout, places, model.vector[places], same=True)
 
     def _before(self, model: Model, stream: str) -> Vector:

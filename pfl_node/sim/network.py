@@ -156,10 +156,13 @@ class SimNetwork:
         def visit(flight: Flight, receiver: Process) -> None:
             host = receiver.host
             host.admit(name, self._envelope(part))
-            offer = host.serve(part, self._me.id, whole=whole)
-            if offer.model.layout.digest != wanted.digest:
-                raise misfit(wanted.digest, offer.model.layout)
-            payload = Payload(offer.model, offer.vectors)
+            offer = host.serve(part)
+            model = offer.model
+            if model.layout.digest != wanted.digest:
+                raise misfit(wanted.digest, model.layout)
+            if not whole:
+                model = host.compressor.compressed(model, self._me.id, offer.round, fetched=True)
+            payload = Payload(model, offer.vectors)
             packed = Packed.of(payload, self._encoding.of(self._bandwidth(peer), payload))
             receiver.traffic.sent(packed.nbytes)
             self._world.fabric.accept(receiver, name, self._me.id, "fetch", None, packed.nbytes)

@@ -42,7 +42,7 @@ Context = Any  # grpc.aio.ServicerContext; its stubs lack write(bytes) and abort
 
 
 class HostPort(Protocol):
-    """The node as the wire sees it. All methods run on the event loop and, except `evaluate`, are fast.
+    """The node as the wire sees it. All methods run on the event loop and, except coroutines, are fast.
 
     Every admitted call ends in exactly one of `deliver`, `evaluate`, `serve` or `cancel`, and every call, admitted
     or not, in one `count`.
@@ -61,8 +61,11 @@ class HostPort(Protocol):
 
     async def evaluate(self, offer: Offer) -> Eval: ...
 
-    def serve(self, part: Part, to: PeerId, *, whole: bool = False, resumes: bool = False) -> Offer:
-        """The answer to GetModel, GetHead and GetPredictions. `resumes`: the caller has a beginning of it."""
+    def serve(self, part: Part) -> Offer:
+        """The answer to GetModel, GetHead and GetPredictions."""
+
+    async def compress(self, offer: Offer, to: PeerId, *, resumes: bool) -> Offer:
+        """The answer to a caller that takes a partial model. `resumes`: it has a beginning of the last one."""
 
     def count(self, call: str, outcome: str, peer: str, nbytes: int) -> None:
         """A call has ended: "ok", a Reason or "internal"; the payload received or, for a Get, sent."""
@@ -195,12 +198,13 @@ class PeerService:
     async def _serve(self, request: Request, part: Part, context: Context, call: IncomingCall) -> None:
         call.admit(Envelope(PeerId(request.sender), request.run, part=part))
         call.hand_over()
-        whole = not isinstance(request, pb.PredictionsRequest) and request.whole
-        resumes = isinstance(request, pb.ModelRequest) and bool(request.content)
-        offer = self._host.serve(part, PeerId(request.sender), whole=whole, resumes=resumes)
+        offer = self._host.serve(part)
         layout = offer.model.layout
         if request.layout not in ("", layout.digest):
             raise misfit(request.layout, layout)
+        if isinstance(request, pb.PredictionsRequest) or not request.whole:
+            resumes = isinstance(request, pb.ModelRequest) and bool(request.content)
+            offer = await self._host.compress(offer, PeerId(request.sender), resumes=resumes)
         envelope = Envelope(
             offer.sender, request.run, offer.round, offer.tag, offer.samples, offer.notes, layout.part
         )

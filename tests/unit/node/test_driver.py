@@ -16,13 +16,13 @@ from pfl_node.daemon.thread_trainer import ThreadTrainer
 from pfl_node.errors import DeviceMemoryFull, PeerError, PeerGone, Reason, Refused
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.model import Layout, Model, PartialModel
+from pfl_node.node.async_compressor import AsyncCompressor
 from pfl_node.node.context import NodeContext, WorkCount
 from pfl_node.node.driver import Driver
 from pfl_node.node.gather import ArrivalTimes
 from pfl_node.node.notifier import Notifier
 from pfl_node.node.push import PushSlots
 from pfl_node.policies.base import Policy, PolicyConfig
-from pfl_node.protocol.compression import Compressor
 from pfl_node.protocol.deadlines import MIN_HISTORY, SILENT, Deadlines
 from pfl_node.protocol.guard.guard import Guard
 from pfl_node.protocol.mailbox import Limits, Mailbox
@@ -832,7 +832,7 @@ def test_a_push_that_waits_takes_no_turn_of_a_later_model() -> None:
         trainer, board = TrainerThread(), MemoryNetwork(A, B, C)
         one, _ = driver(board, A, script, trainer=trainer, waiting={"transfer": 0.01})
         line: Any = Slow(board, A)
-        context = replace(one.context, network=line, compressor=Compressor("top:0.01", A))
+        context = replace(one.context, network=line, compressor=AsyncCompressor("top:0.01", A))
         await Driver(one.policy, context).run()
         await trainer.close()
 

@@ -150,9 +150,9 @@ def test_what_is_published_is_served_in_parts() -> None:
     async def go() -> None:
         host = opened()
         with pytest.raises(Refused, match="has published no model yet"):
-            host.serve("model", PeerId("a"))
+            host.serve("model")
         host.publish(Publish(constant(4.0), 7, tag=1, notes={"a": 0.5}))
-        offer = host.serve("head", PeerId("a"))
+        offer = host.serve("head")
         assert (offer.sender, offer.round, offer.samples, offer.tag, dict(offer.notes)) == (
             ME,
             7,
@@ -162,10 +162,10 @@ def test_what_is_published_is_served_in_parts() -> None:
         )
         assert offer.model == constant(4.0).head
         with pytest.raises(Refused, match="has published no predictions yet"):
-            host.serve("predictions", PeerId("a"))
+            host.serve("predictions")
         said = ToyLearner().predict(constant(1.0), seed=0)
         host.publish(Publish(said, 8))
-        assert (host.serve("predictions", PeerId("a")).model, host.serve("model", PeerId("a")).round) == (said, 7)
+        assert (host.serve("predictions").model, host.serve("model").round) == (said, 7)
 
     asyncio.run(go())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pfl_node.node import async_compressor
 from pfl_node.settings import Settings
 from pfl_node.sim.faults import node_ids, parse_faults
 from pfl_node.sim.outcome import Summary
@@ -62,6 +63,18 @@ def test_a_run_in_segments_that_was_broken_off_ends_as_one_that_was_not(
         run(policy, how, tmp_path / "broken", segment=EVERY, cut_after=NODES * EVERY + 2)
     run(policy, how, tmp_path / "broken", segment=EVERY)
     assert facts(tmp_path / "broken") == facts(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("policy", ["el", "random", "pens"])
+def test_a_run_does_not_depend_on_which_models_are_large(
+    tmp_path: Path, policy: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon compresses large models in a thread; a simulation has no threads."""
+    run(policy, how, tmp_path / "small")
+    monkeypatch.setattr(async_compressor, "LARGE", 1)
+    run(policy, how, tmp_path / "large")
+    assert facts(tmp_path / "small") == facts(tmp_path / "large")
 
 
 def test_a_node_that_crashes_and_one_that_joins_late_end_close_to_the_others() -> None:
