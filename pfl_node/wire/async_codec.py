@@ -1,12 +1,16 @@
-"""The codec on an event loop: one chunk at a time, and compression in a thread."""
+"""The codec on an event loop: one chunk at a time, and compression and large indices in a thread."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 
+from pfl_node.model import PartialModel
 from pfl_node.wire.codec import Decoder
 from pfl_node.wire.framing import Chunk
+from pfl_node.wire.payload import Payload
+
+LARGE = 1 << 18  # numbers of a partial model whose index takes some milliseconds to pack
 
 
 async def paced(messages: Iterator[bytes], *, threaded: bool) -> AsyncIterator[bytes]:
@@ -16,6 +20,12 @@ async def paced(messages: Iterator[bytes], *, threaded: bool) -> AsyncIterator[b
         if message is None:
             return
         yield message
+
+
+async def pack_index(payload: Payload) -> None:
+    """The payload keeps it."""
+    if isinstance(payload.model, PartialModel) and payload.model.indices.size >= LARGE:
+        await asyncio.to_thread(lambda: payload.present)
 
 
 async def take(decoder: Decoder, chunk: Chunk) -> None:

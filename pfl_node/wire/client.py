@@ -21,6 +21,7 @@ from pfl_node.protocol.mailbox import check_vectors
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.async_codec import pack_index
 from pfl_node.wire.auto_encoding import AutoEncoding
 from pfl_node.wire.bandwidth import Bandwidth, Bandwidths
 from pfl_node.wire.channels import ChannelPool
@@ -241,6 +242,7 @@ class PeerClient:
         self, name: str, peer: PeerId, address: str, payload: Payload, envelope: Envelope
     ) -> tuple[Any, int]:
         bandwidth = self.bandwidths.of(peer)
+        await pack_index(payload)
         settings = self.encoding.of(bandwidth, payload)
         if payload.fits_one_message(settings, bandwidth.known):
             messages = encode(payload, envelope, settings)

@@ -20,7 +20,7 @@ from pfl_node.security.caller import CALLER, check_sender
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.async_codec import paced, take
+from pfl_node.wire.async_codec import paced, pack_index, take
 from pfl_node.wire.auto_encoding import AutoEncoding
 from pfl_node.wire.bandwidth import Bandwidth, Bandwidths
 from pfl_node.wire.codec import PARTS, Decoder, encode, misfit, read_header, truncated
@@ -210,6 +210,7 @@ class PeerService:
         )
         bandwidth = self._bandwidths.of(PeerId(request.sender))
         payload = Payload(offer.model, offer.vectors)
+        await pack_index(payload)
         settings = self._encoding.of(bandwidth, payload)
         stream = self._stream(request, payload, settings, bandwidth)
         encoded = encode(payload, envelope, settings, stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from pfl_node.model import Model, PartialModel
 from pfl_node.settings import WireSettings
 from pfl_node.types import Offer
 from pfl_node.wire import peer_pb2 as pb
+from pfl_node.wire.async_codec import LARGE
 from pfl_node.wire.codec import Decoder, decode, encode, read_header
 from pfl_node.wire.coordinates import pack
 from pfl_node.wire.payload import Payload
@@ -69,27 +71,32 @@ def test_a_partial_model_costs_its_numbers_and_the_smaller_index() -> None:
     assert Payload(model.fragment(3, 4, 9, of=16)).size(how) == 7500 + 4 * 8  # runs, in the header
 
 
-@pytest.mark.parametrize("n", [N, 400_000])
-def test_a_push_packs_the_index_once(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n", [N, 400_000, 3 * LARGE])
+def test_a_push_and_a_fetch_pack_the_index_once_and_a_large_one_in_a_thread(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one message and in several."""
-    calls: list[Any] = []
+    threads: list[threading.Thread] = []
 
-    def counted(*given: Any, **more: Any) -> Any:
-        calls.append(given)
+    def watched(*given: Any, **more: Any) -> Any:
+        threads.append(threading.current_thread())
         return pack(*given, **more)
 
-    monkeypatch.setattr("pfl_node.wire.payload.pack", counted)
+    monkeypatch.setattr("pfl_node.wire.payload.pack", watched)
     sent, wire = model_of(n).sparse(range(0, n, 3)), WireSettings(chunk=1 << 16)
 
     async def main() -> None:
         host = FakeHost(sent.layout)
+        host.current = sent
         async with serving(host, wire) as address, calling(wire) as client:
             await client.send(BOB, address, sent, round=1)
             (offer,) = host.mailbox.collect([ANN], 1)
             assert offer.model == sent
+            assert (await client.fetch(BOB, address, "model", sent.layout)).model == sent
 
     asyncio.run(main())
-    assert len(calls) == 1
+    assert len(threads) == 2
+    assert {thread is threading.main_thread() for thread in threads} == {n < 3 * LARGE}
 
 
 @given(settings, st.sampled_from([np.nan, np.inf]))
