@@ -58,7 +58,8 @@ class Send(Step[tuple[PeerId, ...]]):
     """Push a model; the answer lists the peers that accepted it. With a round, it goes to the receivers' Gather of
     that round; without one, to their inbox (on_model or Receive). `vectors` are those that the policy declares,
     each with the layout of the whole model, its core or its head. `base`: a model that the receivers have too:
-    `wire.compress` omits what differs little from it; None: what has changed little since I last sent it."""
+    `wire.compress` omits what differs little from it; None: what has changed little since I last sent it. `whole`:
+    omit nothing."""
 
     to: Sequence[PeerId]
     model: Model
@@ -67,6 +68,7 @@ class Send(Step[tuple[PeerId, ...]]):
     notes: Mapping[str, float] = field(default_factory=dict)
     vectors: Mapping[str, Model] = field(default_factory=dict)
     base: Model | None = None
+    whole: bool = False
 
     def __post_init__(self) -> None:
         _check_vectors(self.model, self.vectors)

@@ -50,7 +50,9 @@ class Calls:
 
     async def push(self, peer: PeerId, step: Send) -> int | PeerError | None:
         """The bytes transferred, the error, or None if the peer is unknown."""
-        (model,) = await self._context.compressor.compress(step.model, [peer], step.round, step.base)
+        model = step.model
+        if not step.whole:
+            (model,) = await self._context.compressor.compress(model, [peer], step.round, step.base)
         said = {
             "round": step.round,
             "tag": step.tag,

@@ -120,7 +120,7 @@ class Pusher:
         """With `wire.compress = top`, choose the numbers now: a push that waits for another one would take the
         turn of a later model, and count as sent after it. Fragments are cut when the message is sent."""
         compressor = self._context.compressor
-        if compressor.how.kind != "top":
+        if compressor.how.kind != "top" or step.whole:
             return dict.fromkeys(peers, step)
         models = await compressor.compress(step.model, peers, step.round, step.base)
         return {p: replace(step, model=model, base=None) for p, model in zip(peers, models, strict=True)}

@@ -47,7 +47,7 @@ class Choco(Dpsgd):
         about: dict[str, Any] = {"round": t, "tag": self.version, "notes": self.lacking(near.of)}
         took = (
             await Send(partly, q, **about),
-            await Send([p for p in near.to if p not in partly], self.mine, **about),
+            await Send([p for p in near.to if p not in partly], self.mine, whole=True, **about),
         )
         self.synced = {*took[0], *took[1]}  # 7
         offers = await Gather(near.of, t)

@@ -54,6 +54,13 @@ def test_every_kind_of_policy_finishes_with_partial_models_and_refuses_none(poli
 
 
 @pytest.mark.parametrize("how", HOWS)
+def test_a_policy_whose_receivers_need_a_whole_model_sends_it(how: str) -> None:
+    """A neighbour of `choco` needs all of x_hat before it can use changes of it, which are partial anyway."""
+    found = [[n.loss for n in run("choco", compress, None).nodes] for compress in (how, "none")]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("policy", ["el", "random", "pens", "facade"])
 def test_a_run_in_segments_that_was_broken_off_ends_as_one_that_was_not(
     tmp_path: Path, policy: str, how: str
