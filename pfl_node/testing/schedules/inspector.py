@@ -19,7 +19,7 @@ from pfl_node.store.policy_state import freeze, thaw
 from pfl_node.testing.contract.toy_learner import LAYOUT
 from pfl_node.testing.schedules.round_check import RoundCheck
 from pfl_node.testing.schedules.rules import Violations
-from pfl_node.testing.schedules.shadow_mailbox import FATES, ShadowMailboxes, is_of
+from pfl_node.testing.schedules.shadow_mailbox import FATES, ROUNDING, ShadowMailboxes, is_of
 from pfl_node.testing.schedules.view_check import ViewCheck
 from pfl_node.types import Offer, PeerId
 
@@ -76,6 +76,7 @@ class Inspector:
         self._world = world
         self._violations.now = self._time
         self.rounds.checkpoint_every = world.settings.store.checkpoint_every
+        self.mailboxes.rounding = ROUNDING.get(world.settings.wire.encoding, 0.0)
 
     def _time(self) -> float:
         return self.world.clock.now
@@ -222,7 +223,7 @@ class Inspector:
             part = offer.model.layout.part
             models = self._published_by(offer)
             whole = part in ("model", "predictions")
-            same = any(is_of(offer.model, m if whole else m.of(part)) for m in models)
+            same = any(is_of(offer.model, m if whole else m.of(part), self.mailboxes.rounding) for m in models)
             self._check("asked", same, me, f"fetched a {part} that {offer.sender} never published")
 
     def _published_by(self, offer: Offer) -> list[Model]:

@@ -16,6 +16,7 @@ from pfl_node.types import Offer, PeerId
 
 Route = tuple[PeerId, PeerId, int | None]  # sender, receiver, round
 FATES = ("taken", "refused", "lost")
+ROUNDING = {"fp16": 2**-11, "int8": 1 / 253}  # largest error of an encoding, as a part of the largest number
 
 
 @dataclass
@@ -38,6 +39,7 @@ class ShadowMailboxes:
         self.counts: Counter[str] = Counter()  # messages by outcome
         self._check = violations.check
         self._staleness = staleness  # rounds by which a model may be late
+        self.rounding = 0.0  # of `wire.encoding`
         self._in_flight: Counter[tuple[str, *Route]] = Counter()
         self._taken: Counter[Route] = Counter()
         self._acknowledged: Counter[Route] = Counter()
@@ -132,7 +134,7 @@ class ShadowMailboxes:
         """The model is one that its sender sent and that was not delivered before."""
         self.counts["delivered"] += 1
         sent = self._models.get((offer.sender, me, offer.round), [])
-        place = next((i for i, m in enumerate(sent) if is_of(offer.model, m)), None)
+        place = next((i for i, m in enumerate(sent) if is_of(offer.model, m, self.rounding)), None)
         text = f"got a model of {offer.sender} that it did not send, or got it twice"
         if self._check("delivered", place is not None, me, text) and place is not None:
             del sent[place]
@@ -158,8 +160,17 @@ class ShadowMailboxes:
         self._check("fate", left == 0, None, f"{left} messages vanished: neither accepted, refused nor lost")
 
 
-def is_of(came: Model, sent: Model) -> bool:
+def is_of(came: Model, sent: Model, rounding: float) -> bool:
     """Whether a received model has the numbers of the one that was sent; a partial one has some of them."""
-    if isinstance(came, PartialModel) and not isinstance(sent, PartialModel):
-        return came.layout == sent.layout and np.array_equal(sent.vector[came.indices], came.values)
-    return came.numbers is sent.numbers or came == sent
+    if came.numbers is sent.numbers:
+        return True
+    if came.layout != sent.layout:
+        return False
+    if isinstance(sent, PartialModel):
+        if not isinstance(came, PartialModel) or not np.array_equal(came.indices, sent.indices):
+            return False
+        numbers = sent.values
+    else:
+        numbers = sent.vector[came.indices] if isinstance(came, PartialModel) else sent.vector
+    room = rounding * float(np.abs(sent.numbers).max(initial=0.0))
+    return bool((np.abs(came.numbers - numbers) <= room).all())

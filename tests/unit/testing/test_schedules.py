@@ -92,6 +92,27 @@ def test_every_policy_holds_what_must_hold(first: int) -> None:
     assert set(told.policies) == set(POLICIES)
 
 
+@pytest.mark.parametrize("encoding", ["fp16", "int8"])
+@pytest.mark.parametrize("compress", ["none", "top:0.2", "fragments:16/4"])
+def test_rules_hold_with_messages_that_round_or_omit_numbers(encoding: str, compress: str) -> None:
+    wire = {"wire.encoding": encoding, "wire.compress": compress}
+    for seed, name in enumerate(("el", "pens", "dac", "facade")):
+        drawn = draw(seed, [name])
+        assert not run(replace(drawn, settings={**drawn.settings, **wire})).broken
+
+
+def test_a_model_with_other_numbers_is_noticed_although_it_was_rounded(monkeypatch: Patch) -> None:
+    put = Mailbox.put
+
+    def changed(self: Mailbox, offer: Offer) -> None:
+        put(self, replace(offer, model=Model(offer.model.layout, offer.model.vector * 1.05)))
+
+    monkeypatch.setattr(Mailbox, "put", changed)
+    drawn = draw(1, ["el"])
+    broken = run(replace(drawn, settings={**drawn.settings, "wire.encoding": "int8"})).broken
+    assert {found.rule for found in broken} == {"delivered"}
+
+
 def test_every_rule_is_looked_at() -> None:
     assert set(run_batch(SeedRange(3 * TURN, TURN)).checked) == set(RULES)
 
