@@ -41,14 +41,16 @@ class Swarm:
     train: dict[str, Any]
     sizes: tuple[int, ...]
     rounds: int
+    wires: tuple[str, ...]
 
 
-DIGITS = Swarm({"name": "digits"}, {}, (10, 10), 40)
+DIGITS = Swarm({"name": "digits"}, {}, (10, 10), 40, tuple(WIRES))
 
 
 def cifar10(root: str) -> Swarm:
     task = {"name": "cifar10", "model": "facade_lenet", "val": 100, "tests": 1000, "root": root}
-    return Swarm(task, {"optimizer": "sgd", "lr": 0.05, "batch": 8, "steps": 10}, (6, 2), 60)
+    train = {"optimizer": "sgd", "lr": 0.05, "batch": 8, "steps": 10}
+    return Swarm(task, train, (6, 2), 60, ("fp32", "top:0.3, int8, zstd", "fragments:16/6, int8, zstd"))
 
 
 def run(swarm: Swarm, policy: str, wire: dict[str, Any], seed: int) -> tuple[float, int]:
@@ -69,8 +71,8 @@ def run(swarm: Swarm, policy: str, wire: dict[str, Any], seed: int) -> tuple[flo
 
 def rows(swarm: Swarm, policy: str, seeds: int) -> list[dict[str, Any]]:
     found, base = [], list[tuple[float, int]]()
-    for name, wire in WIRES.items():
-        runs = [run(swarm, policy, wire, seed) for seed in range(1, seeds + 1)]
+    for name in swarm.wires:
+        runs = [run(swarm, policy, WIRES[name], seed) for seed in range(1, seeds + 1)]
         base = base or runs
         gaps = [a - b for (a, _), (b, _) in zip(runs, base, strict=True)]
         found.append(
