@@ -45,8 +45,12 @@ class Lab:
     """`with Lab(50, folder) as lab`. Logs of the hosts are in the folder."""
 
     def __init__(self, count: int, folder: Path, seed: int = 0) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # process 1 would not hear it
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
+        self._handlers = {
+            # process 1 would not hear it
+            signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)),
+            # in the background of a shell it is ignored
+            signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        }
         self.folder = folder
         self.netem = netem()  # does the kernel the weather?
         folder.mkdir(parents=True, exist_ok=True)
@@ -189,6 +193,8 @@ class Lab:
         os.close(self._mine)
         self._router.kill()
         self._router.communicate()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
 
 def netem_words(delay: float, jitter: float, loss: float) -> list[str]:
