@@ -163,7 +163,7 @@ class SimNetwork:
             if not whole:
                 model = host.compressor.compressed(model, self._me.id, offer.round, fetched=True)
             payload = Payload(model, offer.vectors)
-            packed = Packed.of(payload, self._encoding.of(self._bandwidth(peer), payload))
+            packed = Packed.of(payload, self._encoding.of(self._bandwidth(peer), payload.size))
             receiver.traffic.sent(packed.nbytes)
             self._world.fabric.accept(receiver, name, self._me.id, "fetch", None, packed.nbytes)
             self._world.fabric.reply(flight, receiver, (offer, packed), nbytes=packed.nbytes)
@@ -237,7 +237,7 @@ class SimNetwork:
         if self._packed is None or not self._packed[0].same(payload):
             self._packed = payload, {}
         payload, found = self._packed
-        wire = self._encoding.of(bandwidth, payload)
+        wire = self._encoding.of(bandwidth, payload.size)
         if wire.encoding not in found:
             found[wire.encoding] = Packed.of(payload, wire)
         return found[wire.encoding]

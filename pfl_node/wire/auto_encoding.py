@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from pfl_node.settings import WireSettings
 from pfl_node.wire.bandwidth import Bandwidth
-from pfl_node.wire.payload import Payload
 
 SHORT = 2.0  # seconds; a transfer that takes no longer is not worth the loss of precision
 
@@ -21,9 +20,9 @@ class AutoEncoding:
         self._fast = settings.model_copy(update={"encoding": "fp32"}) if auto else settings
         self._slow = settings.model_copy(update=compact) if auto else settings
 
-    def of(self, bandwidth: Bandwidth, payload: Payload) -> WireSettings:
-        """The settings with which to encode a payload."""
+    def of(self, bandwidth: Bandwidth, size: Callable[[WireSettings], int]) -> WireSettings:
+        """The settings with which to encode a payload. `size`: its bytes with given settings."""
         if self._fast is self._slow:
             return self._fast
-        slow = bandwidth.slow(payload.size(self._fast), max(SHORT, self.training()))
+        slow = bandwidth.slow(size(self._fast), max(SHORT, self.training()))
         return self._slow if slow else self._fast

@@ -243,7 +243,7 @@ class PeerClient:
     ) -> tuple[Any, int]:
         bandwidth = self.bandwidths.of(peer)
         await pack_index(payload)
-        settings = self.encoding.of(bandwidth, payload)
+        settings = self.encoding.of(bandwidth, payload.size)
         if payload.fits_one_message(settings, bandwidth.known):
             messages = encode(payload, envelope, settings)
             return await self._push_one(name, peer, address, messages, settings)

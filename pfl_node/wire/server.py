@@ -211,7 +211,7 @@ class PeerService:
         bandwidth = self._bandwidths.of(PeerId(request.sender))
         payload = Payload(offer.model, offer.vectors)
         await pack_index(payload)
-        settings = self._encoding.of(bandwidth, payload)
+        settings = self._encoding.of(bandwidth, payload.size)
         stream = self._stream(request, payload, settings, bandwidth)
         encoded = encode(payload, envelope, settings, stream)
         messages = paced(encoded, threaded=settings.zstd > 0)

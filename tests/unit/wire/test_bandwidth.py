@@ -89,19 +89,19 @@ def test_the_lines_to_very_many_peers_are_not_all_remembered() -> None:
 def test_models_are_compact_where_a_transfer_takes_longer_than_training() -> None:
     auto, line = AutoEncoding(WireSettings()), Bandwidth(1e6)
     auto.training = lambda: 60.0
-    assert auto.of(line, payload(10_000_000)).encoding == "fp32"
+    assert auto.of(line, payload(10_000_000).size).encoding == "fp32"
     line.moved(10_000_000, 80.0)
-    slow = auto.of(line, payload(10_000_000))
+    slow = auto.of(line, payload(10_000_000).size)
     assert (slow.encoding, slow.zstd) == ("int8", 1)
     auto.training = lambda: 200.0  # twice what fp32 would take
-    assert auto.of(line, payload(10_000_000)).encoding == "fp32"
+    assert auto.of(line, payload(10_000_000).size).encoding == "fp32"
 
 
 def test_however_short_the_training_a_short_transfer_keeps_its_precision() -> None:
     auto, line = AutoEncoding(WireSettings()), Bandwidth(1e6)
     line.moved(1_000_000, 1.0)
-    assert auto.of(line, payload(1_900_000)).encoding == "fp32"
-    assert auto.of(line, payload(2_100_000)).encoding == "int8"
+    assert auto.of(line, payload(1_900_000).size).encoding == "fp32"
+    assert auto.of(line, payload(2_100_000).size).encoding == "int8"
 
 
 def test_of_a_partial_model_only_the_bytes_that_are_sent_count() -> None:
@@ -109,12 +109,12 @@ def test_of_a_partial_model_only_the_bytes_that_are_sent_count() -> None:
     auto, line = AutoEncoding(WireSettings()), Bandwidth(1e6)
     line.moved(1_000_000, 1.0)
     whole = payload(2_100_000).model
-    assert auto.of(line, Payload(whole.fragment(*range(9), of=10))).encoding == "fp32"
-    assert auto.of(line, Payload(whole.sparse(range(0, whole.layout.size, 2)))).encoding == "fp32"
-    assert auto.of(line, Payload(whole)).encoding == "int8"
+    assert auto.of(line, Payload(whole.fragment(*range(9), of=10)).size).encoding == "fp32"
+    assert auto.of(line, Payload(whole.sparse(range(0, whole.layout.size, 2))).size).encoding == "fp32"
+    assert auto.of(line, Payload(whole).size).encoding == "int8"
 
 
 def test_an_encoding_that_was_chosen_stays() -> None:
     auto, line = AutoEncoding(WireSettings(encoding="fp16")), Bandwidth(1e6)
     line.moved(1_000_000, 100.0)
-    assert auto.of(line, payload(100_000_000)).encoding == "fp16"
+    assert auto.of(line, payload(100_000_000).size).encoding == "fp16"
