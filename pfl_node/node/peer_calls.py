@@ -50,9 +50,9 @@ class Calls:
 
     async def push(self, peer: PeerId, step: Send) -> int | PeerError | None:
         """The bytes transferred, the error, or None if the peer is unknown."""
-        model = step.model
-        if not step.whole:
-            (model,) = await self._context.compressor.compress(model, [peer], step.round, step.base)
+        model, compressor = step.model, self._context.compressor
+        if compressor.how.kind and not step.whole:
+            (model,) = await compressor.compress(model, [peer], step.round, step.base)
         said = {
             "round": step.round,
             "tag": step.tag,
