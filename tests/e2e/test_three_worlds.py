@@ -42,7 +42,7 @@ def words(case: str) -> list[Any]:
 
 
 def check(summary: dict[str, Any], case: str) -> None:
-    assert summary["accuracy"] > 0.2
+    assert summary["accuracy"] > (0.2 if case == "gradient_tracking" else 0.3)  # chance is 0.1
     assert summary["models_sent"] > 0
     assert all(n["rounds"] >= ROUNDS for n in summary["per_node"])
     assert bool(summary.get("neighbours")) == (case == "pens")
