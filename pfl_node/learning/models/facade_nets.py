@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from pfl_node.learning.models.layers import halved, named
+from pfl_node.learning.models.layers import MaxPool, halved, named
 
 GROUPS = 2
 
@@ -24,7 +24,7 @@ def lenet(classes: int, channels: int, size: int) -> nn.Module:
 
 def _block(channels_in: int, channels: int) -> nn.Module:
     convolution = nn.Conv2d(channels_in, channels, 5, padding=2)
-    return nn.Sequential(convolution, nn.GroupNorm(GROUPS, channels), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(convolution, nn.GroupNorm(GROUPS, channels), nn.ReLU(), MaxPool(2))
 
 
 def resnet8(classes: int, channels: int, _: int) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pfl_node.learning.models.layers import halved, named
+from pfl_node.learning.models.layers import MaxPool, halved, named
 
 
 def two_layers(classes: int, channels: int, size: int) -> nn.Module:
@@ -34,4 +34,4 @@ def cnn(classes: int, channels: int, size: int) -> nn.Module:
 
 def _block(channels_in: int, channels: int) -> nn.Module:
     # paper: names no activation after a convolution; here: ReLU, as after its fully connected layer
-    return nn.Sequential(nn.Conv2d(channels_in, channels, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(nn.Conv2d(channels_in, channels, 5, padding=2), nn.ReLU(), MaxPool(2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pfl_node.learning.models.layers import named
+from pfl_node.learning.models.layers import MaxPool, named
 
 LETTERS = 10  # with more classes, the thesis uses other channels (tables A.2, A.3)
 
@@ -41,7 +41,7 @@ def _one_layer(classes: int, channels: int, size: int, width: int) -> nn.Module:
 
 
 def _block(channels_in: int, channels: int, pool: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(channels_in, channels, 5, padding=2), nn.ReLU(), nn.MaxPool2d(pool))
+    return nn.Sequential(nn.Conv2d(channels_in, channels, 5, padding=2), nn.ReLU(), MaxPool(pool))
 
 
 def small() -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from pfl_node.learning.models.layers import halved, named
+from pfl_node.learning.models.layers import MaxPool, halved, named
 
 UNITS = 64
 
@@ -33,4 +33,4 @@ def _cnn(classes: int, channels: int, size: int, between: nn.Module) -> nn.Modul
 
 
 def _block(channels_in: int, channels: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(channels_in, channels, 3), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(nn.Conv2d(channels_in, channels, 3), nn.ReLU(), MaxPool(2))

@@ -11,6 +11,7 @@ from torch import nn
 from pfl_node.errors import ConfigError
 from pfl_node.learning.layout import layout_of
 from pfl_node.learning.models import MODELS, autoencoder, network
+from pfl_node.learning.models.layers import MaxPool
 from pfl_node.learning.train_options import check_defaults
 from pfl_node.learning.workspace_pool import alike
 
@@ -142,3 +143,22 @@ def test_an_unknown_name_names_the_nearest() -> None:
 def test_the_table_is_read_without_torch() -> None:
     code = "import sys, pfl_node.learning.models; assert not {'torch', 'torchvision'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(("size", "side"), [(2, 8), (2, 15), (4, 28), (4, 30)])
+def test_pooling_without_gradients_gives_torchs_values(size: int, side: int) -> None:
+    images = torch.randn(3, 2, side, side, generator=torch.Generator().manual_seed(0)).round()  # with many ties
+    images[0, 0, 1, 0], images[1, 1, 0, 3] = float("nan"), float("inf")
+    with torch.inference_mode():
+        found = MaxPool(size)(images)
+    assert torch.equal(found.nan_to_num(7), nn.MaxPool2d(size)(images).nan_to_num(7))
+
+
+@pytest.mark.parametrize("name", ["facade_lenet", "pens_cnn", "mnist_cnn", "cnn2"])
+def test_a_network_computes_the_same_with_and_without_gradients(name: str) -> None:
+    channels, size = (3, 32) if name == "facade_lenet" else (1, 28)
+    module = MODELS[name].build(10, channels, size).eval()
+    images = torch.randn(5, channels, size, size)
+    with torch.inference_mode():
+        found = module(images)
+    assert torch.equal(found, module(images))
