@@ -36,6 +36,10 @@ Sweeps = Annotated[
     list[str] | None,
     typer.Option("--sweep", metavar="KEY=V,V,…", help="Repeat all runs with each value of a setting; repeatable."),
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="LABEL", help="Only this run, or only at this point; repeatable."),
+]
 Cluster = Annotated[
     str | None,
     typer.Option("--executor", metavar="URL", help="dask://HOST:PORT: run on the workers of a Dask cluster."),
@@ -115,6 +119,7 @@ def run(
     download: Download = False,
     sets: Sets = None,
     sweeps: Sweeps = None,
+    only: Only = None,
     format: Format = "table",
 ) -> int:
     """Run an experiment, or resume it; then write its table, plots and report."""
@@ -133,10 +138,11 @@ def run(
         if data and ("no option 'root'" in str(error) or "no option 'download'" in str(error)):
             raise ConfigError(f"{name} uses no data set: omit --data-root and --download") from error
         raise
+    chosen = experiment.only(only or ())
     folder = ResultsDir(out or _default_place(experiment))
-    with progress_bars(experiment, lines=True) as on_cell:
+    with progress_bars(chosen, lines=True) as on_cell:
         watch = stop_on_mistake(on_cell)
-        failures = runner.run(experiment, folder, workers=workers, on_cell=watch, cluster=executor)
+        failures = runner.run(chosen, folder, workers=workers, on_cell=watch, cluster=executor)
     found = results.read(experiment, folder)
     if not found.found and failures:
         raise PflError(f"no run succeeded: {failures[0].why}")

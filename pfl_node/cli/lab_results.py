@@ -29,6 +29,7 @@ def export(result: Result, to: To) -> None:
 Records = Annotated[Path, typer.Option("--records", metavar="DIR", help="Directory of the records.")]
 RecordFile = Annotated[Path, typer.Argument(metavar="RECORD", help="A file that `pfl-node lab record` wrote.")]
 NAME, NOTE = "Name of the record; default: the experiment and its scale.", "A sentence for the page; repeatable."
+ADD = "Add the runs to an existing record of that name, which may come from another machine."
 
 
 def record(
@@ -36,16 +37,21 @@ def record(
     records: Records = Path("docs/records"),
     name: Annotated[str, typer.Option(metavar="NAME", help=NAME)] = "",
     note: Annotated[list[str] | None, typer.Option(metavar="TEXT", help=NOTE)] = None,
+    add: Annotated[bool, typer.Option("--add", help=ADD)] = False,
 ) -> None:
     """Write a compact record of a result: figures of each seed, claims, commit, and digests of its journals."""
-    from pfl_node.lab.publish.records import record_of, save
+    from pfl_node.lab.publish.extend_record import extended
+    from pfl_node.lab.publish.records import load, record_of, save
     from pfl_node.lab.report.phrases import file_name
     from pfl_node.lab.report.result import reopen
 
     found = reopen(result)
     if not found.results.found:
         raise PflError(f"{result}: no run has finished yet")
-    say(str(save(record_of(found, file_name(name), note or (), records.parent / "results"), records)))
+    made = record_of(found, file_name(name), note or (), records.parent / "results")
+    if add:
+        made = extended(load(records / f"{made.name}.json"), made)
+    say(str(save(made, records)))
 
 
 def publish(

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pfl_node.errors import ConfigError, nearest
 from pfl_node.settings import Settings
 
 Scale = Literal["quick", "paper"]
@@ -84,3 +85,12 @@ class Experiment:
     @property
     def points(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(cell.point for cell in self.cells))
+
+    def only(self, names: Sequence[str]) -> Experiment:
+        """With the cells of these runs and at these points. No run, or no point, among the names: all of them."""
+        for name in names:
+            if name not in (*self.runs, *self.points):
+                known = filter(None, (*self.runs, *self.points))
+                raise ConfigError(f"{self.name} has no run or point {name!r}; {nearest(name, known)}")
+        runs, points = (set(names) & set(known) or set(known) for known in (self.runs, self.points))
+        return replace(self, cells=tuple(c for c in self.cells if c.run in runs and c.point in points))

@@ -73,6 +73,17 @@ def test_a_lab_that_was_killed_goes_on_and_ends_as_one_that_was_not(spec: Path) 
     assert len(found(spec / "whole")) == 2
 
 
+def test_only_a_part_is_run_and_the_rest_later(spec: Path) -> None:
+    words = ("lab", "run", "tiny.toml", "--set", "rounds=5", "--workers", "1")
+    out, err = finished(preloaded_command(*words, "--only", "PENS", cwd=spec))
+    assert [line.split(":")[0] for line in err.splitlines() if "done" in line] == ["1/1 PENS, seed 0"]
+    assert "not finished: EL, seed 0" in out
+    _, err = finished(preloaded_command(*words, cwd=spec))
+    assert "1/2 PENS, seed 0: already done" in err or "2/2 PENS, seed 0: already done" in err
+    _, err = finished(preloaded_command(*words, "--only", "Pens", cwd=spec), 2)
+    assert err.strip().endswith("tiny has no run or point 'Pens'; did you mean 'PENS'?")
+
+
 def test_what_is_done_is_not_done_again_and_the_paper_stands_beside_ours(spec: Path) -> None:
     words = ("lab", "run", "tiny.toml", "--set", "rounds=5")
     finished(preloaded_command(*words, "--workers", "1", cwd=spec))

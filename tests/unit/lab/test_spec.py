@@ -279,3 +279,22 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"cannot read .*bytes.toml"):
         read(str(tmp_path / "bytes.toml"))
+
+
+def test_only_some_runs_and_points_are_selected(tmp_path: Path) -> None:
+    experiment = made(
+        tmp_path,
+        BASE + SWEEP + ROWS.replace("70, minority = 40", "[70, 71, 72]").replace("72.5", "[1, 2, 3]"),
+        scale="paper",
+    )
+
+    def chosen(*names: str) -> set[tuple[str, str]]:
+        return {(cell.run, cell.point) for cell in experiment.only(names).cells}
+
+    points = ("share 0.1", "share 0.2", "share 0.3")
+    assert experiment.only(()) == experiment
+    assert chosen("EL") == {("EL", point) for point in points}
+    assert chosen("share 0.2", "share 0.3") == {(run, p) for run in ("EL", "FACADE") for p in points[1:]}
+    assert chosen("FACADE", "share 0.1") == {("FACADE", "share 0.1")}
+    with pytest.raises(ConfigError, match="mine has no run or point 'Facade'; did you mean 'FACADE'"):
+        chosen("EL", "Facade")
