@@ -19,8 +19,8 @@ CELLS = [f"{run}/seed-{seed}" for run in ("local", "el", "facade") for seed in r
 
 
 def made(tmp_path: Path, *only: str, **wishes: Any) -> Path:
-    wishes = {"seeds": 3, "plots": "[]"} | wishes
-    return result(tmp_path, leave_out=tuple(cell for cell in CELLS if only and cell not in only), **wishes)
+    missing = tuple(cell for cell in CELLS if only and cell not in only)
+    return result(tmp_path, leave_out=missing, **{"seeds": 3, "plots": "[]", **wishes})
 
 
 def recorded(tmp_path: Path, *only: str, name: str = "mine-3", **wishes: Any) -> ResultRecord:
