@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Cell
+from pfl_node.lab.publish.pivot_table import pivot_tables, suits
 from pfl_node.lab.publish.records import RecordedClaim, RecordedFigure, RecordedRow, ResultRecord
 from pfl_node.lab.publish.standings import Standing, standings, times_tied
 from pfl_node.lab.report import phrases
@@ -38,6 +39,9 @@ digests of a record.
 
 TIED = """Runs that cannot be told from the best: the 95 % interval of the difference over the seeds contains zero.
 With three seeds that interval is wide, so a tie is not evidence that two runs are equal."""
+
+PIVOT = """Every run has {nodes} nodes and {rounds} rounds. Bold: the highest mean at a point, and the means that
+cannot be told from it. Costs are means over the points."""
 
 COST = """The CPU time is an estimate from that of a node and round at the quick scale, where it was run; larger
 models and data sets of the paper's scale cost more."""
@@ -162,6 +166,10 @@ def _seed_text(record: ResultRecord) -> str:
 
 
 def _table(record: ResultRecord) -> str:
+    if suits(record):
+        size = wrap(PIVOT.format(nodes=record.rows[0].nodes, rounds=record.rows[0].rounds))
+        tables = (f"{phrases.capital(heading)}:\n\n{table}" for heading, table in pivot_tables(record))
+        return "\n\n".join((size, *tables))
     several = any(row.point for row in record.rows)
     heads = [
         "run",

@@ -294,3 +294,30 @@ def test_the_page_shows_standings_of_our_own_experiments_only(record: ResultReco
     assert "| first | A (81.0)" in text
     assert "Best or tied at how many of the 1 points: A 1, C 1." in text
     assert "tied with it" not in results_page.page([replace(own, paper="Somebody 2020")])
+
+
+def test_a_comparison_at_several_points_has_a_column_for_each_point(record: ResultRecord) -> None:
+    def row(run: str, point: str, accuracy: float, minority: float) -> RecordedRow:
+        values = {"accuracy": accuracy, "minority": minority, "cpu": accuracy}
+        figures = {name: RecordedFigure({s: v + s / 100 for s in range(3)}) for name, v in values.items()}
+        return RecordedRow(run, point, 20, 40, (), figures)
+
+    rows = [
+        row("A", "split", 0.8, 0.7),
+        row("A", "skew", 0.6, 0.6),
+        row("B", "split", 0.9, 0.5),
+        row("B", "skew", 0.5, 0.5),
+    ]
+    metrics = ["accuracy", "minority", "cpu"]
+    own = replace(record, paper="no paper: a comparison", rows=rows, metrics=metrics, claims=())
+    text = words(results_page.page([own]))
+    assert "Every run has 20 nodes and 40 rounds." in text
+    assert "| run | split | skew | CPU, s |" in text
+    assert "| A | 81.0 ± 2.5 | **61.0 ± 2.5** | 0.7 |" in text
+    assert "| B | **91.0 ± 2.5** | 51.0 ± 2.5 | 0.7 |" in text
+    assert (
+        "| run | split | | --- | -----------" in text
+    )  # the minority is the same as all nodes where labels are skewed
+    longer = [replace(rows[0], rounds=80), *rows[1:]]
+    assert "size, and what differs" in results_page.page([replace(own, rows=longer)])
+    assert "size, and what differs" in results_page.page([replace(own, rows=rows[::2])])  # one point
