@@ -1,15 +1,14 @@
 """Accuracy against bytes with `wire.compress`, in the simulator: fp32 against partial int8 messages.
 
-    python -m benchmarks.compression [SEEDS [POLICY,... [DATA]]]
+    python -m benchmarks.compression [SEEDS [POLICY,...]]
 
-Digits; CIFAR-10, if DATA is its directory. Bytes are those of the payloads; a message also has a header of about
-150 bytes.
+Digits; docs/results/compression-cifar10.toml has CIFAR-10. Bytes are those of the payloads; a message also has a
+header of about 150 bytes.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
@@ -33,46 +32,28 @@ WIRES: dict[str, dict[str, Any]] = {
     "fragments:16/4, int8, zstd": {"compress": "fragments:16/4", **SMALL},
     "fragments:16/6, int8, zstd": {"compress": "fragments:16/6", **SMALL},
 }
+SIZES, ROUNDS = (10, 10), 40
 
 
-@dataclass(frozen=True)
-class Swarm:
-    task: dict[str, Any]
-    train: dict[str, Any]
-    sizes: tuple[int, ...]
-    rounds: int
-    wires: tuple[str, ...]
-
-
-DIGITS = Swarm({"name": "digits"}, {}, (10, 10), 40, tuple(WIRES))
-
-
-def cifar10(root: str) -> Swarm:
-    task = {"name": "cifar10", "model": "facade_lenet", "val": 100, "tests": 1000, "root": root}
-    train = {"optimizer": "sgd", "lr": 0.05, "batch": 8, "steps": 10}
-    return Swarm(task, train, (6, 2), 60, ("fp32", "top:0.3, int8, zstd", "fragments:16/6, int8, zstd"))
-
-
-def run(swarm: Swarm, policy: str, wire: dict[str, Any], seed: int) -> tuple[float, int]:
+def run(policy: str, wire: dict[str, Any], seed: int) -> tuple[float, int]:
     settings = {
-        "rounds": swarm.rounds,
+        "rounds": ROUNDS,
         "seed": seed,
         "device": "cpu",
         "policy": {"name": policy, **POLICIES[policy]},
-        "task": {**swarm.task, "sizes": swarm.sizes},
-        "train": swarm.train,
-        "eval": {"every": swarm.rounds},
+        "task": {"name": "digits", "sizes": SIZES},
+        "eval": {"every": ROUNDS},
         "wire": wire,
     }
-    summary = simulate(Settings.model_validate(settings), nodes=sum(swarm.sizes))
+    summary = simulate(Settings.model_validate(settings), nodes=sum(SIZES))
     assert summary.accuracy is not None
     return 100 * summary.accuracy, summary.bytes_sent
 
 
-def rows(swarm: Swarm, policy: str, seeds: int) -> list[dict[str, Any]]:
+def rows(policy: str, seeds: int) -> list[dict[str, Any]]:
     found, base = [], list[tuple[float, int]]()
-    for name in swarm.wires:
-        runs = [run(swarm, policy, WIRES[name], seed) for seed in range(1, seeds + 1)]
+    for name, wire in WIRES.items():
+        runs = [run(policy, wire, seed) for seed in range(1, seeds + 1)]
         base = base or runs
         gaps = [a - b for (a, _), (b, _) in zip(runs, base, strict=True)]
         found.append(
@@ -92,10 +73,8 @@ def rows(swarm: Swarm, policy: str, seeds: int) -> list[dict[str, Any]]:
 def main() -> None:
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     names = sys.argv[2].split(",") if len(sys.argv) > 2 else list(POLICIES)
-    swarm = cifar10(sys.argv[3]) if len(sys.argv) > 3 else DIGITS
-    sizes = ":".join(map(str, swarm.sizes))
-    note = f"{swarm.task['name']}, {seeds} seeds, clusters {sizes}, {swarm.rounds} rounds; ± standard deviation"
-    show("Accuracy against bytes", [row for name in names for row in rows(swarm, name, seeds)], [note])
+    note = f"digits, {seeds} seeds, clusters 10:10, {ROUNDS} rounds; ± standard deviation"
+    show("Accuracy against bytes", [row for name in names for row in rows(name, seeds)], [note])
 
 
 if __name__ == "__main__":

@@ -197,19 +197,17 @@ def _standings(record: ResultRecord) -> str:
     def named(s: Standing) -> str:
         return f"{s.run} ({phrases.number(metric, s.mean)})"
 
-    rows: list[Sequence[str]] = [("at", f"highest {phrases.heading(metric)}", "tied with it")]
+    heads = ("at", f"highest {phrases.heading(metric)}", "tied with it")
+    rows: list[Sequence[str]] = [heads]
     rows += [
         (point, named(best), ", ".join(named(s) for s in others if s.tied) or phrases.NOTHING)
         for point, (best, *others) in found.items()
     ]
+    if list(found) == [""]:
+        return "\n\n".join((wrap(TIED), markdown_table([row[1:] for row in rows], words_first=2)))
     counts = ", ".join(f"{run} {n}" for run, n in times_tied(found))
-    return "\n\n".join(
-        (
-            wrap(TIED),
-            markdown_table(rows, words_first=3),
-            wrap(f"Best or tied at how many of the {len(found)} points: {counts}."),
-        )
-    )
+    summary = f"Best or tied at how many of the {len(found)} points: {counts}."
+    return "\n\n".join((wrap(TIED), markdown_table(rows, words_first=3), wrap(summary)))
 
 
 def _figure(metric: str, figure: RecordedFigure | None, row: RecordedRow) -> str:
