@@ -28,7 +28,7 @@ from benchmarks.report import show
 from pfl_node import aggregate
 from pfl_node.errors import PflError
 from pfl_node.lab.experiment import Cell, Experiment
-from pfl_node.lab.runner import segment_of
+from pfl_node.lab.resumption import segment_of
 from pfl_node.lab.spec import load
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task

@@ -291,8 +291,10 @@ def progress_bars(experiment: "Experiment", *, lines: bool = False) -> "Iterator
 
 def _lost(cell: "Cell", message: dict[str, Any]) -> str:
     from pfl_node.lab.report.phrases import cell_title
+    from pfl_node.lab.resumption import resumes
 
-    return f"{cell_title(cell)}: {message['why']}; it resumes from its last segment"
+    how = "resumes from its last segment" if resumes(cell) else "starts again"
+    return f"{cell_title(cell)}: {message['why']}; it {how}"
 
 
 def _stage(cell: "Cell", message: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from pfl_node.errors import ConfigError
 from pfl_node.jsonable import json_object
 from pfl_node.lab import sources
 from pfl_node.lab.experiment import Backend, Cell, Experiment
+from pfl_node.lab.resumption import resumes
 from pfl_node.lab.sweeps import keys_of
 from pfl_node.ops.environment import environment
 from pfl_node.store.atomic import make_directory, write_atomic, writing
@@ -71,17 +72,17 @@ class ResultsDir:
         return self.path / cell.folder
 
     def is_done(self, cell: Cell) -> bool:
-        return (self.place(cell) / SUMMARY).exists() and self._settings(cell) == settings_of(cell)
+        return (self.place(cell) / SUMMARY).exists() and self._settings(cell) == key_of(cell)
 
     def begin(self, cell: Cell) -> None:
         """An interrupted cell with the same settings is kept, so that it can be resumed."""
         place = self.place(cell)
         with writing(place):
-            if place.exists() and self._settings(cell) != settings_of(cell):
+            if place.exists() and self._settings(cell) != key_of(cell):
                 shutil.rmtree(place)
             place.mkdir(parents=True, exist_ok=True)
             (place / SUMMARY).unlink(missing_ok=True)
-        write_atomic(place / SETTINGS, json.dumps(settings_of(cell), indent=1).encode())
+        write_atomic(place / SETTINGS, json.dumps(key_of(cell), indent=1).encode())
 
     def summary(self, cell: Cell) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.place(cell) / SUMMARY).read_text(encoding="utf-8"))
@@ -130,3 +131,9 @@ def settings_of(cell: Cell) -> dict[str, Any]:
     row = {"backend": cell.backend, "nodes": cell.nodes, "settings": settings}
     digests = sources.digests(cell.settings)
     return {**row, "sources": digests} if digests else row
+
+
+def key_of(cell: Cell) -> dict[str, Any]:
+    """The content of settings.json, by which a run is found to be done. Runs that were held to be saved, although
+    that changes their result, have no `held` and are repeated."""
+    return settings_of(cell) | ({} if resumes(cell) else {"held": False})

@@ -1,7 +1,8 @@
 """Runs the cells of an experiment as jobs of an executor: several simulations at a time, or one swarm of real
 nodes after the other.
 
-Finished cells are kept: a second call runs the others, and an interrupted cell resumes from its last segment.
+Finished cells are kept: a second call runs the others. An interrupted cell resumes from its last segment, or
+starts again if it cannot be saved.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pfl_node.lab import cell_job
 from pfl_node.lab.executors import executor
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.results_dir import ResultsDir
+from pfl_node.lab.resumption import segment_of
 from pfl_node.sim.process_executor import ProcessExecutor
 from pfl_node.sim.run_jobs import Message, OnMessage, run_all
 from pfl_node.sim.segments import ATTEMPT
@@ -24,8 +26,6 @@ from pfl_node.store.atomic import make_directory
 from pfl_node.swarm.format import quiet
 
 GRACE = 15.0  # seconds that a process has to end its swarm
-SEGMENTS = 20  # a cell saves its state about this many times
-LEAST = 5  # rounds in a segment
 ATTEMPTS = 3  # attempts for a simulation whose process dies, as in Dask
 PROGRESS = ".progress"  # a directory that exists while the lab runs
 
@@ -99,11 +99,6 @@ def stop(order: RunOrder) -> None:
     """Ask the worker that runs it to stop. A thread of Dask cannot be interrupted."""
     assert order.out is not None
     (order.out / "segments" / ATTEMPT).unlink(missing_ok=True)
-
-
-def segment_of(cell: Cell) -> int:
-    """The rounds of a segment. Results depend on it, so it must not depend on the machine or on the time."""
-    return max(LEAST, -(-(cell.settings.rounds or 1) // SEGMENTS))
 
 
 def rounds_of(cell: Cell) -> int:

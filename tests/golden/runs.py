@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pfl_node.lab.runner import segment_of
+from pfl_node.lab.resumption import segment_of
 from pfl_node.lab.spec import load
 from pfl_node.policies import POLICIES
 from pfl_node.settings.load import load_settings

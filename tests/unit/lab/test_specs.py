@@ -13,7 +13,7 @@ import torch
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Experiment, Scale
 from pfl_node.lab.measures import MEASURES
-from pfl_node.lab.runner import segment_of
+from pfl_node.lab.resumption import segment_of
 from pfl_node.lab.spec import SHIPPED, shipped
 from pfl_node.learning import images
 from pfl_node.learning.datasets import Dataset, Images

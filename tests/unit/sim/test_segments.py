@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pfl_node.errors import PflError
-from pfl_node.lab.runner import segment_of
+from pfl_node.lab.resumption import segment_of
 from pfl_node.lab.spec import load
 from pfl_node.policies import POLICIES
 from pfl_node.settings import Settings
@@ -118,6 +118,14 @@ def test_in_lockstep_a_run_in_segments_is_the_same_as_one_without(tmp_path: Path
     told = {"policy": {"name": policy, **KNOBS.get(policy, {})}, "rounds": ROUNDS}
     simulate(Settings.model_validate(told), nodes=NODES, out=tmp_path / "whole", load=toy)
     assert facts(tmp_path / "segments") == facts(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("label", ["EL", "FACADE", "PENS"])
+def test_the_lab_simulates_as_pfl_node_sim_does(tmp_path: Path, label: str) -> None:
+    cell = next(cell for cell in load("digits-clusters", seeds=1, sets=("rounds=12",)).cells if cell.run == label)
+    for name, segment in (("lab", segment_of(cell)), ("sim", None)):
+        simulate(cell.settings, nodes=cell.nodes, segment=segment, out=tmp_path / name, load=toy)
+    assert facts(tmp_path / "lab") == facts(tmp_path / "sim")
 
 
 @pytest.mark.parametrize("label", ["EL", "FACADE", "PENS"])
