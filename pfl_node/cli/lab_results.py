@@ -72,12 +72,17 @@ def publish(
 
 def verify(record: RecordFile, result: Result) -> int:
     """Compare the journals of a rerun with the digests of a record."""
-    from pfl_node.lab.publish.records import load
+    from pfl_node.lab.publish.records import load, other_versions
     from pfl_node.lab.publish.records import verify as check
     from pfl_node.lab.report.result import reopen
 
-    found = check(load(record), reopen(result))
+    known, rerun = load(record), reopen(result)
+    found = check(known, rerun)
     as_table(("run", "journal"), [(one.folder, one.outcome) for one in found])
     if all(one.outcome == "missing" for one in found):
         raise PflError(f"{result} has none of the runs of {record}")
-    return 1 if any(one.outcome == "different" for one in found) else 0
+    if all(one.outcome != "different" for one in found):
+        return 0
+    if others := other_versions(known, rerun):
+        typer.echo(f"other processors and versions round differently: {'; '.join(others)}", err=True)
+    return 1

@@ -105,7 +105,7 @@ def record_of(
         seeds=list(experiment.seeds),
         command=portable(result, specs),
         commits=sorted({str(one.get("commit") or "unknown") for one in made}),
-        versions={"python": str(made[0].get("python")), **made[0].get("packages", {})},
+        versions=_versions(made[0]),
         metrics=list(experiment.metrics),
         rows=list(_rows(result)),
         claims=[RecordedClaim(v.claim, v.point, _by_seed(v), v.at_least) for v in results.verdicts()],
@@ -114,6 +114,13 @@ def record_of(
         notes=list(notes),
         cpu_seconds=result.seconds("cpu"),
     )
+
+
+def _versions(made: Mapping[str, Any]) -> dict[str, str]:
+    """Everything but the commit that a journal depends on: torch rounds as the kernels for the processor do."""
+    processor = made.get("machine", {}).get("cpu")
+    found = {"python": made.get("python"), "processor": processor, **made.get("packages", {})}
+    return {name: str(version) for name, version in found.items() if version}
 
 
 def _with_spec(experiment: Experiment) -> Experiment:
@@ -235,3 +242,13 @@ def verify(record: ResultRecord, result: Result) -> list[JournalCheck]:
             same = digest(result.folder.place(found[folder]) / JOURNAL) == known
             checks.append(JournalCheck(folder, "same" if same else "different"))
     return checks
+
+
+def other_versions(record: ResultRecord, result: Result) -> list[str]:
+    """What may explain that journals differ. Old records do not name the processor."""
+    known, now = record.versions, _versions(result.environments[0])
+    return [
+        f"{name} {known[name]} in the record, {now[name]} here"
+        for name in known.keys() & now
+        if known[name] != now[name]
+    ]

@@ -34,7 +34,7 @@ seed); otherwise it **does not hold**. A difference between two of our runs says
 that were not run.
 
 `pfl-node lab verify docs/records/NAME.json DIR` compares the journals of a rerun in DIR with the
-digests of a record.
+digests of a record. They are equal with the same versions on the same kind of processor.
 """
 
 TIED = """Runs that cannot be told from the best: the 95 % interval of the difference over the seeds contains zero.

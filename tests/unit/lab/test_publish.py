@@ -257,6 +257,16 @@ def test_a_journal_that_differs_is_named_and_the_exit_code_is_1(
     assert "different" in capsys.readouterr().out
 
 
+def test_a_difference_may_come_from_another_processor(
+    record: ResultRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = replace(record, versions={**record.versions, "processor": "a slide rule", "python": "2.7"})
+    path, again = save(old, tmp_path), result(tmp_path / "again", seeds=4, plots="[]", better=0.01)
+    assert main(["lab", "verify", str(path), str(again)]) == 1
+    assert "processor a slide rule in the record" in (said := capsys.readouterr().err)
+    assert "python 2.7 in the record" in said
+
+
 def test_a_record_without_digests_cannot_be_verified(
     record: ResultRecord, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

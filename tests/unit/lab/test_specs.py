@@ -219,7 +219,8 @@ def test_400_rounds_of_the_30_2_experiment_are_one_command() -> None:
     found = load("facade-cifar10-30-2", "paper", seeds=1, sets=("rounds=400", 'task.root="/data"'))
     assert (found.runs, found.seeds) == (("EL", "DAC", "DePRL", "FACADE"), (0,))
     for cell in found.cells:
-        assert (cell.nodes, cell.settings.rounds, segment_of(cell)) == (32, 400, 20)
+        assert (cell.nodes, cell.settings.rounds) == (32, 400)
+        assert segment_of(cell) == (400 if cell.run == "DAC" else 20)
         assert cell.settings.task.options["root"] == "/data"
         assert 400 % cell.settings.eval.every == 0
     claims = {(c.metric, c.lower): c.by for c in found.claims if c.higher == "FACADE"}
