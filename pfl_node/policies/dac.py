@@ -24,8 +24,7 @@ class Dac(Policy):
         b: float = Field(0.2, ge=0, description="how fast tau converges")
         score_samples: int | None = Field(None, ge=1, description="own samples to score a model on; none: all")
 
-    takes, asks = (), False
-    keeps = ("s", "hearsay")
+    takes, asks, keeps = (), False, ("s", "hearsay")
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -44,6 +43,7 @@ class Dac(Policy):
             scores = await Score(w, samples=self.cfg.score_samples) if offers else ()
             self.s |= {o.sender: similarity(e) for o, e in zip(offers, scores, strict=True)}
             self.update_estimates(offers, peers)
+            # paper: n_k as reported; here: at most 10 times the median (`aggregate.claim`), because peers may lie
             self.model = await Average(trained, w, weights=n, own=float(self.samples), claimed=True)
             await Report(t, self.model, {"from": [o.sender for o in offers]}, notes=self.similarities)
             await Publish(trained, t, notes=self.similarities)  # peers fetch the trained model, not the average
