@@ -19,6 +19,8 @@ class Deprl(El):
     takes = serves = ("core",)
 
     async def learn(self) -> None:
+        # paper: Trinca 2024 has ten steps for all, its code an epoch for each part on CIFAR-10; here: as the knobs
+        # say, because an epoch in batches of 100 has twenty times the images that the other policies train on
         self.model = await Train(self.model, only="head", steps=self.cfg.head_steps or None)  # b
         self.model = await Train(self.model, only="core", steps=self.cfg.core_steps or None)  # c
 
