@@ -90,6 +90,8 @@ class Novelty:
         return (again.reshape(x.shape) - x).square().reshape(len(x), -1).mean(1)
 
     def _scaled(self, x: Tensor) -> Tensor:
+        # paper: its code normalises inputs by mean and deviation; here: they are scaled to 0..1, because the last
+        # layer is a sigmoid
         low, width = self._range
         x = ((x.float() - low) / width).clamp(0, 1)
         return x if self._factory else x.reshape(len(x), -1)
