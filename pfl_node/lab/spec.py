@@ -180,7 +180,8 @@ def _grid(spec: Spec, scale: Scale) -> Iterator[tuple[SpecRow, SweepPoint, dict[
     size = spec.size(scale)
     for row, point in product(_rows(spec, scale), _points(spec, scale)):
         flat: dict[str, Any] = {"nodes": size.nodes, "rounds": size.rounds}
-        for tree in (spec.settings, size.settings, row.settings, point.settings, row.at(scale), point.at(scale)):
+        general = (spec.settings, size.settings, row.settings, point.settings)
+        for tree in (*general, row.at(scale), point.at(scale), row.at_point.get(point.label, {})):
             flat |= dotted(tree)
         if isinstance(flat["nodes"], bool) or not isinstance(flat["nodes"], int) or flat["nodes"] < 1:
             raise ConfigError(f"{row.label}: nodes = {flat['nodes']!r} is not a positive integer")
@@ -205,7 +206,9 @@ def _settings(run: str, flat: Mapping[str, Any], sets: Sequence[str], plugins: b
 
 def _check_sets(spec: Spec, sets: Sequence[str], sweeps: Sequence[str]) -> None:
     """An override must not remove the difference between runs."""
-    varied = {key for point in spec.points() for key in dotted(point.settings)}
+    trees = [point.settings for point in spec.points()]
+    trees += [tree for row in spec.run for tree in row.at_point.values()]
+    varied = {key for tree in trees for key in dotted(tree)}
     given = [_key(text.partition("=")[0]) for text in sets]
     for key in given:
         if key == "seed":

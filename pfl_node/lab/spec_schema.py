@@ -53,6 +53,7 @@ class SpecRow(Varied):
 
     figures: dict[str, float | list[float | Literal["-"]]] = Field(default_factory=dict)
     baseline: str | None = None  # the label of the run to which speed_up refers
+    at_point: dict[str, Tree] = Field(default_factory=dict)  # settings of this run at one point, by its label
 
 
 class Sweep(Strict):
@@ -164,6 +165,8 @@ def _check_names(spec: Spec) -> None:
     for row in spec.run:
         if row.baseline is not None:
             _known("run", row.baseline, labels)
+        for label in row.at_point:
+            _known("point", label, points)
     for claim in spec.claim:
         for label in (claim.higher, claim.lower):
             _known("run", label, labels)

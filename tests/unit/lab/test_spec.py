@@ -152,6 +152,39 @@ settings = { nodes = 50 }
     assert [(c.point, c.nodes, c.settings.train.batch) for c in quick.cells] == [("few", 2, 2)]
 
 
+POINTS_OF_A_RUN = """
+[[point]]
+label = "few"
+settings = { train = { batch = 2 } }
+
+[[point]]
+label = "many"
+
+[[run]]
+label = "Local"
+settings = { policy = "local" }
+paper = { train = { batch = 4 } }
+at_point = { few = { train = { batch = 1 }, nodes = 3 } }
+
+[[run]]
+label = "EL"
+settings = { policy = "el" }
+"""
+
+
+def test_a_run_may_have_settings_of_its_own_at_a_point(tmp_path: Path) -> None:
+    cells = made(tmp_path, BASE + POINTS_OF_A_RUN, "paper", seeds=1).cells
+    found = [(c.run, c.point, c.nodes, c.settings.train.batch) for c in cells]
+    assert found == [("Local", "few", 3, 1), ("Local", "many", 20, 4), ("EL", "few", 20, 2), ("EL", "many", 20, 8)]
+
+
+def test_settings_of_a_run_at_a_point_need_a_point_and_are_not_overridden(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no point 'fw'; did you mean 'few'"):
+        made(tmp_path, BASE + POINTS_OF_A_RUN.replace("at_point = { few", "at_point = { fw"))
+    with pytest.raises(ConfigError, match=re.escape("--set train.batch would make different runs equal")):
+        made(tmp_path, BASE + POINTS_OF_A_RUN, sets=("train.batch=3",))
+
+
 def test_what_is_run_at_one_scale_only_has_no_figures_and_claims_at_the_other(tmp_path: Path) -> None:
     text = BASE + ROWS.replace('label = "FACADE"\n', 'label = "FACADE"\nonly = "paper"\n', 1)
     quick = made(tmp_path, text)
