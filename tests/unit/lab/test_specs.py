@@ -234,6 +234,17 @@ def test_pens_searches_for_as_long_as_the_paper_says_and_then_learns_for_as_long
         assert rounds == {"Oracle": 333, "PENS": 333 + 200, "Random": 333, "Local": 333}
 
 
+def test_the_search_of_the_thesis_has_the_values_of_its_table_3_3() -> None:
+    table = {50: (2, 1, 5), 200: (10, 4, 20), 1000: (50, 4, 20)}  # epochs, m_selected, m_sample
+    for name in ("pens-thesis-precision", "pens-thesis-clients", "pens-thesis-200"):
+        for cell in load(name, "paper", seeds=1).cells:
+            options = cell.settings.policy.options
+            if cell.run == "PENS":
+                epochs = options.get("selection_epochs", cell.settings.train.epochs)
+                assert (epochs, options["m_selected"], options["m_sample"]) == table[cell.nodes], cell
+                assert options["n_samplings"] == 10
+
+
 @pytest.mark.parametrize("name", ["pens-cifar10", "pens-four-rotations", "pens-fashion", "pens-thesis-200"])
 @pytest.mark.parametrize("scale", SCALES)
 def test_central_models_learn_from_as_many_images_as_all_clients_together(name: str, scale: Scale) -> None:
