@@ -78,6 +78,7 @@ Split = Callable[[Labels, int, AllocationPlan, int], list[Indices]]  # called wi
 PARTITIONS: dict[str, Split] = {
     "iid": lambda y, nodes, plan, c: partition.iid(y, nodes, (plan.seed, c)),
     "shards": lambda y, nodes, plan, c: partition.shards(y, nodes, (plan.seed, c)),
+    "paired_shards": lambda y, nodes, plan, c: partition.paired_shards(y, nodes, (plan.seed, c)),
     "dirichlet": lambda y, nodes, plan, c: partition.dirichlet(y, nodes, plan.alpha or 0, (plan.seed, c)),
     "quantity": lambda y, nodes, plan, c: partition.quantity(y, nodes, plan.alpha or 0, (plan.seed, c)),
 }

@@ -2,10 +2,10 @@
 
 There is one cluster for each of `angles` (degrees, counter-clockwise); `sizes` are their numbers of nodes (None:
 as equal as possible), and the first nodes are the first cluster. The training images are divided among the
-clusters in proportion to their sizes, and within each by `partition`: iid, shards (two per node), dirichlet or
-quantity (both with `alpha`). No two nodes have the same image. Without an index, the node's id decides its cluster
-and images (which may overlap); with an index but without `nodes`, the id decides the images, and the places take
-the clusters in turn.
+clusters in proportion to their sizes, and within each by `partition`: iid, shards (two per node, drawn),
+paired_shards (two per node, of classes i and i + 5 of ten), dirichlet or quantity (both with `alpha`). No two
+nodes have the same image. Without an index, the node's id decides its cluster and images (which may overlap); with
+an index but without `nodes`, the id decides the images, and the places take the clusters in turn.
 
 `samples` are for training and `val` more for validation; None: all, and a tenth of them (val = 0: validate on 200
 of the training images). `tests` are the cluster's part of the test images, a number of them, or all, rotated like

@@ -62,6 +62,15 @@ def shards(labels: npt.NDArray[Any], nodes: int, seed: Seed, each: int = 2) -> l
     return [chance.permutation(np.concatenate([pieces[piece] for piece in mine])) for mine in drawn]
 
 
+def paired_shards(labels: npt.NDArray[Any], nodes: int, seed: Seed) -> list[Indices]:
+    """The samples sorted by label and cut into two equal shards per node; node c gets shards c and c + nodes: with
+    ten equal classes, two classes i and i + 5 (slides on McMahan et al. 2017). The seed decides only the order."""
+    _check(len(labels), nodes * 2, f"2 shards for each of {nodes} nodes")
+    chance = np.random.default_rng(seed)
+    pieces = np.array_split(np.argsort(labels, kind="stable"), nodes * 2)
+    return [chance.permutation(np.concatenate(pair)) for pair in zip(pieces[:nodes], pieces[nodes:], strict=True)]
+
+
 def quantity(labels: npt.NDArray[Any], nodes: int, alpha: float, seed: Seed) -> list[Indices]:
     """Random shares whose sizes follow Dirichlet(alpha): the smaller alpha, the more unequal (Li et al. 2022).
     Drawn again until no share is empty, as in the code of that paper."""

@@ -114,7 +114,8 @@ def mix_of(settings: TaskSettings) -> str | None:
         return None
     declared = inspect.signature(find(settings.name)).parameters
     values = {name: settings.options.get(name, p.default) for name, p in declared.items()}
-    skewed = values.get("partition") in ("shards", "dirichlet") or (settings.name == "digits" and values["alpha"])
+    of_labels = values.get("partition") in ("shards", "paired_shards", "dirichlet")
+    skewed = of_labels or (settings.name == "digits" and values["alpha"])
     return str(values["test_mix"]) if skewed else None
 
 

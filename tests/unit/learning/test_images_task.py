@@ -189,12 +189,18 @@ def test_several_models_are_dealt_out_in_turn(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("partition", "more"),
-    [("iid", {}), ("shards", {}), ("dirichlet", {"alpha": 0.1}), ("quantity", {"alpha": 0.5})],
+    [
+        ("iid", {}),
+        ("shards", {}),
+        ("paired_shards", {}),
+        ("dirichlet", {"alpha": 0.1}),
+        ("quantity", {"alpha": 0.5}),
+    ],
 )
 def test_every_partition_gives_each_place_something(root: Path, partition: str, more: dict[str, float]) -> None:
     tasks = [place(root, i, 10, name="mnist", partition=partition, **more) for i in range(10)]
     assert sum(len(task.train.y) for task in tasks) == 400
-    if partition == "shards":
+    if partition.endswith("shards"):
         assert max(len(set(task.train.y.tolist())) for task in tasks) <= 2
 
 

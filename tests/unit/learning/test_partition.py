@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_node.errors import ConfigError
-from pfl_node.learning.partition import Indices, clusters, dirichlet, iid, in_turn, quantity, shards
+from pfl_node.learning.partition import Indices, clusters, dirichlet, iid, in_turn, paired_shards, quantity, shards
 
 Split = Callable[[Any, int, int], list[Indices]]
 
 SPLITS: dict[str, Split] = {
     "iid": iid,
     "shards": shards,
+    "paired shards": paired_shards,
     "dirichlet": lambda y, nodes, seed: dirichlet(y, nodes, 0.5, seed),
     "quantity 1": lambda y, nodes, seed: quantity(y, nodes, 1, seed),
     "quantity 10": lambda y, nodes, seed: quantity(y, nodes, 10, seed),
@@ -128,3 +129,10 @@ def test_clusters_are_disjoint_and_as_large_as_their_nodes_are_many(
 def test_sizes_that_cannot_be_are_one_clear_line() -> None:
     with pytest.raises(ConfigError, match="are not valid numbers of nodes"):
         clusters(100, [3, -1], 0)
+
+
+def test_paired_shards_are_of_two_labels_that_are_half_of_the_labels_apart() -> None:
+    """The slides: "client with knowledge of label i will have knowledge of label i + 5"."""
+    labels = np.random.default_rng(0).permutation(np.arange(6000) % 10)
+    known = [sorted(set(labels[mine].tolist())) for mine in paired_shards(labels, 100, 0)]
+    assert known == [[c // 20, c // 20 + 5] for c in range(100)]
