@@ -61,7 +61,7 @@ def test_the_experiments_of_the_papers_are_there() -> None:
         *(f"facade-flickr-{kind}" for kind in ("8-8", "14-2")),
         *(f"facade-{what}" for what in ("settlement", "dpsgd", "idca", "bytes")),
         *(f"fedavg-{model}-{split}" for model, split in product(("2nn", "cnn"), ("iid", "shards"))),
-        "fedavg-cifar10",
+        *("fedavg-cifar10", "fedavg-slides"),
         *(f"feded-{data}" for data in ("mnist", "emnist", "cifar10")),
         *(f"feded-{data}-auxiliary" for data in ("mnist", "emnist", "cifar10")),
         *("feded-mnist-student", "feded-emnist-student", "feded-communication"),
