@@ -139,10 +139,13 @@ SIMILAR = 0.7  # of 1; two of three letters are not enough
 def nearest(word: str, known: Iterable[str]) -> str:
     """The hint at the end of an error message: the most similar known name or, if none is similar, all of them."""
     names = sorted(known)
-    best = max(names, key=lambda name: (_similarity(word, name), -len(name)), default="")
-    if best and _similarity(word, best) >= SIMILAR:
-        return f"did you mean {best!r}?"
-    return f"known: {', '.join(names)}"
+    best = most_similar(word, names)
+    return f"did you mean {best!r}?" if best else f"known: {', '.join(names)}"
+
+
+def most_similar(word: str, known: Iterable[str]) -> str | None:
+    best = max(sorted(known), key=lambda name: (_similarity(word, name), -len(name)), default="")
+    return best if best and _similarity(word, best) >= SIMILAR else None
 
 
 def _similarity(word: str, name: str) -> float:

@@ -17,8 +17,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from pfl_node import plugin
-from pfl_node.errors import ConfigError, nearest
+from pfl_node.errors import ConfigError
 from pfl_node.settings import Settings
+from pfl_node.settings.hints import nearest_key, or_section, or_setting
 from pfl_node.settings.redact import HIDDEN, is_secret, shown
 from pfl_node.settings.schema import FLAG, LIST, NAMED, TEXT, allowed, dotted, is_known, keys, sections
 from pfl_node.settings.toml import toml, toml_key
@@ -72,7 +73,7 @@ def settings_of_call(call: str, **given: Any) -> Settings:
         name = options.get("name", sections()[key].model_fields["name"].default)
         table[key] = options | {"name": name if isinstance(name, str) else plugin.register(name)}
     where = f"in {call}"
-    return _build({_known(key, where): Given(value, where) for key, value in dotted(table).items()})
+    return _build({_known(key, where, value): Given(value, where) for key, value in dotted(table).items()})
 
 
 def check_count(call: str, name: str, value: int) -> None:
@@ -89,7 +90,8 @@ def _file(path: Path | None) -> Layer:
         raise ConfigError(f"cannot read {path}: {e.strerror or e}") from e
     except ValueError as e:  # TOMLDecodeError and UnicodeDecodeError
         raise ConfigError(f"{path} is not valid TOML: {e}") from e
-    return {_known(key, f"in {path}"): Given(value, f"in {path}") for key, value in dotted(table).items()}
+    where = f"in {path}"
+    return {_known(key, where, value): Given(value, where) for key, value in dotted(table).items()}
 
 
 def _environment(environ: Mapping[str, str]) -> Layer:
@@ -143,22 +145,15 @@ def _sets(sets: Sequence[str]) -> Layer:
     return layer
 
 
-def _known(key: str, where: str) -> str:
+def _known(key: str, where: str, value: Any = None) -> str:
+    """The full name of a key. The value, as far as it is known already, only improves the message."""
     if key in NAMED:
         return f"{key}.name"
     if is_known(key):
         return key
     if key in sections():
-        raise ConfigError(f"{key!r} {where} is a section: write {key}.KEY = VALUE")
-    section, _, leaf = key.rpartition(".")
-    elsewhere = [k for k in keys() if k.rpartition(".")[2] == leaf]
-    if elsewhere and f"{key}s" not in keys():
-        raise ConfigError(f"unknown setting {key!r} {where}: did you mean {elsewhere[0]!r}?")
-    hint = nearest(key, [k for k in (*keys(), *sections()) if ("." in k) == ("." in key)])
-    if not hint.startswith("did you mean"):
-        siblings = sections()[section].model_fields if section in sections() else Settings.model_fields
-        hint = nearest(leaf, siblings)
-    raise ConfigError(f"unknown setting {key!r} {where}: {hint}")
+        raise ConfigError(f"{key!r} {where} is a section: write {key}.KEY = VALUE{or_setting(key)}")
+    raise ConfigError(f"unknown setting {key!r} {where}: {nearest_key(key, table=isinstance(value, Mapping))}")
 
 
 def _value(key: str, text: str) -> Any:
@@ -195,8 +190,10 @@ def _lay_over(merged: Layer, layer: Layer) -> None:
 def _build(merged: Layer) -> Settings:
     tree: dict[str, Any] = {}
     for key, given in merged.items():
+        if isinstance(given.value, Mapping) and "." not in key:
+            raise ConfigError(f"{key!r} {given.where} is a setting, not a section: {_must(key)}{or_section(key)}")
         if given.value == "" and key in keys():
-            raise ConfigError(f"{key!r} {given.where} is empty: must be {allowed(key)}")
+            raise ConfigError(f"{key!r} {given.where} is empty: {_must(key)}")
         if isinstance(given.value, bool) and key in keys() and FLAG not in allowed(key):  # not 1
             raise ConfigError(_bad(key, given))
         section, _, leaf = key.rpartition(".")
@@ -211,7 +208,11 @@ def _build(merged: Layer) -> Settings:
 
 def _bad(key: str, given: Given) -> str:
     value = HIDDEN if is_secret(key) else repr(given.value)
-    return f"bad value {value} for {key!r} {given.where}: must be {allowed(key)}"
+    return f"bad value {value} for {key!r} {given.where}: {_must(key)}"
+
+
+def _must(key: str) -> str:
+    return f"must be {allowed(key)}"
 
 
 def dump(settings: Settings) -> str:

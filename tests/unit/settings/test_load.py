@@ -175,7 +175,18 @@ def test_variables_of_others_are_left_alone() -> None:
         ("lr = 1\n", "unknown setting 'lr' in FILE: did you mean 'train.lr'?"),
         ("[trian]\nlr = 1\n", "unknown setting 'trian' in FILE: did you mean 'train'?"),
         ("[eval]\nzzz = 1\n", "unknown setting 'eval.zzz' in FILE: known: batch, every, on"),
+        ("[evaluate]\non = []\n", "unknown setting 'evaluate' in FILE: did you mean 'eval'?"),
+        (
+            "[rounds]\nevery = '10m'\n",
+            "'rounds' in FILE is a setting, not a section: must be a whole number above 0; "
+            "did you mean the section [round]?",
+        ),
+        ("[seed]\n", "'seed' in FILE is a setting, not a section: must be a whole number at least 0"),
         ("train = 3\n", "'train' in FILE is a section: write train.KEY = VALUE"),
+        (
+            "round = 3\n",
+            "'round' in FILE is a section: write round.KEY = VALUE; did you mean the setting 'rounds'?",
+        ),
         ("[train]\nlr = 'fast'\n", "bad value 'fast' for 'train.lr' in FILE: must be a number above 0"),
         ("[train]\nlr = nan\n", "bad value nan for 'train.lr' in FILE: must be a number above 0"),
         ("[round]\npatience = inf\n", "bad value inf for 'round.patience' in FILE: must be a number above 0"),
@@ -203,6 +214,23 @@ def test_variables_of_others_are_left_alone() -> None:
 def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, text: str, line: str) -> None:
     file = written(tmp_path, text)
     assert mistake(config=file) == line.replace("FILE", str(file))
+
+
+def misspelt(section: str) -> set[str]:
+    swapped = section[1] + section[0] + section[2:]
+    return {f"{section}s", section[:-1], swapped, section + section[-1], section.title()} - {section}
+
+
+@pytest.mark.parametrize("section", sections())
+def test_a_misspelt_section_is_never_taken_for_a_setting(tmp_path: Path, section: str) -> None:
+    for name in misspelt(section):
+        line = mistake(config=written(tmp_path, f"[{name}]\nname = 1\n"))
+        assert line.endswith((f"did you mean {section!r}?", f"did you mean the section [{section}]?"))
+
+
+def test_a_setting_of_a_misspelt_section_is_searched_in_the_nearest_one() -> None:
+    assert mistake(sets=["rounds.every=5"]).endswith("did you mean 'round.every'?")
+    assert mistake(environ={"PFL_EVLA__BATCH": "5"}).endswith("did you mean 'eval.batch'?")
 
 
 def test_a_mistake_elsewhere_names_its_source() -> None:
