@@ -44,6 +44,8 @@ class Seed(PeerServicer):
         self._started = time.monotonic()
         self._home = DataDir.open(options.data_dir) if options.data_dir else None
         self._tls = Tls(options.tls_files, name=options.name or "") if options.why_tls else None
+        if self._tls:
+            self._tls.trust.warn_of_exposed_key()
         if self._home and self._tls:
             self._home.adopt(self._tls.id)
         identity = self._home.identity if self._home else None

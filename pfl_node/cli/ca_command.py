@@ -9,6 +9,7 @@ import typer
 from pfl_node.cli.exit_codes import Verbs
 from pfl_node.cli.options import Format
 from pfl_node.cli.output import as_json, as_table, say
+from pfl_node.cli.private_keys import open_authority, warn_if_exposed
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,11 +113,12 @@ def issue(
     operator: Operator = False,
 ) -> None:
     """Issue or renew the certificate of a node or an operator."""
-    from pfl_node.security.ca import Authority
+    from pfl_node.security.tls_files import KEY
 
-    authority = Authority(ca_dir)
+    authority = open_authority(ca_dir)
     if data_dir is not None and request is None and out is None:
         made, place = authority.issue_for(data_dir, name=name, days=days, operator=operator), data_dir
+        warn_if_exposed(data_dir / KEY)
     elif request is not None and data_dir is None:
         place = out or request.with_suffix(".issued")
         made = authority.issue_on(request, place, name=name, days=days, operator=operator)
@@ -133,9 +135,9 @@ def revoke(
     ca_dir: Where = Path("pfl-ca"),
 ) -> None:
     """Revoke a certificate. It takes effect when the list is copied to the nodes and the bootstrap."""
-    from pfl_node.security.ca import Authority, Issued
+    from pfl_node.security.ca import Issued
 
-    found = Authority(ca_dir).revoke(who)
+    found = open_authority(ca_dir).revoke(who)
     words = (
         f"{found.id} ({found.name})" if isinstance(found, Issued) and found.name else getattr(found, "id", found)
     )
@@ -146,9 +148,7 @@ def revoke(
 @app.command("list")
 def list_(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> None:
     """List the issued certificates and whether they are valid."""
-    from pfl_node.security.ca import Authority
-
-    authority = Authority(ca_dir)
+    authority = open_authority(ca_dir)
     revoked, now = authority.revoked(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ")
     rows = [
         {

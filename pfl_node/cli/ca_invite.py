@@ -9,6 +9,7 @@ import typer
 from pfl_node.cli.ca_command import Days, Where
 from pfl_node.cli.options import ABOUT_ONE_NODE, Format, GivenSettings, takes_settings
 from pfl_node.cli.output import as_json, as_table, say
+from pfl_node.cli.private_keys import open_authority
 from pfl_node.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,13 +60,12 @@ def invite(
     """
     from pfl_node.enrolment.operator_calls import BootstrapPlace, EnrolmentOperator
     from pfl_node.enrolment.site_plan import SitePlan
-    from pfl_node.security.ca import Authority
     from pfl_node.store.atomic import private_files
 
     for name in names:
         if not SITE.fullmatch(name) or names.count(name) > 1:
             raise ConfigError(f"{name!r} cannot name a site: 1 to 32 letters, digits, . _ -, each name once")
-    authority = Authority(ca_dir)
+    authority = open_authority(ca_dir)
     with private_files():
         if bootstrap or enrol:
             BootstrapPlace.remember(authority, bootstrap, enrol)
@@ -103,11 +103,12 @@ def pending(ca_dir: Where = Path("pfl-ca"), format: Format = "table") -> None:
 
 def confirm(pairs: Pairs = None, ca_dir: Where = Path("pfl-ca"), days: Days = 365) -> None:
     """Issue the certificates of waiting sites whose ids match those that the sites told you."""
-    from pfl_node.security.ca import Authority, Issued
+    from pfl_node.security.ca import Issued
     from pfl_node.store.atomic import private_files
 
     with private_files():
-        authority, operator = Authority(ca_dir), _operator(ca_dir)
+        operator = _operator(ca_dir)
+        authority = operator.authority
         waiting = {one.invited.name: one for one in operator.pending()}
         members = [one for one in authority.issued() if one.id not in authority.revoked()]
         for one in _by_pairs(pairs, waiting, members) if pairs else _by_asking(waiting):
@@ -138,9 +139,8 @@ def add_verbs(app: typer.Typer) -> None:
 
 def _operator(ca_dir: Path) -> "EnrolmentOperator":
     from pfl_node.enrolment.operator_calls import EnrolmentOperator
-    from pfl_node.security.ca import Authority
 
-    return EnrolmentOperator(Authority(ca_dir))
+    return EnrolmentOperator(open_authority(ca_dir))
 
 
 def _by_pairs(

@@ -27,8 +27,9 @@ Row = Mapping[str, Any]
 
 @takes_settings(read=unchecked)
 def doctor(settings: "Settings", address: Address = None, json: AsJson = False, timeout: Timeout = 5.0) -> int:
-    """Check a running node, or a site before its first start: reachability, exchange, certificate, disk, clock,
-    version, pace, data, device. Prints one line for each, and what to do. The exit code is 1 if a check fails.
+    """Check a running node, or a site before its first start: reachability, exchange, certificate, key, disk,
+    clock, version, pace, data, device. Prints one line for each, and what to do. The exit code is 1 if a check
+    fails.
     """
     checks = list(_running(settings, address, timeout) if address else _configured(settings, timeout))
     failed = any(check["level"] == "fail" for check in checks)

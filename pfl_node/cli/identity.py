@@ -8,6 +8,7 @@ import typer
 
 from pfl_node.cli.options import Format
 from pfl_node.cli.output import as_facts, as_json
+from pfl_node.cli.private_keys import warn_if_exposed
 
 Where = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="The node's directory.")]
 Request = Annotated[
@@ -23,6 +24,7 @@ def identity(data_dir: Where, request: Request = False, name: Name = "", format:
     from pfl_node.security.x509_builder import make_request, own_key
 
     key, made = own_key(data_dir / KEY)
+    warn_if_exposed(data_dir / KEY)
     if made:
         print(
             f"created {data_dir / KEY}, the identity of the node: back it up and keep it private", file=sys.stderr

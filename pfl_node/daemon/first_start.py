@@ -32,6 +32,7 @@ from pfl_node.ops.machine_checks import (
     data_check,
     device_check,
     disk_check,
+    key_check,
     traffic_check,
     version_check,
 )
@@ -65,6 +66,7 @@ async def first_start_checks(settings: Settings) -> list[HealthCheck]:
             *_task(settings),
         ]
     checks.append(certificate_check(tls.trust.credentials.certificate if tls else None))
+    checks.append(key_check(tls.trust.files.key if tls else None))
     try:
         dialer = tls.dialer if tls else Dialer()
         async with _listening(settings, tls, dialer) as membership:

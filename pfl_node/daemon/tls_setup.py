@@ -62,5 +62,6 @@ def tls_of(settings: Settings, home: DataDir) -> Tls | None:
     files = tls_files(settings, home.path)
     check_files(files, why)
     tls = Tls(files, reload=settings.tls.reload, name=settings.name or "")
+    tls.trust.warn_of_exposed_key()
     home.adopt(tls.id)
     return tls

@@ -1,4 +1,4 @@
-"""Checks of a node's own machine: certificate, disk, clock, version, pace, data, device.
+"""Checks of a node's own machine: certificate, key, disk, clock, version, pace, data, device.
 
 The same functions serve a running node and `pfl-node doctor` before the first start.
 """
@@ -20,6 +20,7 @@ from pfl_node.node.clock import now
 from pfl_node.ops.amounts import size, span
 from pfl_node.ops.node_health import HealthCheck, Level, ok
 from pfl_node.ops.transfer_totals import TransferTotals
+from pfl_node.security.key_permissions import exposed_key
 
 if TYPE_CHECKING:
     from pfl_node.ops.observed_node import ObservedNode
@@ -49,6 +50,15 @@ def certificate_check(certificate: Certificate | None, moment: datetime | None =
             "renew it: pfl-node ca issue for the same request",
         )
     return ok("certificate", f"{until}, {left:.0f} days")
+
+
+def key_check(key: Path | None) -> HealthCheck:
+    """`key`: the file with the node's private key; None: TLS is off."""
+    if key is None:
+        return ok("key", "not needed: TLS is off")
+    if exposed := exposed_key(key):
+        return HealthCheck("key", Level.WARN, exposed.text, exposed.remedy)
+    return ok("key", "only this node can read its private key")
 
 
 def disk_check(folder: Path, unwritten: Sequence[str] = (), *, running: bool = False) -> HealthCheck:
@@ -135,6 +145,7 @@ def machine_checks(node: ObservedNode) -> list[HealthCheck]:
     recorder = node.recorder
     return [
         certificate_check(node.tls.trust.credentials.certificate if node.tls else None),
+        key_check(node.tls.trust.files.key if node.tls else None),
         disk_check(node.home.path, recorder.unwritten if recorder else (), running=True),
         clock_check([result.clock_ahead for result in node.monitor.results.values()]),
         _pace(node),

@@ -10,6 +10,7 @@ from pathlib import Path
 from pfl_node.errors import ConfigError, PflError, Reason, Refused
 from pfl_node.security.certificate import ID, ID_BYTES, Certificate
 from pfl_node.security.credentials import Credentials, load_credentials
+from pfl_node.security.key_permissions import exposed_key
 from pfl_node.security.tls_files import TlsFiles, read
 from pfl_node.types import PeerId
 
@@ -61,6 +62,10 @@ class Trust:
         self.allow: frozenset[PeerId] | None = read_ids(files.allow, ALLOW_LIST)
         self.revoked: frozenset[PeerId] = read_ids(files.revoked, REVOKED_LIST) or frozenset()
 
+    def warn_of_exposed_key(self) -> None:
+        if exposed := exposed_key(self.files.key):
+            log.warning("%s", exposed)
+
     @property
     def me(self) -> PeerId:
         return self.credentials.id
@@ -107,6 +112,7 @@ class Trust:
             return False
         self.credentials = fresh
         self.generation += 1
+        self.warn_of_exposed_key()
         log.info("new certificate %s", fresh.certificate)
         return True
 

@@ -59,6 +59,19 @@ def test_a_ca_issues_on_this_machine_and_on_request(shell: Shell, place: Path) -
     ]
 
 
+def test_the_ca_warns_of_keys_that_others_can_read(shell: Shell, place: Path) -> None:
+    shell("ca", "init")
+    shell("ca", "issue", "--data-dir", "ann")
+    (place / "pfl-ca" / "ca.key").chmod(0o644)
+    line = "warning: other users can read the private key {} (mode 0644): chmod 600 {}"
+    ca = line.format("pfl-ca/ca.key", "pfl-ca/ca.key")
+    assert shell("ca", "list").err.splitlines() == [ca]
+    (place / "ann" / "key.pem").chmod(0o644)
+    node = line.format("ann/key.pem", "ann/key.pem")
+    assert shell("ca", "issue", "--data-dir", "ann").err.splitlines() == [ca, node]
+    assert shell("identity", "--data-dir", "ann").err.splitlines() == [node]
+
+
 def test_who_is_revoked_is_on_the_list_and_gets_nothing_more(shell: Shell, place: Path) -> None:
     shell("ca", "init")
     shell("ca", "issue", "--data-dir", "ann")

@@ -6,6 +6,7 @@ import json
 import socket
 from pathlib import Path
 
+from tests.identities import Site
 from tests.unit.cli.run_command import Shell
 
 
@@ -19,6 +20,7 @@ def test_a_site_is_checked_before_its_first_start_without_leaving_anything_behin
         "settings": "ok",
         "disk": "ok",
         "certificate": "ok",
+        "key": "ok",
         "seeds": "waiting",
         "reachable": "waiting",
         "clock": "warn",
@@ -29,6 +31,15 @@ def test_a_site_is_checked_before_its_first_start_without_leaving_anything_behin
     }
     assert answer.code == 0
     assert not home.exists()
+
+
+def test_a_key_that_other_users_can_read_is_named_with_the_command(shell: Shell, tmp_path: Path) -> None:
+    key = Site(tmp_path).member("ann").key
+    key.chmod(0o640)
+    answer = shell("doctor", "--tls", "--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "ann"))
+    (line,) = [line for line in answer.out.splitlines() if line.split()[1] == "key"]
+    assert line == f"warn     key          other users can read the private key {key} (mode 0640); chmod 600 {key}"
+    assert "private key" not in answer.err
 
 
 def test_a_seed_that_does_not_answer_fails_and_the_exit_code_says_so(shell: Shell) -> None:

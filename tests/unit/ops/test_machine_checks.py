@@ -1,4 +1,4 @@
-"""What `pfl-node doctor` says about certificate, disk, clock, version, pace, data and device."""
+"""What `pfl-node doctor` says about certificate, key, disk, clock, version, pace, data and device."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pfl_node.ops.machine_checks import (
     data_check,
     device_check,
     disk_check,
+    key_check,
     traffic_check,
     version_check,
 )
@@ -29,8 +30,17 @@ def test_a_certificate_that_ends_soon_is_renewed_in_time(tmp_path: Path, days: i
     assert certificate_check(certificate, certificate.not_after - timedelta(days=days)).level == level
 
 
-def test_without_tls_no_certificate_is_needed() -> None:
+def test_without_tls_no_certificate_and_no_key_is_needed() -> None:
     assert certificate_check(None, datetime.now(UTC)).level == "ok"
+    assert key_check(None).level == "ok"
+
+
+def test_a_key_that_other_users_can_read_is_a_warning(tmp_path: Path) -> None:
+    key = Site(tmp_path).member("ann").key
+    assert key_check(key).level == "ok"
+    key.chmod(0o644)
+    check = key_check(key)
+    assert (check.level, check.todo) == ("warn", f"chmod 600 {key}")
 
 
 @pytest.mark.parametrize(("free", "level"), [(DISK_FULL - 1, "fail"), (DISK_LOW - 1, "warn"), (DISK_LOW, "ok")])

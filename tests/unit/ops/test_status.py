@@ -23,7 +23,7 @@ from pfl_node.wire.peer_pb2 import Status
 from tests.toy import ToyLearner, constant
 
 YOU = PeerId("you")
-MACHINE = ["certificate", "disk", "clock", "pace", "data", "device"]
+MACHINE = ["certificate", "key", "disk", "clock", "pace", "data", "device"]
 
 
 def status(path: Path, change: Callable[[DaemonNode], None] | None = None, **settings: Any) -> tuple[Status, Any]:
