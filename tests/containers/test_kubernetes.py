@@ -62,6 +62,7 @@ every = pytest.mark.parametrize(("pod", "container"), [c[1:] for c in EVERY], id
 def test_a_pod_is_confined_probed_and_limited(pod: dict[str, Any], container: dict[str, Any]) -> None:
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] == 10001
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch", "keys in the volume stay private"
     assert pod["enableServiceLinks"] is False, "the cluster's own variables begin with PFL_, too"
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
