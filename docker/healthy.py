@@ -1,11 +1,13 @@
 """Asks the gRPC health service at HOST:PORT whether it serves; exit code 0: it does, 1: it does not.
 
-`python -I -S healthy.py [HOST:PORT] [--tls CERTIFICATE KEY]`. Speaks the few frames of HTTP/2 that one call needs
+`python -I -S healthy.py [HOST:PORT] [--wait SECONDS] [--tls CERTIFICATE KEY]`. With --wait it asks again until the
+service serves or the time is over. Speaks the few frames of HTTP/2 that one call needs
 by itself: importing grpc for it would cost ten times the CPU, in every container, all day long.
 """
 
 import socket
 import sys
+import time
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, GOAWAY = 0, 1, 4, 7
@@ -13,6 +15,7 @@ END_STREAM, END_HEADERS = 1, 4
 PATH, CONTENT, TE = b"/grpc.health.v1.Health/Check", b"application/grpc", b"trailers"
 STATES = {0: "unknown", 1: "serving", 2: "not serving", 3: "unknown service"}
 SECONDS = 4.0
+PAUSE = 1.0  # seconds between two questions of one check
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -82,13 +85,24 @@ def wrapped(line: socket.socket, certificate: str, key: str) -> socket.socket:
 def main(words: list[str]) -> int:
     address = words[0] if words and not words[0].startswith("--") else "127.0.0.1:7946"
     pair = (words[-2], words[-1]) if "--tls" in words else None
+    wait = float(words[words.index("--wait") + 1]) if "--wait" in words else 0.0
+    end = time.monotonic() + wait
+    while True:
+        serves, text = check(address, pair)
+        if serves or time.monotonic() + PAUSE > end:
+            break
+        time.sleep(PAUSE)
+    print(f"{address}: {text}")
+    return int(not serves)
+
+
+def check(address: str, pair: tuple[str, str] | None) -> tuple[bool, str]:
+    """Whether it serves, and the state or the error in words."""
     try:
         state = ask(address, pair)
     except (OSError, ValueError) as error:
-        print(f"{address}: {error}")
-        return 1
-    print(f"{address}: {STATES.get(state, 'unknown')}")
-    return int(state != 1)
+        return False, str(error)
+    return state == 1, STATES.get(state, "unknown")
 
 
 if __name__ == "__main__":

@@ -165,8 +165,43 @@ def test_an_image_is_made_in_stages_and_runs_as_nobody_special(path: Path) -> No
     assert last.index(" /opt/libraries") < last.index(" /opt/pfl"), "libraries change less often"
 
 
-def test_a_node_that_loads_torch_is_not_checked_every_five_seconds() -> None:
-    assert "--start-period" not in (DOCKER / "node.Dockerfile").read_text()
+ANSWER = 4  # seconds that docker/healthy.py waits for an answer
+LOADING = 163  # seconds until the last of fifty nodes was ready on two cores (docs/docker.md)
+
+
+def seconds(check: str, option: str) -> int:
+    found = re.search(rf"--{option}=(\d+)s", check)
+    assert found, option
+    return int(found[1])
+
+
+def health_check() -> tuple[str, int, list[str]]:
+    """The options of the node's image, its number of retries, and the command."""
+    text = (DOCKER / "node.Dockerfile").read_text()
+    found = re.search(r"^HEALTHCHECK (.*--retries=(\d+)) \\\n\s*CMD (.*)$", text, re.MULTILINE)
+    assert found
+    return found[1], int(found[2]), json.loads(found[3])
+
+
+def test_a_node_that_hangs_is_unhealthy_within_90_seconds() -> None:
+    options, retries, words = health_check()
+    lasts = int(words[words.index("--wait") + 1]) + ANSWER
+    assert retries * (seconds(options, "interval") + lasts) <= 90
+    assert lasts < seconds(options, "timeout"), "Docker does not kill a check that may still succeed"
+
+
+def test_a_node_may_load_torch_and_is_not_checked_every_five_seconds_meanwhile() -> None:
+    options, _, words = health_check()
+    assert seconds(options, "start-period") >= LOADING
+    assert int(words[words.index("--wait") + 1]) >= 10, "Docker 25 and newer pause only 5 s between checks"
+    assert "--start-interval" not in options, "builders before Docker 25 refuse it"
+
+
+def test_the_overlay_with_tls_checks_a_node_as_often_as_its_image() -> None:
+    _, _, words = health_check()
+    test = read(COMPOSE / "compose.tls.yaml")["services"]["node"]["healthcheck"]
+    assert set(test) == {"test"}, "intervals are those of the image"
+    assert test["test"][1 : 1 + len(words)] == words
 
 
 def test_no_file_names_a_place_where_packages_come_from() -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import itertools
 import socket
 import sys
+
+import pytest
 
 from pfl_node.wire.endpoint import Endpoint
 from tests.containers.files import DOCKER
@@ -33,6 +37,30 @@ def test_it_says_what_the_health_service_says() -> None:
         assert "refused" in text
 
     asyncio.run(scene())
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, states: list[int], *words: str) -> tuple[int, int]:
+    """The exit code and the number of questions, if the node answers with these states, the last one forever."""
+    spec = importlib.util.spec_from_file_location("healthy", DOCKER / "healthy.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    clock, count = [0.0], itertools.count()
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module.time, "sleep", lambda pause: clock.__setitem__(0, clock[0] + pause))
+    monkeypatch.setattr(module, "ask", lambda *_: states[min(next(count), len(states) - 1)])
+    return module.main(["127.0.0.1:7946", *words]), next(count)
+
+
+def test_a_check_may_wait_until_the_node_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, [2, 2, 1], "--wait", "10") == (0, 3)
+    assert asked(monkeypatch, [2, 2, 1], "--wait", "10", "--tls", "cert.pem", "key.pem") == (0, 3)
+
+
+def test_a_check_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, [2], "--wait", "10") == (1, 11)
+    assert asked(monkeypatch, [2]) == (1, 1)
 
 
 def test_somebody_else_at_the_port_is_not_healthy() -> None:
