@@ -12,6 +12,7 @@ PflError
 ├── SimulationStuck       simulated nodes that wait for events that cannot happen
 └── PeerError(peer)       another node
     ├── PeerGone          did not answer, or not in time
+    │   └── PeerTimedOut  was connected, but a call or transfer took too long
     └── PeerMisbehaved    answered with something that must not be used
         └── Refused       the answer to a message that breaks a rule: reason and text
 """
@@ -89,6 +90,10 @@ class PeerError(PflError):
 
 class PeerGone(PeerError):
     """The peer did not answer, or not in time."""
+
+
+class PeerTimedOut(PeerGone):
+    """There is a connection to the peer, but the call or transfer took too long."""
 
 
 class PeerMisbehaved(PeerError):

@@ -14,6 +14,7 @@ from pfl_node.model import Layout
 from pfl_node.node.clock import now
 from pfl_node.node.context import NodeContext
 from pfl_node.node.peer_calls import Calls
+from pfl_node.node.slow_sends import SlowSends
 from pfl_node.node.waiting import PendingWaits
 from pfl_node.protocol.deadlines import Deadlines, SendDeadlines
 from pfl_node.steps import Publish, Report, Send
@@ -40,6 +41,7 @@ class Pusher:
         self._number = 0
         self._accepted = 0.0  # time of the last accepted push
         self._lasted = 0.0  # seconds that it took
+        self._slow = SlowSends()
         self._running: dict[PeerId, float] = {}  # the time at which each push began
 
     async def send(self, step: Send) -> tuple[PeerId, ...]:
@@ -143,6 +145,8 @@ class Pusher:
             async with self._slots.held():
                 self._running[peer] = now()
                 answer = await self._calls.push(peer, step)
+            if self._slow.is_news(peer, answer):
+                self._context.recorder.too_slow(peer)
         finally:
             del pending[peer]
             since = self._running.pop(peer, began)

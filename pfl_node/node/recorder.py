@@ -19,6 +19,7 @@ from pfl_node.node.clock import now
 from pfl_node.node.context import WorkCount
 from pfl_node.node.lookahead import LOOKAHEAD, Lookahead
 from pfl_node.node.ports import Job, LearnerFacts, Log, Store, Tell, Trainer, discard_event
+from pfl_node.node.slow_sends import TOO_SLOW
 from pfl_node.policies.base import Policy
 from pfl_node.settings import Settings
 from pfl_node.steps import DIVERGED, OUT_OF_MEMORY, Publish, Record, Report
@@ -236,6 +237,10 @@ class Recorder:
         (self.log.warning if news else self.log.debug)(
             "call failed", call=call, peer=error.peer, why=why, text=error.text
         )
+
+    def too_slow(self, peer: PeerId) -> None:
+        self.log.warning(TOO_SLOW, peer=peer)
+        self.tell("warning", {"text": TOO_SLOW, "peer": peer})
 
     def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None:
         """A round stopped waiting for these peers, whose models had not arrived in time."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import grpc
 from google.protobuf.message import Message
 
-from pfl_node.errors import PeerGone, Reason, Refused
+from pfl_node.errors import PeerGone, PeerTimedOut, Reason, Refused
 from pfl_node.failpoints import afailpoint
 from pfl_node.model import Layout, Model
 from pfl_node.protocol.mailbox import check_vectors
@@ -80,7 +80,7 @@ class ErrorTranslation:
             case grpc.aio.UsageError():
                 raise PeerGone(self.peer, "the channel was closed") from error
             case TimeoutError():  # a stalled stream is not a measurement of the bandwidth
-                raise PeerGone(self.peer, "the stream stalled") from error
+                raise PeerTimedOut(self.peer, "the stream stalled") from error
             case asyncio.CancelledError():
                 task = asyncio.current_task()
                 if task is None or not task.cancelling():

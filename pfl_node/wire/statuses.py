@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from pfl_node.errors import PeerGone, Reason, Refused
+from pfl_node.errors import PeerGone, PeerTimedOut, Reason, Refused
 from pfl_node.types import PeerId
 
 M = TypeVar("M", bound=Message)
@@ -43,6 +44,9 @@ STATUS: dict[Reason, grpc.StatusCode] = {
     Reason.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
 }
 
+# gRPC limits the time until bytes are acknowledged (TCP_USER_TIMEOUT) to its keepalive timeout, which a slow link
+# exceeds. A failed connect times out as well, but has another text.
+UNACKNOWLEDGED = re.compile(r"(recv|send)msg:.*timed out", re.IGNORECASE)
 # For a status without our reason: from gRPC itself, or from a server that is not a node.
 UNEXPLAINED = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: Reason.FLOOD,
@@ -76,7 +80,8 @@ def error_from_status(error: grpc.aio.AioRpcError, peer: PeerId) -> PeerGone | R
         return Refused(given, text, peer, round=int(round) if valid else None)
     reason = UNEXPLAINED.get(code)
     if reason is None or REASON_KEY in metadata:
-        return PeerGone(peer, f"{code.name.lower()}: {text}")
+        late = code is grpc.StatusCode.DEADLINE_EXCEEDED or UNACKNOWLEDGED.search(text)
+        return (PeerTimedOut if late else PeerGone)(peer, f"{code.name.lower()}: {text}")
     return Refused(Reason.TOO_LARGE if "larger than max" in text else reason, text, peer)
 
 

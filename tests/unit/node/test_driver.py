@@ -13,7 +13,7 @@ import pytest
 
 from pfl_node import predictions
 from pfl_node.daemon.thread_trainer import ThreadTrainer
-from pfl_node.errors import DeviceMemoryFull, PeerError, PeerGone, Reason, Refused
+from pfl_node.errors import DeviceMemoryFull, PeerError, PeerGone, PeerTimedOut, Reason, Refused
 from pfl_node.learning.trainer import TrainerThread
 from pfl_node.model import Layout, Model, PartialModel
 from pfl_node.node.async_compressor import AsyncCompressor
@@ -149,6 +149,7 @@ class FakeRecorder:
         self.reports: list[Report] = []
         self.publications: list[Publish] = []
         self.failures: list[PeerError] = []
+        self.slow: list[PeerId] = []
         self.given_up: list[tuple[int, tuple[PeerId, ...]]] = []
         self.pauses_seen: list[dict[str, Any]] = []
         self.paused = asyncio.Event()
@@ -168,6 +169,9 @@ class FakeRecorder:
 
     def failed(self, call: str, error: PeerError) -> None:
         self.failures.append(error)
+
+    def too_slow(self, peer: PeerId) -> None:
+        self.slow.append(peer)
 
     def gave_up(self, round: int, peers: Sequence[PeerId], seconds: float) -> None:
         self.given_up.append((round, tuple(peers)))
@@ -1017,6 +1021,27 @@ def test_a_node_whose_pushes_take_long_is_quiet_later() -> None:
 
     asyncio.run(go())
     assert quiet[0] - sent[0] >= 0.5  # three pushes, and the node may have been quiet just before
+
+
+def test_a_node_says_that_a_link_is_too_slow_for_its_models() -> None:
+    class TimesOut(FakeClient):
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            raise PeerTimedOut(peer, "the stream stalled")
+
+    async def script(me: Policy) -> None:
+        for _ in range(5):
+            await Send([B], me.model)
+
+    async def go() -> list[PeerId]:
+        board = MemoryNetwork(A, B)
+        trainer = TrainerThread()
+        made, recorder = driver(board, A, script, trainer=trainer)
+        object.__setattr__(made.context, "network", TimesOut(board, A))
+        await made.run()
+        await trainer.close()
+        return recorder.slow
+
+    assert asyncio.run(go()) == [B]
 
 
 def test_transfers_that_go_on_after_their_round_leave_their_slots_to_others() -> None:

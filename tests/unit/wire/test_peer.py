@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pfl_node.errors import PeerGone, Reason, Refused
+from pfl_node.errors import PeerGone, PeerTimedOut, Reason, Refused
 from pfl_node.model import Model
 from pfl_node.settings import WireSettings
 from pfl_node.types import Envelope, Eval, Offer, Part, PeerId
@@ -242,7 +242,7 @@ def test_a_peer_that_thinks_too_long_is_gone() -> None:
     async def scenario() -> None:
         host = Slow(SMALL)
         async with serving(host) as address, calling(WireSettings(base_timeout=0.2)) as client:
-            with pytest.raises(PeerGone, match="deadline"):
+            with pytest.raises(PeerTimedOut, match="deadline"):
                 await client.evaluate(BOB, address, model_of(SMALL))
             await host.counted("EvaluateModel", "truncated")
             assert host.cancelled == 0  # it was handed over
@@ -268,9 +268,9 @@ def test_a_stream_that_stands_still_is_over_long_before_a_slow_one_would_be() ->
     async def scenario(address: str) -> None:
         slow = WireSettings(min_bandwidth=1.0)  # weeks for a model
         async with calling(slow, quiet=0.3) as client:
-            with pytest.raises(PeerGone, match="stalled"):
+            with pytest.raises(PeerTimedOut, match="stalled"):
                 await client.fetch(BOB, address, "model", LARGE)
-            with pytest.raises(PeerGone, match="stalled"):
+            with pytest.raises(PeerTimedOut, match="stalled"):
                 await client.send(BOB, address, model_of(layout_of(5_000_000)))
 
     with_generated_servicer(Stalls(), scenario)
