@@ -20,7 +20,7 @@ UNKNOWN = "-"  # the paper has no such figure
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ScaleSize(Strict):

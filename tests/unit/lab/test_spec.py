@@ -249,6 +249,9 @@ MISTAKES = [
     (("nodes = 6", "nodes = 0"), "quick_scale.nodes: input should be greater than 0"),
     (("quick = {", "quick = { nodes = -1,"), "FACADE: nodes = -1 is not a positive integer"),
     (("by = 10", 'by = 10\nonly = "fast"'), "claim.0.only: input should be 'quick' or 'paper'"),
+    (("rounds = 10\n", 'rounds = "10"\n'), "quick_scale.rounds: input should be a valid integer"),
+    (("seeds = 3", "seeds = true"), "paper_scale.seeds: input should be a valid integer"),
+    (("by = 10", 'by = "10"'), "claim.0.by: input should be a valid number"),
 ]
 
 
