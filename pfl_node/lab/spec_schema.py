@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.lab.experiment import Scale
-from pfl_node.lab.measures import MEASURES
+from pfl_node.lab.measures import MEASURES, OF_TARGET, SPEED_UP
 from pfl_node.lab.report.phrases import file_name
 from pfl_node.lab.report.plots import PLOTS
 
@@ -148,6 +148,8 @@ def _check_points(spec: Spec) -> None:
 
 def _check_runs(spec: Spec) -> None:
     _check_labels("runs", (row.label for row in spec.run))
+    if any(not row.label for row in spec.run):
+        raise ConfigError("a run has the empty label ''")
     points = sum(point.only != "quick" for point in spec.points())
     for row in spec.run:
         for metric, value in row.figures.items():
@@ -160,6 +162,9 @@ def _check_names(spec: Spec) -> None:
     labels, points = [row.label for row in spec.run], [point.label for point in spec.points()]
     for metric in (*spec.metrics, *(claim.metric for claim in spec.claim)):
         _known("metric", metric, MEASURES)
+        _check_reference(spec, metric)
+    if double := next((m for m in spec.metrics if spec.metrics.count(m) > 1), None):
+        raise ConfigError(f"metrics has {double!r} twice")
     for plot in spec.plots:
         _known("plot", plot, PLOTS)
     for row in spec.run:
@@ -170,8 +175,23 @@ def _check_names(spec: Spec) -> None:
     for claim in spec.claim:
         for label in (claim.higher, claim.lower):
             _known("run", label, labels)
+        if claim.higher == claim.lower:
+            raise ConfigError(f"a claim compares {claim.higher!r} with itself")
+        if claim.point is not None and points == [""]:
+            raise ConfigError(f"a claim has the point {claim.point!r}, but the spec has no points")
         if claim.point is not None:
             _known("point", claim.point, points)
+
+
+def _check_reference(spec: Spec, metric: str) -> None:
+    """Some measures have no value in any run without a further key of the spec."""
+    targets = [spec.target, spec.paper_scale.target, spec.quick_scale.target]
+    if metric in OF_TARGET and not any(targets):
+        raise ConfigError(f"the metric {metric!r} needs a target, such as target = 0.8")
+    if metric == SPEED_UP and not any(row.baseline for row in spec.run):
+        raise ConfigError(
+            f"the metric {metric!r} needs the baseline of a run, such as baseline = {spec.run[0].label!r}"
+        )
 
 
 def _check_labels(what: str, labels: Iterable[str]) -> None:

@@ -245,14 +245,32 @@ MISTAKES = [
     (("degree = 3", "degre = 3"), "EL: policy.degre is not a knob of El: did you mean 'degree'?"),
     (('"facade"', '"facad"'), "FACADE: unknown policy 'facad': did you mean 'facade'?"),
     (('"digits"', '"digits", angels = [0]'), "EL: task digits has no option 'angels'; did you mean 'angles'?"),
-    (("by = 10", 'point = "there"'), "there is no point 'there'"),
     (("nodes = 6", "nodes = 0"), "quick_scale.nodes: input should be greater than 0"),
     (("quick = {", "quick = { nodes = -1,"), "FACADE: nodes = -1 is not a positive integer"),
     (("by = 10", 'by = 10\nonly = "fast"'), "claim.0.only: input should be 'quick' or 'paper'"),
     (("rounds = 10\n", 'rounds = "10"\n'), "quick_scale.rounds: input should be a valid integer"),
     (("seeds = 3", "seeds = true"), "paper_scale.seeds: input should be a valid integer"),
     (("by = 10", 'by = "10"'), "claim.0.by: input should be a valid number"),
+    (('lower = "EL"', 'lower = "FACADE"'), "a claim compares 'FACADE' with itself"),
+    (("by = 10", 'point = "x"'), "a claim has the point 'x', but the spec has no points"),
+    (('"accuracy", "minority"]', '"minority", "minority"]'), "metrics has 'minority' twice"),
+    (('label = "EL"', 'label = ""'), "a run has the empty label ''"),
+    (('"minority"]', '"speed_up"]'), "the metric 'speed_up' needs the baseline of a run"),
 ]
+
+
+def test_a_measure_of_the_target_needs_one(tmp_path: Path) -> None:
+    text = (BASE + ROWS).replace('"minority"]', '"rounds_to_target"]')
+    assert made(tmp_path, text).metrics[-1] == "rounds_to_target"
+    with pytest.raises(ConfigError, match=r"'rounds_to_target' needs a target, such as target = 0\.8"):
+        made(tmp_path, text.replace("target = 0.9\n", ""))
+
+
+def test_a_claim_about_a_point_that_does_not_exist_names_the_points(tmp_path: Path) -> None:
+    text = BASE + SWEEP + SWEPT + SWEPT.replace("Local", "Other")
+    claim = '[[claim]]\nmetric = "accuracy"\nhigher = "Local"\nlower = "Other"\npoint = "share 0.4"\n'
+    with pytest.raises(ConfigError, match=r"there is no point 'share 0\.4'; known: share 0\.1, share 0\.2"):
+        made(tmp_path, text + claim)
 
 
 @pytest.mark.parametrize(("change", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
