@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -24,6 +25,7 @@ from pfl_node.settings.schema import NAMED, dotted
 
 SHIPPED = files("pfl_node.lab") / "specs"
 OURS = ("nodes",)  # keys of a spec that are not settings
+SEEDS = ("seed", "seeds")
 
 
 def shipped() -> list[str]:
@@ -62,6 +64,7 @@ def load(
         _check_sets(spec, sets, sweeps)
         grid = SettingsGrid(spec, scale, base, tuple(sets), plugins, combinations(sweeps))
         cells = tuple(grid.cells(numbers))
+        _check_places(cells)
     except PflError as error:
         raise ConfigError(f"experiment {name}: {error}") from None
     return Experiment(
@@ -114,8 +117,8 @@ class SettingsGrid:
             for chosen in self.swept:
                 nodes, label = chosen.nodes or planned, _label(point.label, chosen.label)
                 for seed in seeds:
-                    sets = (*self.sets, *chosen.sets)
-                    settings = _settings(row.label, {**flat, "seed": seed}, sets, self.plugins)
+                    plan = {**flat, "seed": seed}
+                    settings = _settings(row.label, plan, self.sets, chosen.sets, self.plugins)
                     place = "/".join(filter(None, (file_name(row.label), file_name(label), f"seed-{seed}")))
                     yield Cell(row.label, label, seed, nodes, settings, place)
 
@@ -188,20 +191,42 @@ def _grid(spec: Spec, scale: Scale) -> Iterator[tuple[SpecRow, SweepPoint, dict[
         yield row, point, flat
 
 
-def _settings(run: str, flat: Mapping[str, Any], sets: Sequence[str], plugins: bool) -> Settings:
+def _settings(
+    run: str, flat: Mapping[str, Any], sets: Sequence[str], swept: Sequence[str], plugins: bool
+) -> Settings:
     try:
-        settings = load_settings(overrides=flat, sets=sets)
+        settings = load_settings(overrides=flat, sets=(*sets, *swept))
         if plugins or ":" not in settings.policy.name + settings.task.name:  # no plugin of a user
             check_names(settings)
     except PflError as error:
-        text = str(error)
-        for key in flat:  # these keys were not given as options
-            text = text.replace(f" in {flag(key)}:", ":")
-        raise ConfigError(f"{run}: {text}") from None
+        raise ConfigError(f"{run}: {_where(str(error), flat, sets, swept)}") from None
     return settings
 
 
+def _where(text: str, flat: Mapping[str, Any], sets: Sequence[str], swept: Sequence[str]) -> str:
+    """The message with the place where the user wrote the setting."""
+    for key in flat:  # these keys were not given as options
+        text = re.sub(rf" in {re.escape(flag(key))}(?![\w-])", "", text)
+    for option, given in (("--set", sets), ("--sweep", swept)):
+        for key in (pair.partition("=")[0].strip() for pair in given):
+            text = text.replace(f"{key!r} in --set", f"{key!r} in {option}")
+            if text.startswith(f"{key} is not a knob of "):
+                text += f" ({option} applies to all runs)"
+    return text
+
+
 # -- checks --------------------------------------------------------------------------------------------------
+
+
+def _check_places(cells: Sequence[Cell]) -> None:
+    """Directories have no signs: x = 1 and x = -1 would share one."""
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        if (other := seen.setdefault(cell.folder, cell)) is not cell:
+            raise ConfigError(
+                f"{other.point!r} and {cell.point!r} would have the same directory: "
+                "write a FILE.toml with points and other labels"
+            )
 
 
 def _check_sets(spec: Spec, sets: Sequence[str], sweeps: Sequence[str]) -> None:
@@ -211,14 +236,14 @@ def _check_sets(spec: Spec, sets: Sequence[str], sweeps: Sequence[str]) -> None:
     varied = {key for tree in trees for key in dotted(tree)}
     given = [_key(text.partition("=")[0]) for text in sets]
     for key in given:
-        if key == "seed":
+        if key in SEEDS:
             raise ConfigError("--set seed would make all seeds equal: set their number with --seeds N")
         if key == "policy.name" or (key in varied and key not in OURS):
             raise ConfigError(f"--set {key} would make different runs equal: write a FILE.toml")
         if key in OURS:
             raise ConfigError(f"--set {key}: it is a key of the spec, not a setting: write a FILE.toml")
     for key in keys_of(sweeps):
-        if key == "seed":
+        if key in SEEDS:
             raise ConfigError("--sweep seed: set the number of seeds with --seeds N")
         if key == "policy.name" or key in varied:
             raise ConfigError(f"--sweep {key}: the experiment itself varies it: write a FILE.toml")

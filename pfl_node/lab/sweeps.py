@@ -39,9 +39,17 @@ def parse(text: str) -> tuple[str, list[str]]:
     whole = PART.sub("V", rest) == ",".join("V" * len(values)) and all(values)
     if not key.strip() or not equals or not whole or len(values) < 2:
         raise ConfigError(f"--sweep {text}: it should be KEY=VALUE,VALUE,…, such as train.lr=0.01,0.1")
-    if double := next((value for value in values if values.count(value) > 1), None):
+    parsed = [_number(value) for value in values]
+    if double := next((value for value in values if parsed.count(_number(value)) > 1), None):
         raise ConfigError(f"--sweep {text}: {double} is there twice")
     return key.strip(), values
+
+
+def _number(value: str) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def keys_of(sweeps: Sequence[str]) -> list[str]:

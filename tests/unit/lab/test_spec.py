@@ -250,6 +250,10 @@ MISTAKES = [
     (("by = 10", 'by = 10\nonly = "fast"'), "claim.0.only: input should be 'quick' or 'paper'"),
     (("rounds = 10\n", 'rounds = "10"\n'), "quick_scale.rounds: input should be a valid integer"),
     (("seeds = 3", "seeds = true"), "paper_scale.seeds: input should be a valid integer"),
+    (
+        ('settings = { policy = { name = "el", degree = 3 } }', "settings = { train = 3 }"),
+        "EL: 'train' is a section",
+    ),
     (("by = 10", 'by = "10"'), "claim.0.by: input should be a valid number"),
     (('lower = "EL"', 'lower = "FACADE"'), "a claim compares 'FACADE' with itself"),
     (("by = 10", 'point = "x"'), "a claim has the point 'x', but the spec has no points"),
