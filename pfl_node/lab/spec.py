@@ -186,6 +186,8 @@ def _grid(spec: Spec, scale: Scale) -> Iterator[tuple[SpecRow, SweepPoint, dict[
         general = (spec.settings, size.settings, row.settings, point.settings)
         for tree in (*general, row.at(scale), point.at(scale), row.at_point.get(point.label, {})):
             flat |= dotted(tree)
+        if "seed" in flat:
+            raise ConfigError(f"{row.label}: seeds are 0, 1, …: set their number with seeds = N instead of a seed")
         if isinstance(flat["nodes"], bool) or not isinstance(flat["nodes"], int) or flat["nodes"] < 1:
             raise ConfigError(f"{row.label}: nodes = {flat['nodes']!r} is not a positive integer")
         yield row, point, flat

@@ -254,6 +254,7 @@ MISTAKES = [
         ('settings = { policy = { name = "el", degree = 3 } }', "settings = { train = 3 }"),
         "EL: 'train' is a section",
     ),
+    (("train = {", "seed = 3\ntrain = {"), "EL: seeds are 0, 1, …: set their number with seeds = N instead"),
     (("by = 10", 'by = "10"'), "claim.0.by: input should be a valid number"),
     (('lower = "EL"', 'lower = "FACADE"'), "a claim compares 'FACADE' with itself"),
     (("by = 10", 'point = "x"'), "a claim has the point 'x', but the spec has no points"),
