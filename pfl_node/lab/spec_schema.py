@@ -17,6 +17,7 @@ from pfl_node.lab.report.plots import PLOTS
 
 Tree = dict[str, Any]
 UNKNOWN = "-"  # the paper has no such figure
+TABLES = ("run", "point", "claim")  # written as [[run]]
 
 
 class Strict(BaseModel):
@@ -215,11 +216,23 @@ def _complaint(error: ValidationError) -> str:
     # a mistyped key is also reported as missing; the typed one says more
     row = next((row for row in rows if row["type"] == "extra_forbidden"), rows[0])
     at = [part for part in row["loc"] if part != "-"]
-    place = ".".join(str(part) for part in at)
+    place = _place(at)
     if row["type"] == "extra_forbidden":
         return f"{place} is not a valid key; {nearest(str(at[-1]), _siblings(at))}"
+    if row["type"] in ("dict_type", "model_type"):
+        return f"{place}: it should be a table"
+    if row["type"] == "list_type" and at[0] in TABLES:
+        return f"{place}: write [[{place}]], with two brackets"
     text = row["msg"]
     return f"{place}: {text[:1].lower()}{text[1:]}"
+
+
+def _place(at: list[Any]) -> str:
+    """Tables with the same name are counted from 1, in the order of the file."""
+    if at[0] not in TABLES or len(at) < 2:
+        return ".".join(str(part) for part in at)
+    table, number, *keys = at
+    return ": ".join(filter(None, (f"{table} {number + 1}", ".".join(map(str, keys)))))
 
 
 def _siblings(at: list[Any]) -> list[str]:
