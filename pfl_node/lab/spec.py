@@ -37,11 +37,18 @@ def read(name: str) -> tuple[str, str]:
         return name, (SHIPPED / f"{name}.toml").read_text(encoding="utf-8")
     path = Path(name)
     if path.suffix != ".toml":
-        raise ConfigError(f"there is no experiment {name!r}; {nearest(name, shipped())} (or a FILE.toml)")
+        raise ConfigError(f"there is no experiment {name!r}; {_hint(path)}")
     try:
         return path.stem, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _hint(path: Path) -> str:
+    if (file := path.with_name(f"{path.name}.toml")).is_file():
+        return f"did you mean {str(file)!r}?"
+    hint = nearest(str(path), shipped())
+    return hint if hint.startswith("did you mean") else "`pfl-node lab list` has all, or give a FILE.toml"
 
 
 def load(

@@ -118,6 +118,14 @@ def test_the_results_of_something_else_are_not_overwritten(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+def test_a_spec_without_its_extension_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert mistake(capsys, "run", "mine") == "there is no experiment 'mine'; did you mean 'mine.toml'?"
+
+
 @pytest.mark.parametrize("out", ["file", "file/below", "/proc/nothing"])
 def test_a_place_that_cannot_be_written_to_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, out: str
@@ -170,6 +178,7 @@ def test_a_run_that_a_result_does_not_have_names_the_nearest(
             "there is no experiment 'facade-cifar10-30-3'; did you mean 'facade-cifar10-",
         ),
         (("show", "pens-cifar"), "there is no experiment 'pens-cifar'; did you mean 'pens-cifar10"),
+        (("run", "mine"), "there is no experiment 'mine'; `pfl-node lab list` has all, or give a FILE.toml"),
         (("run", "gone.toml"), "cannot read gone.toml: No such file or directory"),
         (("run", "digits-clusters", "--scale", "big"), "'big' is not one of 'quick', 'paper'"),
         (
