@@ -98,6 +98,8 @@ def load_policy(name: str) -> type[Policy]:
     """A policy of the table, a file (`path/file.py:Class`) or a module (`package.module:Class`)."""
     if name in POLICIES:
         return POLICIES[name]
+    if name.endswith(".py"):
+        raise ConfigError(f"policy {name}: its class is missing; write {name}:CLASS")
     if ":" not in name:
         raise ConfigError(f"unknown policy {name!r}: {nearest(name, POLICIES)}")
     cls = plugin.load("policy", name, ConfigError)

@@ -91,6 +91,10 @@ def test_a_name_that_does_not_exist_gets_the_nearest_one() -> None:
     assert complaint("xyz") == "unknown policy 'xyz': known: " + ", ".join(sorted(POLICIES))
 
 
+def test_a_file_without_a_class(file: Path) -> None:
+    assert complaint(str(file)) == f"policy {file}: its class is missing; write {file}:CLASS"
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     place = f"{tmp_path}/none.py:Mine"
     assert complaint(place).startswith(f"policy {place}: there is no file {tmp_path}/none.py (looked in ")
