@@ -211,13 +211,16 @@ def load(path: Path) -> ResultRecord:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise ConfigError(f"{path} is not a record: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path} is not a record: {place}{': ' if place else ''}{first['msg']}") from None
 
 
 def load_all(folder: Path) -> list[ResultRecord]:
     if not folder.is_dir():
         raise ConfigError(f"there is no directory {folder}: make records with `pfl-node lab record DIR`")
-    return [load(path) for path in sorted(folder.glob("*.json"))]
+    if not (found := sorted(folder.glob("*.json"))):
+        raise ConfigError(f"{folder} has no records: make them with `pfl-node lab record DIR`")
+    return [load(path) for path in found]
 
 
 # -- a rerun ---------------------------------------------------------------------------------------------------

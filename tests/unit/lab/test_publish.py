@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfl_node.cli import main
+from pfl_node.errors import ConfigError
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Claim
 from pfl_node.lab.publish import results_page
@@ -163,6 +164,23 @@ def test_a_file_that_is_no_record_is_one_line(tmp_path: Path, capsys: pytest.Cap
     assert err.count("\n") == 1
     assert "bad.json is not a record: " in err
     assert not (tmp_path / "x.md").exists()
+
+
+@pytest.mark.parametrize("text", ["hello", "[]"])
+def test_what_is_wrong_with_a_whole_file_has_no_place(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"bad\.json is not a record: I"):
+        load(tmp_path / "bad.json")
+
+
+def test_a_directory_without_records_does_not_replace_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "results.md"
+    page.write_text("mine")
+    assert main(["lab", "publish", "--records", str(tmp_path), "--to", str(page)]) == 2
+    assert "has no records: make them with `pfl-node lab record DIR`" in capsys.readouterr().err
+    assert page.read_text() == "mine"
 
 
 # -- the page --------------------------------------------------------------------------------------------------
