@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from pfl_node.errors import ConfigError
 from pfl_node.lab import cell_job
 from pfl_node.lab.executors import executor
 from pfl_node.lab.experiment import Cell, Experiment
@@ -45,6 +46,8 @@ def run(
 ) -> list[Failure]:
     """Run the cells that are not done. The longest come first, so that no core idles at the end. `cluster` is the
     address of an executor beyond this machine."""
+    if not experiment.cells:
+        raise ConfigError(f"{experiment.name} has no run at --scale {experiment.scale}: see `only` and `quick`")
     folder.prepare(experiment)
     todo = []
     for cell in experiment.cells:

@@ -126,6 +126,15 @@ def test_a_spec_without_its_extension_is_named(
     assert mistake(capsys, "run", "mine") == "there is no experiment 'mine'; did you mean 'mine.toml'?"
 
 
+def test_an_experiment_without_a_run_at_the_scale_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, sweep='[sweep]\nsetting = "task.alpha"\nvalues = [1, 0.1]\nquick = []\n')
+    line = mistake(capsys, "run", str(path), "--out", str(tmp_path / "out"))
+    assert line == "mine has no run at --scale quick: see `only` and `quick`"
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("out", ["file", "file/below", "/proc/nothing"])
 def test_a_place_that_cannot_be_written_to_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, out: str
