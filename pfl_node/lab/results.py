@@ -147,12 +147,15 @@ def read(experiment: Experiment, folder: ResultsDir) -> Results:
 
 def _found(experiment: Experiment, folder: ResultsDir, cell: Cell) -> CellResult:
     try:
-        return CellResult(folder.summary(cell), series(folder, cell), experiment.target)
-    except (OSError, ValueError, KeyError) as error:
-        why = getattr(error, "strerror", None) or error
+        found = CellResult(folder.summary(cell), series(folder, cell), experiment.target)
+        for metric in experiment.metrics:
+            MEASURES[metric].of(found)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else getattr(error, "strerror", None) or error
         raise StoreError(
             f"{folder.place(cell)} is damaged ({why}): delete it and run the experiment again"
         ) from error
+    return found
 
 
 def series(folder: ResultsDir, cell: Cell) -> dict[int, dict[str, dict[str, Any]]]:

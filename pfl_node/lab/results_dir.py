@@ -85,13 +85,12 @@ class ResultsDir:
         write_atomic(place / SETTINGS, json.dumps(key_of(cell), indent=1).encode())
 
     def summary(self, cell: Cell) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.place(cell) / SUMMARY).read_text(encoding="utf-8"))
-        return found
+        return _parsed((self.place(cell) / SUMMARY).read_text(encoding="utf-8"))
 
     def rows(self, cell: Cell) -> Iterator[dict[str, Any]]:
         with (self.place(cell) / JOURNAL).open(encoding="utf-8") as lines:
             for line in lines:
-                yield json.loads(line)
+                yield _parsed(line)
 
     def _settings(self, cell: Cell) -> Any:
         row = _json(self.place(cell) / SETTINGS)
@@ -106,6 +105,13 @@ def record_environment(place: Path) -> None:
         begun = datetime.now(UTC).isoformat(timespec="seconds")
         made = {"environments": [*before, {"begun": begun, **now}]}
         write_atomic(path, json.dumps(made, indent=1).encode())
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object: {text[:20]!r}")
+    return value
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from pfl_node.errors import ConfigError
 from pfl_node.lab import results, spec
-from pfl_node.lab.experiment import Cell, Experiment
+from pfl_node.lab.experiment import Cell, Experiment, Scale
 from pfl_node.lab.report import phrases
 from pfl_node.lab.results import Results
 from pfl_node.lab.results_dir import (
@@ -83,12 +83,12 @@ class Result:
 
     def settings(self, cell: Cell) -> Flat:
         path = self.folder.place(cell) / SETTINGS
-        return dotted(_json(path)["settings"]) if path.exists() else flat(cell.settings)
+        return dotted(_json(path, "settings")["settings"]) if path.exists() else flat(cell.settings)
 
     def made_with(self, cell: Cell) -> list[Mapping[str, Any]]:
         """Versions, commit and machine of a cell; several if it was resumed elsewhere."""
         path = self.folder.place(cell) / MADE_WITH
-        return list(_json(path)["environments"]) if path.exists() else [self.facts]
+        return list(_json(path, "environments")["environments"]) if path.exists() else [self.facts]
 
     @cached_property
     def environments(self) -> list[Mapping[str, Any]]:
@@ -103,13 +103,19 @@ def reopen(path: Path) -> Result:
         if not (path / name).is_file():
             raise ConfigError(f"{path} is not a results directory of `pfl-node lab run`: it has no {name}")
     facts = _json(path / ENVIRONMENT)
-    if not isinstance(facts, dict) or not facts.keys() >= {"name", "scale", "seeds"}:
+    if (
+        not isinstance(facts.get("seeds"), list)
+        or facts.get("scale") not in get_args(Scale)
+        or "name" not in facts
+    ):
         raise ConfigError(
             f"{path} is not a results directory of `pfl-node lab run`: its {ENVIRONMENT} has other contents"
         )
-    planned = _load(path, facts)
+    try:
+        planned = _load(path, facts).on(backend_of(facts))
+    except ConfigError as error:
+        raise ConfigError(f"cannot read {path / SPEC}: {error}") from error
     folder = Done(path)
-    planned = planned.on(backend_of(facts))
     experiment = replace(planned, cells=tuple(_as_run(folder, cell) for cell in planned.cells))
     return Result(folder, results.read(experiment, folder))
 
@@ -126,7 +132,7 @@ def _as_run(folder: ResultsDir, cell: Cell) -> Cell:
     path = folder.place(cell) / SETTINGS
     if not path.exists():
         return cell
-    row = _json(path)
+    row = _json(path, "nodes", "settings")
     as_run = replace(cell, nodes=row["nodes"], backend=backend_of(row))
     try:
         return replace(as_run, settings=Settings.model_validate(row["settings"]))
@@ -139,11 +145,14 @@ def _load(path: Path, facts: Mapping[str, Any]) -> Experiment:
     return replace(spec.load(str(path / SPEC), facts["scale"], seeds=seeds, sweeps=sweeps), name=facts["name"])
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, *keys: str) -> dict[str, Any]:
+    """An object with these keys."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    if not isinstance(found, dict) or not found.keys() >= set(keys):
+        raise ConfigError(f"{path} is damaged: delete {path.parent} and run the experiment again")
     return found
 
 

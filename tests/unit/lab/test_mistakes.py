@@ -166,9 +166,51 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.
     assert line.endswith("): delete it and run the experiment again")
 
 
-def test_an_environment_of_something_else_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("verb", ["report", "export", "record"])
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("summary.json", "[]", "not a JSON object: '[]'"),
+        ("summary.json", "{}", "no 'per_node'"),
+        ("journal.jsonl", '{"event": "rou', "Unterminated string"),
+        ("journal.jsonl", "5\n", "not a JSON object: '5"),
+        ("journal.jsonl", '{"event": "round"}\n', "no 'round'"),
+    ],
+)
+def test_a_file_with_other_contents_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, file: str, text: str, why: str
+) -> None:
     folder = result(tmp_path)
-    (folder / "environment.json").write_text(json.dumps({"node": 1}))
+    (folder / "el" / "seed-0" / file).write_text(text)
+    more = {"export": ("--to", str(tmp_path)), "record": ("--records", str(tmp_path / "records"))}
+    line = mistake(capsys, verb, str(folder), *more.get(verb, ()), code=1)
+    assert line.startswith(f"{folder / 'el' / 'seed-0'} is damaged ({why}")
+
+
+@pytest.mark.parametrize(("file", "text"), [("settings.json", "{}"), ("made_with.json", "[]")])
+def test_damaged_facts_of_a_run_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, text: str
+) -> None:
+    place = (folder := result(tmp_path)) / "el" / "seed-0"
+    (place / file).write_text(text)
+    line = mistake(capsys, "report", str(folder))
+    assert line == f"{place / file} is damaged: delete {place} and run the experiment again"
+
+
+def test_a_damaged_spec_is_named_with_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = result(tmp_path)
+    (folder / "spec.toml").write_text("title = ")
+    assert mistake(capsys, "report", str(folder)).startswith(
+        f"cannot read {folder / 'spec.toml'}: experiment spec"
+    )
+
+
+@pytest.mark.parametrize("facts", [{"node": 1}, {"name": "mine", "scale": "big", "seeds": [0]}, {"seeds": 3}])
+def test_an_environment_of_something_else_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], facts: dict[str, Any]
+) -> None:
+    folder = result(tmp_path)
+    (folder / "environment.json").write_text(json.dumps(facts))
     assert mistake(capsys, "report", str(folder)).endswith("its environment.json has other contents")
 
 
