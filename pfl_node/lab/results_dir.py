@@ -23,6 +23,14 @@ from pfl_node.store.atomic import make_directory, write_atomic, writing
 
 SPEC, SETTINGS, SUMMARY, JOURNAL = "spec.toml", "settings.json", "summary.json", "journal.jsonl"
 ENVIRONMENT, MADE_WITH = "environment.json", "made_with.json"
+TOP = (
+    SPEC,
+    sources.COPIES,
+    "plots",
+    "report.html",
+    "results.json",
+    "table.md",
+)  # files besides those of the cells
 
 
 class ResultsDir:
@@ -35,17 +43,19 @@ class ResultsDir:
         """Create it with spec and environment. Finished cells stay."""
         make_directory(self.path)
         self._check(experiment)
+        facts: dict[str, Any] = {"name": experiment.name, "scale": experiment.scale, "backend": experiment.backend}
+        facts |= {"seeds": list(experiment.seeds), "sweeps": list(experiment.sweeps), **environment()}
+        write_atomic(self.path / ENVIRONMENT, json.dumps(facts, indent=1).encode())  # makes the directory ours
         write_atomic(self.path / SPEC, experiment.text.encode())
         for place, content in sources.copies(experiment.sources):
             copy = self.path / sources.COPIES / place
             make_directory(copy.parent)
             write_atomic(copy, content)
-        facts: dict[str, Any] = {"name": experiment.name, "scale": experiment.scale, "backend": experiment.backend}
-        facts |= {"seeds": list(experiment.seeds), "sweeps": list(experiment.sweeps), **environment()}
-        write_atomic(self.path / ENVIRONMENT, json.dumps(facts, indent=1).encode())
 
     def _check(self, experiment: Experiment) -> None:
         """Refuse to overwrite the results of something else."""
+        if not (self.path / ENVIRONMENT).exists():
+            self._check_unused(experiment)
         there = _json(self.path / ENVIRONMENT)
         if not there or not any(self.path.glob(f"**/{SUMMARY}")):
             return
@@ -61,6 +71,15 @@ class ResultsDir:
             other = " ".join(f"--sweep {key}" for key in keys) or "no --sweep"
         if other:
             raise ConfigError(f"{self.path} holds results of {other}: choose another directory with --out")
+
+    def _check_unused(self, experiment: Experiment) -> None:
+        """Refuse to overwrite files that no lab wrote, as with `--out .` beside a paper's plots."""
+        ours = {*TOP, *(cell.folder.partition("/")[0] for cell in experiment.cells)}
+        if theirs := sorted(name for name in ours if (self.path / name).exists()):
+            raise ConfigError(
+                f"{self.path} is not a results directory of `pfl-node lab run`, but has {theirs[0]}: "
+                "choose another directory with --out"
+            )
 
     def _spec(self) -> str | None:
         try:

@@ -135,6 +135,22 @@ def test_an_experiment_without_a_run_at_the_scale_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("theirs", ["spec.toml", "plots/mine.png", "el/notes.txt"])
+def test_files_of_the_user_are_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], theirs: str
+) -> None:
+    (file := tmp_path / theirs).parent.mkdir(exist_ok=True)
+    file.write_text("mine")
+    line = mistake(capsys, "run", str(written(tmp_path)), "--out", str(tmp_path))
+    has = Path(theirs).parts[0]
+    assert line == (
+        f"{tmp_path} is not a results directory of `pfl-node lab run`, but has {has}: "
+        "choose another directory with --out"
+    )
+    assert file.read_text() == "mine"
+    assert not (tmp_path / "environment.json").exists()
+
+
 @pytest.mark.parametrize("out", ["file", "file/below", "/proc/nothing"])
 def test_a_place_that_cannot_be_written_to_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, out: str
