@@ -56,7 +56,7 @@ class ResultsDir:
         """Refuse to overwrite the results of something else."""
         if not (self.path / ENVIRONMENT).exists():
             self._check_unused(experiment)
-        there = _json(self.path / ENVIRONMENT)
+        there = read_object(self.path / ENVIRONMENT)
         if not there or not any(self.path.glob(f"**/{SUMMARY}")):
             return
         backend, name, scale = backend_of(there), there.get("name"), there.get("scale")
@@ -112,14 +112,14 @@ class ResultsDir:
                 yield _parsed(line)
 
     def _settings(self, cell: Cell) -> Any:
-        row = _json(self.place(cell) / SETTINGS)
+        row = read_object(self.place(cell) / SETTINGS)
         return row and {"backend": backend_of(row), **row}
 
 
 def record_environment(place: Path) -> None:
     """Record the environment of the process that runs the cell. Another process may have begun the cell."""
     path, now = place / MADE_WITH, environment()
-    before: list[dict[str, Any]] = _json(path).get("environments", [])
+    before: list[dict[str, Any]] = read_object(path).get("environments", [])
     if not before or {key: value for key, value in before[-1].items() if key != "begun"} != now:
         begun = datetime.now(UTC).isoformat(timespec="seconds")
         made = {"environments": [*before, {"begun": begun, **now}]}
@@ -133,7 +133,7 @@ def _parsed(text: str) -> dict[str, Any]:
     return value
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The content of a JSON file; empty: missing or damaged."""
     try:
         return json_object(path.read_bytes())

@@ -15,6 +15,7 @@ from pfl_node.errors import ConfigError, PflError, nearest
 from pfl_node.lab.experiment import Cell, Claim, Experiment, PaperFigure, Scale
 from pfl_node.lab.measures import OF_TARGET, from_paper
 from pfl_node.lab.report.phrases import file_name
+from pfl_node.lab.results_dir import ENVIRONMENT, SPEC, read_object
 from pfl_node.lab.sources import NAMES, resolved
 from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, as_list
 from pfl_node.lab.spec_schema import parse as parse
@@ -39,9 +40,15 @@ def read(name: str) -> tuple[str, str]:
     if path.suffix != ".toml":
         raise ConfigError(f"there is no experiment {name!r}; {_hint(path)}")
     try:
-        return path.stem, path.read_text(encoding="utf-8")
+        return _name_of(path), path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _name_of(path: Path) -> str:
+    """The name of the file; a spec in a results directory keeps the name of its experiment."""
+    name = read_object(path.with_name(ENVIRONMENT)).get("name") if path.name == SPEC else None
+    return name if isinstance(name, str) and name else path.stem
 
 
 def _hint(path: Path) -> str:

@@ -217,7 +217,7 @@ def test_a_damaged_spec_is_named_with_its_path(tmp_path: Path, capsys: pytest.Ca
     folder = result(tmp_path)
     (folder / "spec.toml").write_text("title = ")
     assert mistake(capsys, "report", str(folder)).startswith(
-        f"cannot read {folder / 'spec.toml'}: experiment spec"
+        f"cannot read {folder / 'spec.toml'}: experiment mine"
     )
 
 

@@ -115,4 +115,5 @@ def test_a_copy_of_the_files_is_kept_and_the_folder_can_be_read_without_them(hom
     assert len(record.results.found) == 2
     assert "--set" not in record.command
     again = spec.load(str(folder.path / "spec.toml"))
+    assert again.name == "mine"
     assert all(folder.is_done(cell) for cell in again.cells)
