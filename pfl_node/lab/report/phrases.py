@@ -83,8 +83,10 @@ def legend(found: Results, beside: str = "in brackets") -> str:
     ours += ", which is wide for two seeds" if n == 2 else ""
     paper = f"; {beside} the paper's figure and our difference from it" if experiment.figures else ""
     real = f"; {backend(found)}" if experiment.backend != "sim" else ""
-    mixes = dict.fromkeys(filter(None, (mix_of(cell.settings.task) for cell in experiment.cells)))
-    tested = "; tested on " + ", or ".join(TESTED[mix] for mix in mixes) if mixes else ""
+    found_mixes = dict.fromkeys(mix_of(cell.settings.task) for cell in experiment.cells)
+    mixes = [mix for mix in found_mixes if mix]
+    some = ", where labels are skewed" if None in found_mixes else ""
+    tested = "; tested on " + ", or ".join(TESTED[mix] for mix in mixes) + some if mixes else ""
     return ours + paper + tested + real
 
 

@@ -19,7 +19,7 @@ from pfl_node.lab.report.page import page
 from pfl_node.lab.report.result import Result, facts, reopen
 from pfl_node.lab.report.result_table import TableCell, as_dict, markdown
 from pfl_node.lab.report.write import wanted, write
-from pfl_node.lab.results import Estimate
+from pfl_node.lab.results import Estimate, Results
 from pfl_node.lab.results_dir import ResultsDir
 from tests.unit.lab.made_results import made, result, written
 
@@ -134,6 +134,16 @@ def test_results_json_has_every_estimate_also_those_the_table_does_not_show(whol
     assert row["majority"]["difference"] == pytest.approx(row["majority"]["mean"] - 0.733)
     assert len(row["equalized_odds"]["values"]) == 2
     assert row["settled_after"]["mean"] > 0
+
+
+def test_the_legend_says_to_which_points_a_mix_applies(tmp_path: Path) -> None:
+    skewed = '[[point]]\nlabel = "skew"\nsettings = { task = { alpha = 0.3, test_mix = "own" } }\n'
+    both = '[[point]]\nlabel = "clusters"\n' + skewed
+    texts = [
+        phrases.legend(Results(spec.load(str(written(tmp_path, sweep=points))), {})) for points in (skewed, both)
+    ]
+    assert texts[0].endswith("; tested on each node's own mix of classes")
+    assert texts[1].endswith("; tested on each node's own mix of classes, where labels are skewed")
 
 
 def test_a_sweep_has_a_column_for_its_points(tmp_path: Path, bare: None) -> None:
