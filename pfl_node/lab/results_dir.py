@@ -6,7 +6,6 @@ A cell is done when it has a summary for the same settings and the same content 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from pfl_node.errors import ConfigError
 from pfl_node.jsonable import json_object
 from pfl_node.lab import sources
 from pfl_node.lab.experiment import Backend, Cell, Experiment
+from pfl_node.lab.replaced import ReplacedResults
 from pfl_node.lab.resumption import resumes
 from pfl_node.lab.sweeps import keys_of
 from pfl_node.ops.environment import environment
@@ -38,11 +38,14 @@ class ResultsDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.replaced = ReplacedResults(path)
 
     def prepare(self, experiment: Experiment) -> None:
         """Create it with spec and environment. Finished cells stay."""
         make_directory(self.path)
         self._check(experiment)
+        if (self.path / ENVIRONMENT).exists():
+            self.replaced.begin((ENVIRONMENT, SPEC, sources.COPIES))
         facts: dict[str, Any] = {"name": experiment.name, "scale": experiment.scale, "backend": experiment.backend}
         facts |= {"seeds": list(experiment.seeds), "sweeps": list(experiment.sweeps), **environment()}
         write_atomic(self.path / ENVIRONMENT, json.dumps(facts, indent=1).encode())  # makes the directory ours
@@ -98,7 +101,7 @@ class ResultsDir:
         place = self.place(cell)
         with writing(place):
             if place.exists() and self._settings(cell) != key_of(cell):
-                shutil.rmtree(place)
+                self.replaced.move(cell.folder)
             place.mkdir(parents=True, exist_ok=True)
             (place / SUMMARY).unlink(missing_ok=True)
         write_atomic(place / SETTINGS, json.dumps(key_of(cell), indent=1).encode())

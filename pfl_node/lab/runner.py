@@ -56,13 +56,17 @@ def run(
         else:
             todo.append(cell)
     todo.sort(key=rounds_of, reverse=True)
-    for cell in todo:
-        folder.begin(cell)
-    make_directory(folder.path / PROGRESS)
     try:
+        for cell in todo:
+            folder.begin(cell)
+        make_directory(folder.path / PROGRESS)
         last = _run_cells(todo, folder, workers, cluster, lambda i, message: on_cell(todo[i], message))
+    except BaseException:
+        folder.replaced.stopped()
+        raise
     finally:
         shutil.rmtree(folder.path / PROGRESS, ignore_errors=True)
+    folder.replaced.drop()
     ended = zip(todo, last, strict=True)
     return [Failure(cell, message["why"]) for cell, message in ended if message["event"] == "failed"]
 

@@ -12,8 +12,9 @@ import pytest
 from pfl_node.cli import main
 from pfl_node.cli.lab import stop_on_mistake
 from pfl_node.errors import ConfigError
-from pfl_node.lab import spec
+from pfl_node.lab import runner, spec
 from pfl_node.lab.experiment import Cell
+from pfl_node.lab.results_dir import ResultsDir
 from pfl_node.plugin import Explanation, explain
 from pfl_node.sim import sim_worker
 from pfl_node.sim.sim_worker import RunOrder
@@ -133,6 +134,34 @@ def test_an_experiment_without_a_run_at_the_scale_is_one_line(
     line = mistake(capsys, "run", str(path), "--out", str(tmp_path / "out"))
     assert line == "mine has no run at --scale quick: see `only` and `quick`"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_mistyped_setting_leaves_the_results_as_they_were(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = result(tmp_path)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def refuse(cells: Any, *_: Any) -> None:
+        assert not any((folder / cell.folder / "summary.json").exists() for cell in cells)
+        raise ConfigError("task.samples = 'many' is not a whole number from 1 on")
+
+    monkeypatch.setattr(runner, "_run_cells", refuse)
+    line = mistake(capsys, "run", str(tmp_path / "mine.toml"), "--out", str(folder), "--set", "task.samples=many")
+    assert line.startswith("task.samples = 'many'")
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_results_are_replaced_once_a_run_has_begun(tmp_path: Path) -> None:
+    folder = ResultsDir(result(tmp_path))
+    experiment = spec.load(str(tmp_path / "mine.toml"), sets=["train.lr=0.5"])
+    folder.prepare(experiment)
+    for cell in experiment.cells:
+        folder.begin(cell)
+    (folder.place(experiment.cells[0]) / "segments" / "000005").mkdir(parents=True)
+    folder.replaced.stopped()
+    assert not list(folder.path.rglob("summary.json"))
+    assert not (folder.path / ".replaced").exists()
 
 
 @pytest.mark.parametrize("theirs", ["spec.toml", "plots/mine.png", "el/notes.txt"])
