@@ -38,7 +38,8 @@ def run(line: str, on_progress: OnProgress) -> dict[str, Any]:
     assert place is not None
     if code() != order.code:
         raise ConfigError(
-            f"{platform.node()} has pfl-node {code()}, but the lab has {order.code}: install the same"
+            f"{platform.node()} has pfl-node {code()}, but the lab has {order.code}: install the same or, "
+            "if its files changed while the lab ran, run the same command again"
         )
     if not (place / SETTINGS).is_file():
         raise ConfigError(
