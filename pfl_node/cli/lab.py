@@ -140,7 +140,7 @@ def run(
         raise
     chosen = experiment.only(only or ())
     folder = ResultsDir(out or _default_place(experiment))
-    with progress_bars(chosen, lines=True) as on_cell:
+    with _interruptible(), progress_bars(chosen, lines=True) as on_cell:
         watch = stop_on_mistake(on_cell)
         failures = runner.run(chosen, folder, workers=workers, on_cell=watch, cluster=executor)
     found = results.read(experiment, folder)
@@ -287,6 +287,16 @@ def progress_bars(experiment: "Experiment", *, lines: bool = False) -> "Iterator
             bars.update(total, completed=sum(done.values()))
 
         yield on_cell
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """After Ctrl-C the bars are gone, so say that nothing else is."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _note("interrupted: the same command continues")
+        raise
 
 
 def _lost(cell: "Cell", message: dict[str, Any]) -> str:

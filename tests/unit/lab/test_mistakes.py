@@ -136,6 +136,17 @@ def test_an_experiment_without_a_run_at_the_scale_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_ctrl_c_says_how_to_continue(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "_run_cells", interrupt)
+    line = mistake(capsys, "run", str(written(tmp_path)), "--out", str(tmp_path / "out"), code=130)
+    assert line == "interrupted: the same command continues"
+
+
 def test_a_mistyped_setting_leaves_the_results_as_they_were(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
