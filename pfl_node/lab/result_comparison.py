@@ -135,7 +135,8 @@ def _settings(a: Side, b: Side, pairs: Sequence[tuple[str, str]]) -> Iterator[Di
         place = next((place for place in mine if place in theirs), None)
         if place is not None:
             left, right = (
-                {"nodes": c.nodes, **s.record.settings(c)} for s, c in ((a, mine[place]), (b, theirs[place]))
+                {"nodes": c.nodes, **s.record.settings(c), **s.record.sources(c)}
+                for s, c in ((a, mine[place]), (b, theirs[place]))
             )
             by_run[one] = list(_differing(left, right))
     everywhere = [u for u in next(iter(by_run.values()), []) if all(u in rest for rest in by_run.values())]

@@ -85,6 +85,12 @@ class Result:
         path = self.folder.place(cell) / SETTINGS
         return dotted(_json(path, "settings")["settings"]) if path.exists() else flat(cell.settings)
 
+    def sources(self, cell: Cell) -> Flat:
+        """The first digits of the digests of the user's files with which it was run."""
+        path = self.folder.place(cell) / SETTINGS
+        digests = _json(path).get("sources", {}) if path.exists() else {}
+        return {file: digest[:12] for file, digest in digests.items()}
+
     def made_with(self, cell: Cell) -> list[Mapping[str, Any]]:
         """Versions, commit and machine of a cell; several if it was resumed elsewhere."""
         path = self.folder.place(cell) / MADE_WITH

@@ -11,6 +11,7 @@ from pfl_node.errors import ConfigError
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Experiment
 from pfl_node.lab.report.result import reopen
+from pfl_node.lab.result_comparison import compare, side
 from pfl_node.lab.results_dir import ResultsDir
 
 SPEC = """
@@ -95,6 +96,14 @@ def test_a_change_of_a_file_makes_its_runs_anew(home: Path, file: str, again: li
     with (home / file).open("a") as text:
         text.write("# another word\n")
     assert left(home, folder) == again
+
+
+def test_a_comparison_names_the_files_that_differ(home: Path) -> None:
+    done(home)[0].path.rename(home / "before")
+    with (home / "mine.py").open("a") as text:
+        text.write("# another word\n")
+    found = compare(side(home / "before"), side(done(home)[0].path))
+    assert [what for what, _, _ in found.unlike] == ["Mine: policy mine.py"]
 
 
 def test_where_the_files_are_does_not_matter(home: Path) -> None:
