@@ -28,7 +28,10 @@ def export(result: Result, to: To) -> None:
 
 Records = Annotated[Path, typer.Option("--records", metavar="DIR", help="Directory of the records.")]
 RecordFile = Annotated[Path, typer.Argument(metavar="RECORD", help="A file that `pfl-node lab record` wrote.")]
-NAME, NOTE = "Name of the record; default: the experiment and its scale.", "A sentence for the page; repeatable."
+NAME, NOTE = (
+    "Name of the record; default: the experiment with its scale, sweep and backend.",
+    "A sentence for the page; repeatable.",
+)
 ADD = "Add the runs to an existing record of that name, which may come from another machine."
 
 

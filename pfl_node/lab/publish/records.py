@@ -20,6 +20,7 @@ from pfl_node.lab.report.phrases import file_name
 from pfl_node.lab.report.result import Result, as_text, flat
 from pfl_node.lab.results import ClaimVerdict, Estimate
 from pfl_node.lab.results_dir import JOURNAL, SPEC
+from pfl_node.lab.sweeps import keys_of
 from pfl_node.learning.tasks import TASKS
 from pfl_node.settings import Settings
 from pfl_node.store.atomic import make_directory, write_atomic
@@ -96,7 +97,7 @@ def record_of(
     experiment, results = result.experiment, result.results
     made = result.environments
     return ResultRecord(
-        name=name or file_name(experiment.name, experiment.scale),
+        name=name or _default_name(experiment),
         experiment=experiment.name,
         title=experiment.title,
         paper=experiment.paper,
@@ -121,6 +122,12 @@ def _versions(made: Mapping[str, Any]) -> dict[str, str]:
     processor = made.get("machine", {}).get("cpu")
     found = {"python": made.get("python"), "processor": processor, **made.get("packages", {})}
     return {name: str(version) for name, version in found.items() if version}
+
+
+def _default_name(experiment: Experiment) -> str:
+    """Like the default directory of the result: a sweep, or a swarm, has a record of its own."""
+    backend = [experiment.backend] if experiment.backend != "sim" else []
+    return file_name(experiment.name, experiment.scale, *keys_of(experiment.sweeps), *backend)
 
 
 def _with_spec(experiment: Experiment) -> Experiment:

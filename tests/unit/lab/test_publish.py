@@ -122,6 +122,14 @@ def test_a_point_of_the_quick_scale_alone_is_not_taken_for_the_papers(tmp_path: 
     assert differences["both"] == ["8 of 32 nodes", "20 of 40 rounds"]
 
 
+def test_a_sweep_and_a_swarm_do_not_replace_the_record_of_the_experiment(tmp_path: Path) -> None:
+    path = str(written(tmp_path, seeds=1, plots="[]"))
+    swept = made(tmp_path / "swept", spec.load(path, sweeps=["train.lr=0.01,0.5"]))
+    swarm = made(tmp_path / "swarm", spec.load(path).on("swarm"))
+    assert record_of(reopen(swept.path)).name == "mine-quick-train.lr"
+    assert record_of(reopen(swarm.path)).name == "mine-quick-swarm"
+
+
 def test_the_command_has_no_path_of_this_machine(record: ResultRecord) -> None:
     assert record.command == "pfl-node lab run mine.toml --scale quick --seeds 4"
 
