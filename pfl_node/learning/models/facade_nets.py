@@ -24,7 +24,7 @@ def lenet(classes: int, channels: int, size: int) -> nn.Module:
 
 def _block(channels_in: int, channels: int) -> nn.Module:
     convolution = nn.Conv2d(channels_in, channels, 5, padding=2)
-    return nn.Sequential(convolution, nn.GroupNorm(GROUPS, channels), nn.ReLU(), MaxPool(2))
+    return nn.Sequential(convolution, nn.GroupNorm(GROUPS, channels), MaxPool(2), nn.ReLU())
 
 
 def resnet8(classes: int, channels: int, _: int) -> nn.Module:

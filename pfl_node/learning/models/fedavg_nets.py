@@ -34,4 +34,4 @@ def cnn(classes: int, channels: int, size: int) -> nn.Module:
 
 def _block(channels_in: int, channels: int) -> nn.Module:
     # paper: names no activation after a convolution; here: ReLU, as after its fully connected layer
-    return nn.Sequential(nn.Conv2d(channels_in, channels, 5, padding=2), nn.ReLU(), MaxPool(2))
+    return nn.Sequential(nn.Conv2d(channels_in, channels, 5, padding=2), MaxPool(2), nn.ReLU())

@@ -41,7 +41,7 @@ def _one_layer(classes: int, channels: int, size: int, width: int) -> nn.Module:
 
 
 def _block(channels_in: int, channels: int, pool: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(channels_in, channels, 5, padding=2), nn.ReLU(), MaxPool(pool))
+    return nn.Sequential(nn.Conv2d(channels_in, channels, 5, padding=2), MaxPool(pool), nn.ReLU())
 
 
 def small() -> nn.Module:

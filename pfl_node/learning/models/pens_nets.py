@@ -33,4 +33,4 @@ def _cnn(classes: int, channels: int, size: int, between: nn.Module) -> nn.Modul
 
 
 def _block(channels_in: int, channels: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(channels_in, channels, 3), nn.ReLU(), MaxPool(2))
+    return nn.Sequential(nn.Conv2d(channels_in, channels, 3), MaxPool(2), nn.ReLU())

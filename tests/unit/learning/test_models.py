@@ -162,3 +162,26 @@ def test_a_network_computes_the_same_with_and_without_gradients(name: str) -> No
     with torch.inference_mode():
         found = module(images)
     assert torch.equal(found, module(images))
+
+
+@pytest.mark.parametrize(("size", "side"), [(2, 8), (2, 15), (4, 30)])
+def test_pooling_has_the_gradients_of_torchs(size: int, side: int) -> None:
+    images = torch.randn(3, 2, side, side, generator=torch.Generator().manual_seed(0)).round()  # with many ties
+    found, known = images.clone().requires_grad_(), images.clone().requires_grad_()
+    ours, torchs = MaxPool(size)(found), nn.functional.max_pool2d(known, size)
+    (ours * ours.detach()).sum().backward()
+    (torchs * torchs.detach()).sum().backward()
+    assert torch.equal(ours, torchs)
+    assert found.grad is not None
+    assert known.grad is not None
+    assert torch.equal(found.grad, known.grad)
+
+
+def test_pooling_has_a_gradient_for_every_sample() -> None:
+    images = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(0))
+
+    def largest(pool: nn.Module) -> torch.Tensor:
+        gradient = torch.func.grad(lambda image: pool(image.unsqueeze(0)).square().sum())
+        return torch.func.vmap(gradient)(images)
+
+    assert torch.equal(largest(MaxPool(2)), largest(nn.MaxPool2d(2)))
