@@ -30,13 +30,13 @@ from pfl_node.errors import PflError
 from pfl_node.lab.experiment import Cell, Experiment
 from pfl_node.lab.resumption import segment_of
 from pfl_node.lab.spec import load
+from pfl_node.learning.kernels import worker_environment
 from pfl_node.learning.task import Place
 from pfl_node.learning.tasks import load_task
 from pfl_node.learning.train_options import BUILT_IN, resolve
 from pfl_node.sim.event_journal import EventJournal
 from pfl_node.sim.segments import RunFiles
 from pfl_node.sim.simulate import simulate
-from pfl_node.sim.worker_process import ONE_THREAD
 from pfl_node.types import PeerId
 
 REAL, EMBEDDED = "facade-settlement", "digits-clusters"
@@ -147,7 +147,11 @@ def spent_by(*args: str) -> float:
     """CPU seconds of a Python process and all its descendants."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [sys.executable, *args], env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, check=False
+        [sys.executable, *args],
+        env={**os.environ, **worker_environment()},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(done.stderr)

@@ -15,10 +15,12 @@ import structlog
 from hypothesis import settings
 
 from pfl_node import failpoints
+from pfl_node.learning.kernels import kernels
 from pfl_node.ops.logs import NOISY
 
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = "1"  # before numpy and torch; tests use the cores side by side
+os.environ.update(kernels())
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # pfl_node.wire does so when it is imported
 for _variable in [name for name in os.environ if name.startswith("PFL_")]:
     if _variable not in ("PFL_DATA", "PFL_TAG"):  # where tests find data sets and images

@@ -87,5 +87,5 @@ def verify(record: RecordFile, result: Result) -> int:
     if all(one.outcome != "different" for one in found):
         return 0
     if others := other_versions(known, rerun):
-        typer.echo(f"other processors and versions round differently: {'; '.join(others)}", err=True)
+        typer.echo(f"other kernels and versions round differently: {'; '.join(others)}", err=True)
     return 1

@@ -64,6 +64,9 @@ def sim(
 ) -> int:
     """Simulate a swarm in virtual time. The same seed gives the same journal. Several policies or seeds are
     compared in one table."""
+    from pfl_node.learning.kernels import choose_kernels
+
+    choose_kernels()
     from pfl_node.policies import policies_in
     from pfl_node.sim.faults import node_ids, parse_faults
 

@@ -12,6 +12,7 @@ from typing import Any
 from pfl_node import __version__
 from pfl_node.errors import ConfigError, PflError
 from pfl_node.lab.results_dir import SETTINGS, record_environment
+from pfl_node.learning.kernels import choose_kernels
 from pfl_node.ops.environment import commit
 from pfl_node.sim.run_jobs import Measure, OnProgress
 from pfl_node.sim.segments import ATTEMPT
@@ -33,6 +34,7 @@ def code() -> str:
 
 
 def run(line: str, on_progress: OnProgress) -> dict[str, Any]:
+    choose_kernels()
     order = CellOrder.load(line)
     place = order.run.out
     assert place is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl_node import __version__
+from pfl_node.learning.kernels import KERNELS
 
 PACKAGES = ("torch", "torchvision", "numpy", "grpcio", "protobuf", "pydantic")
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,7 @@ def environment() -> dict[str, Any]:
         "commit": commit(),
         "python": platform.python_version(),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "kernels": {name: found for name in KERNELS if (found := os.environ.get(name))},
         "machine": {"system": platform.platform(), "cpu": _cpu(), "cores": os.cpu_count()},
     }
 

@@ -21,10 +21,10 @@ import numpy as np
 
 from pfl_node import errors
 from pfl_node.errors import PflError
+from pfl_node.learning.kernels import worker_environment
 from pfl_node.model import Array
 from pfl_node.node.ports import TRAINING, Job, LearnerFacts, Trained
 from pfl_node.settings import Settings
-from pfl_node.sim.worker_process import ONE_THREAD
 from pfl_node.store.policy_state import freeze, thaw
 from pfl_node.types import PeerId
 
@@ -115,7 +115,7 @@ class Worker:
             stdin=PIPE,
             stdout=PIPE,
             start_new_session=True,
-            env={**os.environ, **ONE_THREAD},
+            env={**os.environ, **worker_environment()},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

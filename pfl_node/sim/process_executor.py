@@ -18,7 +18,8 @@ from threading import Thread, local
 from time import monotonic, sleep
 from typing import Any, ParamSpec, TypeVar
 
-from pfl_node.sim.worker_process import ONE_THREAD, write_stderr
+from pfl_node.learning.kernels import worker_environment
+from pfl_node.sim.worker_process import write_stderr
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,7 +85,7 @@ class WorkerSlot:
         self._reader = Thread(target=_forward, args=(self._stderr,), daemon=True)
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        with _set(ONE_THREAD):  # before the process loads numpy and torch
+        with _set(worker_environment()):  # before the process loads numpy and torch
             future = self._pool.submit(fn, *args, **kwargs)
         if self._process is None:
             for end in self._child_ends:

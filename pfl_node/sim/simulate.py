@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from pfl_node.errors import ConfigError
+from pfl_node.learning.kernels import choose_kernels
 from pfl_node.node.ports import Plan
 from pfl_node.node.startup import check_reports
 from pfl_node.policies import configure, load_policy
@@ -49,6 +50,7 @@ def simulate(
     called with the simulation when it is over."""
     if settings.rounds is None:
         raise ConfigError("a simulation needs a number of rounds: give --rounds N")
+    choose_kernels()
     files = RunFiles(out, settings, nodes, segmented=segment is not None)
     level = level or ("rounds" if nodes > MANY else "messages")
     pool = JobPool(settings, node_ids(nodes), jobs) if jobs > 1 else Inline()

@@ -20,13 +20,13 @@ from typing import Any, NoReturn, Self
 from pydantic import TypeAdapter
 
 from pfl_node.errors import ConfigError, PflError
+from pfl_node.learning.kernels import worker_environment
 from pfl_node.plugin import explain
 
 Message = dict[str, Any]  # `event` and its data
 LINE_LIMIT = 1 << 22  # bytes of one message; the counters of a thousand peers fit
 STDERR_WAIT = 1.0  # seconds to read the stderr of a process that has ended
 PROGRESS_EVERY = 0.1  # seconds between two progress messages
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 SIMULATE = "pfl_node.sim.sim_worker"
 
 
@@ -134,7 +134,7 @@ class WorkerProcess:
             stderr=asyncio.subprocess.PIPE,
             limit=LINE_LIMIT,
             start_new_session=True,  # Ctrl-C reaches the parent alone, which stops its workers
-            env={**os.environ, **ONE_THREAD},
+            env={**os.environ, **worker_environment()},
         )
         return cls(name, process)
 

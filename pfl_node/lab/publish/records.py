@@ -118,9 +118,10 @@ def record_of(
 
 
 def _versions(made: Mapping[str, Any]) -> dict[str, str]:
-    """Everything but the commit that a journal depends on: torch rounds as the kernels for the processor do."""
-    processor = made.get("machine", {}).get("cpu")
-    found = {"python": made.get("python"), "processor": processor, **made.get("packages", {})}
+    """Everything but the commit that a journal depends on. Before the lab chose the kernels, the processor did."""
+    kernels = " ".join(made.get("kernels", {}).values())
+    processor = None if kernels else made.get("machine", {}).get("cpu")
+    found = {"python": made.get("python"), "processor": processor, "kernels": kernels, **made.get("packages", {})}
     return {name: str(version) for name, version in found.items() if version}
 
 
@@ -255,10 +256,10 @@ def verify(record: ResultRecord, result: Result) -> list[JournalCheck]:
 
 
 def other_versions(record: ResultRecord, result: Result) -> list[str]:
-    """What may explain that journals differ. Old records do not name the processor."""
+    """What may explain that journals differ. Old records name no kernels, and some of them no processor."""
     known, now = record.versions, _versions(result.environments[0])
     return [
-        f"{name} {known[name]} in the record, {now[name]} here"
-        for name in known.keys() & now
-        if known[name] != now[name]
+        f"{name} {known.get(name, 'not named')} in the record, {now.get(name, 'not named')} here"
+        for name in sorted(known.keys() | now)
+        if known.get(name) != now.get(name)
     ]
