@@ -301,10 +301,8 @@ def _interruptible() -> Iterator[None]:
 
 def _lost(cell: "Cell", message: dict[str, Any]) -> str:
     from pfl_node.lab.report.phrases import cell_title
-    from pfl_node.lab.resumption import resumes
 
-    how = "resumes from its last segment" if resumes(cell) else "starts again"
-    return f"{cell_title(cell)}: {message['why']}; it {how}"
+    return f"{cell_title(cell)}: {message['why']}; it resumes"
 
 
 def _stage(cell: "Cell", message: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ directory, or as a swarm of real nodes in a process of its own."""
 from __future__ import annotations
 
 import gc
+import json
 import platform
 from dataclasses import dataclass
 from threading import Lock
@@ -13,7 +14,7 @@ from pfl_node import __version__
 from pfl_node.errors import ConfigError, PflError
 from pfl_node.lab.results_dir import SETTINGS, record_environment
 from pfl_node.learning.kernels import choose_kernels
-from pfl_node.ops.environment import commit
+from pfl_node.ops.environment import commit, environment
 from pfl_node.sim.run_jobs import Measure, OnProgress
 from pfl_node.sim.segments import ATTEMPT
 from pfl_node.sim.sim_worker import RunOrder, run_order
@@ -31,6 +32,11 @@ class CellOrder(JsonOrder):
 def code() -> str:
     """Version and commit of pfl-node in this process."""
     return " ".join(filter(None, (__version__, commit())))
+
+
+def _code_and_packages() -> str:
+    """Everything that the result of a job depends on, besides the job and the settings."""
+    return json.dumps({what: value for what, value in environment().items() if what != "machine"})
 
 
 def run(line: str, on_progress: OnProgress) -> dict[str, Any]:
@@ -56,7 +62,7 @@ def run(line: str, on_progress: OnProgress) -> dict[str, Any]:
     with _one_at_a_time:
         record_environment(place)
         try:
-            return run_order(order.run, checked)
+            return run_order(order.run, checked, code=_code_and_packages())
         finally:
             gc.collect()  # the nodes of a simulation refer to each other, and their data may be gigabytes
 

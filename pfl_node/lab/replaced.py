@@ -6,11 +6,14 @@ They are put back if the lab stops before one of these cells has a state, as aft
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from pfl_node.sim.job_log import FILES
 from pfl_node.store.atomic import writing
 
+BRIEF = 60.0  # a lab that stops earlier has made no log that is worth a result
 REPLACED = ".replaced"  # a directory that exists while the lab runs
 
 
@@ -19,6 +22,7 @@ class ReplacedResults:
         self.folder = folder
         self.path = folder / REPLACED
         self.cells: list[str] = []
+        self._began = time.monotonic()
 
     def begin(self, names: Iterable[str]) -> None:
         """Copy the files of the whole directory, which are about to be written."""
@@ -61,6 +65,8 @@ class ReplacedResults:
         return any(cell.partition("/")[0] == name for cell in self.cells)
 
     def _has_begun(self, cell: str) -> bool:
-        place = self.folder / cell
-        states = ((place / "segments").glob("??????"), place.glob("swarm"), place.glob("summary.json"))
+        place, segments = self.folder / cell, self.folder / cell / "segments"
+        brief = time.monotonic() < self._began + BRIEF
+        logs = () if brief else segments.glob(FILES)
+        states = (segments.glob("??????"), logs, place.glob("swarm"), place.glob("summary.json"))
         return any(True for found in states for _ in found)

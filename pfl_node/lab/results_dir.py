@@ -16,7 +16,7 @@ from pfl_node.jsonable import json_object
 from pfl_node.lab import sources
 from pfl_node.lab.experiment import Backend, Cell, Experiment
 from pfl_node.lab.replaced import ReplacedResults
-from pfl_node.lab.resumption import resumes
+from pfl_node.lab.resumption import is_held
 from pfl_node.lab.sweeps import keys_of
 from pfl_node.ops.environment import environment
 from pfl_node.store.atomic import make_directory, write_atomic, writing
@@ -162,6 +162,6 @@ def settings_of(cell: Cell) -> dict[str, Any]:
 
 
 def key_of(cell: Cell) -> dict[str, Any]:
-    """The content of settings.json, by which a run is found to be done. Runs that were held to be saved, although
-    that changes their result, have no `held` and are repeated."""
-    return settings_of(cell) | ({} if resumes(cell) else {"held": False})
+    """The content of settings.json, by which a run is found to be done. Old runs that were held to be saved,
+    although that changed their result, have no `held` and are repeated."""
+    return settings_of(cell) | ({} if is_held(cell) else {"held": False})

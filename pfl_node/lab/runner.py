@@ -1,8 +1,8 @@
 """Runs the cells of an experiment as jobs of an executor: several simulations at a time, or one swarm of real
 nodes after the other.
 
-Finished cells are kept: a second call runs the others. An interrupted cell resumes from its last segment, or
-starts again if it cannot be saved.
+Finished cells are kept: a second call runs the others. An interrupted cell resumes from its last state,
+with the same result.
 """
 
 from __future__ import annotations

@@ -70,6 +70,42 @@ def read_frame(pipe: IO[bytes]) -> Frame | None:
     return Frame(facts, frozen, arrays)
 
 
+def skip_frame(file: IO[bytes]) -> dict[str, Any] | None:
+    """The facts of the next frame of a file, without its arrays; None: the file ends before the frame does."""
+    line = file.readline()
+    if not line.endswith(b"\n"):
+        return None
+    facts, _, shapes = json.loads(line)
+    size = sum(prod(shape) * np.dtype(kind).itemsize for kind, shape in shapes.values())
+    end = file.seek(size, os.SEEK_CUR)
+    found: dict[str, Any] = facts
+    return found if end <= os.fstat(file.fileno()).st_size else None
+
+
+# -- the result of a job as a frame ----------------------------------------------------------------------------
+
+
+def result_frame(learner: LearnerPort, answer: Any) -> tuple[dict[str, Any], Any]:
+    """The facts and the value of the frame of a job that the learner has just run."""
+    account = learner.account
+    spent = {"rows": account.rows(), "epsilon": account.epsilon, "exhausted": account.exhausted}
+    return {"spent": spent}, (answer.model, answer.state) if isinstance(answer, Trained) else answer
+
+
+def answer_of(frame: Frame, learner: LearnerPort, job: Job) -> Any:
+    """The result of a job that ran elsewhere. This learner's privacy account becomes that of the other one."""
+    account, spent = learner.account, frame.facts["spent"]
+    account.steps.clear()
+    for row in spent["rows"]:
+        account.load(row)
+    account.epsilon, account.exhausted = spent["epsilon"], spent["exhausted"]
+    found = frame.value(learner)
+    return Trained(*found) if job.state is not None and job.kind in TRAINING else found
+
+
+# -- where jobs run --------------------------------------------------------------------------------------------
+
+
 class Jobs(Protocol):
     def submit(self, node: PeerId, learner: LearnerPort, job: Job) -> Result: ...
     def close(self) -> None: ...
@@ -144,13 +180,7 @@ class Worker:
         if "error" in facts:
             name, text = facts["error"]
             raise getattr(errors, name, RuntimeError)(text)
-        account = learner.account
-        account.steps.clear()
-        for row in facts["spent"]["rows"]:
-            account.load(row)
-        account.epsilon, account.exhausted = facts["spent"]["epsilon"], facts["spent"]["exhausted"]
-        found = answer.value(learner)
-        return Trained(*found) if job.state is not None and job.kind in TRAINING else found
+        return answer_of(answer, learner, job)
 
     def close(self) -> None:
         with suppress(ProcessLookupError):

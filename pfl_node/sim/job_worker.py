@@ -13,10 +13,10 @@ from threading import Thread
 from typing import IO, Any
 
 from pfl_node.errors import PflError
-from pfl_node.node.ports import Job, Trained
+from pfl_node.node.ports import Job
 from pfl_node.plugin import in_a_line, line_of
 from pfl_node.settings import Settings
-from pfl_node.sim.job_pool import Frame, read_frame, write_frame
+from pfl_node.sim.job_pool import Frame, read_frame, result_frame, write_frame
 from pfl_node.sim.learner_port import LearnerPort, learners_of
 from pfl_node.types import PeerId
 
@@ -45,10 +45,7 @@ def main() -> None:
 
 
 def _run(order: Frame, learner: LearnerPort) -> Result:
-    answer = Job(*order.value(learner)).run(learner)
-    account = learner.account
-    spent = {"rows": account.rows(), "epsilon": account.epsilon, "exhausted": account.exhausted}
-    return {"spent": spent}, (answer.model, answer.state) if isinstance(answer, Trained) else answer
+    return result_frame(learner, Job(*order.value(learner)).run(learner))
 
 
 def _describe_error(error: Exception) -> list[str]:

@@ -29,7 +29,7 @@ from pfl_node.sim.learner_port import LearnerPort
 from pfl_node.sim.memory_store import Disk, MemoryStore
 from pfl_node.sim.network import SimNetwork, Traffic
 from pfl_node.sim.outcome import NodeRecord, own_metrics
-from pfl_node.sim.snapshot import NodeSnapshot, State, attributes, resumes_independently
+from pfl_node.sim.snapshot import NodeSnapshot, State, attributes
 from pfl_node.sim.swim_network import SimMembership
 from pfl_node.steps import DIVERGED, Report
 from pfl_node.types import Offer, PeerId
@@ -309,20 +309,15 @@ class Process:
         )
 
     def resume(self, held: NodeSnapshot) -> None:
-        """Continue from a snapshot. In lockstep a node resumes at the time at which it was held; under other
-        policies all nodes resume together, because no node may receive a message in its past."""
-        now, jitter = self.world.clock.now, self.world.costs.start * self.world.chance(self.id, "start")
-        self.resumes_at = held.at if resumes_independently(self._plan.policy) else now + jitter
-        paused = self.resumes_at - held.at
+        """Continue from a snapshot, at the time at which the node was held."""
+        self.resumes_at = held.at
         self.state, self.traffic, self.jobs = held.state, Traffic(**held.traffic), held.jobs
         self.calls = dict(held.calls)
         privacy = simulated(self.world.settings, self.id, self.learner.account, held.disk["privacy"])
         self.disk = Disk(privacy, held.policy, held.disk["reports"], held.disk["told"], held.disk["figures"])
         self.world.detector.restore(self.id, held.rounds)
-        self._mail = [(at + paused, offer, nbytes) for at, offer, nbytes in held.mail]
-        if held.node:
-            driver = held.node["driver"]
-            self._resumes = {**held.node, "driver": {**driver, "heard": driver["heard"] + paused}}
+        self._mail = list(held.mail)
+        self._resumes = held.node
 
     def summary(self) -> NodeRecord:
         events, figures, traffic = self.disk.last_events, self.disk.figures, self.traffic

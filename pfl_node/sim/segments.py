@@ -1,10 +1,11 @@
-"""The files of a simulation, which may run in segments: after every few rounds the whole swarm is held and written
-to disk, so that an interrupted run resumes from there with the same result as an uninterrupted one.
+"""The files of a simulation. An interrupted run resumes from them, with the result of an uninterrupted one.
 
-Each node is held after its Report of the segment's last round and resumes at that virtual time. Its snapshot
-includes the models it received and has not used, the models it published, and its statistics about its peers. So
-a run of a lockstep policy in segments is identical to one without, byte for byte. Nodes of other policies do not
-wait for each other: they resume together, once the last one has been held.
+A run of a lockstep policy is simulated in segments: after every few rounds the whole swarm is held and written to
+disk. Each node is held after its Report of the segment's last round and resumes at that virtual time. Its snapshot
+includes the models it received and has not used, the models it published, and its statistics about its peers.
+
+Under another policy, holding a node would change what it receives. Such a run logs the results of its jobs instead
+(`job_log.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from pfl_node.errors import PflError
 from pfl_node.settings import Settings
+from pfl_node.sim.job_log import JobLog, Stopwatch
 from pfl_node.sim.outcome import Summary
 from pfl_node.sim.simulation import Simulation
 from pfl_node.sim.snapshot import NodeSnapshot, SegmentMark
@@ -44,6 +46,7 @@ class RunFiles:
         for folder in (out, self.segments):
             if folder:
                 make_directory(folder)
+        self.stopwatch = Stopwatch()
         self.attempt = secrets.token_hex(4)
         self.writer = self.attempt if self.segments else ""
         if self.segments:
@@ -56,6 +59,12 @@ class RunFiles:
             owner = ""
         if owner != self.attempt:
             raise PflError(f"another process has taken over {self.out}" if owner else f"{self.out} was stopped")
+
+    def job_log(self, code: str) -> JobLog:
+        """The log of a run that is not held. Other code would get other results."""
+        assert self.segments is not None
+        run = json.dumps([self.settings_text, code])
+        return JobLog(self.segments, self.attempt, run, self.stopwatch, self.check_owner)
 
     def journal(self, round: int) -> Path | None:
         """The journal of the segment that begins with this round."""
@@ -70,7 +79,9 @@ class RunFiles:
         for folder in sorted(self.segments.glob("??????"), reverse=True):
             facts = json.loads((folder / "swarm.json").read_text())
             if facts["told"] == self.settings_text:
-                return SegmentMark(**facts["mark"])
+                mark = SegmentMark(**facts["mark"])
+                self.stopwatch.set(mark.wall, mark.cpu)
+                return mark
         for old in self.segments.glob("*.jsonl"):
             old.unlink()  # otherwise the merged journal would contain its rounds
         return SegmentMark()

@@ -23,7 +23,7 @@ class RunOrder(JsonOrder):
     nodes: int
     faults: tuple[str, ...] = ()  # faults in text form
     out: Path | None = None
-    segment: int | None = None  # rounds between resumable snapshots; needs `out`, excludes faults
+    segment: int | None = None  # rounds between two snapshots; needs `out`, excludes faults
     processes: int | None = None  # workers of a swarm; None: one per core
 
 
@@ -31,8 +31,8 @@ def run(line: str, on_progress: OnProgress) -> dict[str, Any]:
     return run_order(RunOrder.load(line), on_progress)
 
 
-def run_order(order: RunOrder, on_progress: OnProgress) -> dict[str, Any]:
-    """The summary, without the nodes."""
+def run_order(order: RunOrder, on_progress: OnProgress, *, code: str = "") -> dict[str, Any]:
+    """The summary, without the nodes. A run is only resumed by the same `code`."""
     import pfl_node.learning.learner  # noqa: F401  loads torch before the run is timed
 
     def progress(now: Progress) -> None:
@@ -46,6 +46,7 @@ def run_order(order: RunOrder, on_progress: OnProgress) -> dict[str, Any]:
         out=order.out,
         progress=progress,
         segment=order.segment,
+        code=code,
     )
     found = summary.as_dict()
     del found["per_node"]

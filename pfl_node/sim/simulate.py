@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -17,12 +16,12 @@ from pfl_node.settings import Settings
 from pfl_node.sim.costs import Costs
 from pfl_node.sim.event_journal import EventJournal, Level
 from pfl_node.sim.faults import Fault, node_ids
-from pfl_node.sim.job_pool import Inline, JobPool
+from pfl_node.sim.job_pool import Inline, JobPool, Jobs
 from pfl_node.sim.learner_port import Load, learners_of
 from pfl_node.sim.outcome import Summary
 from pfl_node.sim.segments import RunFiles
 from pfl_node.sim.simulation import Progress, Simulation, Watch, nobody_watches
-from pfl_node.sim.snapshot import SegmentMark
+from pfl_node.sim.snapshot import SegmentMark, may_be_held
 from pfl_node.tracking.tracking import Observe, Tracking, both, tracking
 from pfl_node.types import PeerId
 
@@ -41,25 +40,29 @@ def simulate(
     load: Load | None = None,
     jobs: int = 1,
     segment: int | None = None,
+    code: str = "",
     watch: Watch = nobody_watches,
     ended: Callable[[Simulation], None] | None = None,
 ) -> Summary:
     """Run a swarm, then write `out`/journal.jsonl and `out`/summary.json, which replace those of an earlier run. A
-    failed run leaves journal.jsonl.part. With `jobs` > 1, worker processes train; the result is the same. A run
-    without faults can be resumable: after every `segment` rounds, `out` gets a snapshot of all nodes. `ended` is
-    called with the simulation when it is over."""
+    failed run leaves journal.jsonl.part. With `jobs` > 1, worker processes train; the result is the same. With
+    `segment`, a run without faults can be resumed by the same `code`: `out` gets a snapshot of all nodes after
+    every `segment` rounds, or a log of the jobs. `ended` is called with the simulation when it is over."""
     if settings.rounds is None:
         raise ConfigError("a simulation needs a number of rounds: give --rounds N")
     choose_kernels()
     files = RunFiles(out, settings, nodes, segmented=segment is not None)
     level = level or ("rounds" if nodes > MANY else "messages")
-    pool = JobPool(settings, node_ids(nodes), jobs) if jobs > 1 else Inline()
-    begin = partial(Simulation, settings, _plan(settings), nodes=nodes, faults=faults, costs=costs)
+    plan = _plan(settings)
+    held = may_be_held(plan.policy)
+    pool = files.job_log(code) if files.segments and not held else _pool(settings, nodes, jobs)
+    step = segment if segment and held else settings.rounds
+    begin = partial(Simulation, settings, plan, nodes=nodes, faults=faults, costs=costs)
     with closing(pool), tracking(settings) as tracks:
         watched = partial(_watched, watch, tracks)
         begin = partial(begin, progress=progress, jobs=pool, watch=watched)
         load = load or learners_of(settings, nodes)
-        swarm, mark = _run(begin, files, load, level, settings.rounds, segment or settings.rounds)
+        swarm, mark = _run(begin, files, load, level, settings.rounds, step)
         summary = _summary(settings, swarm, mark)
         if ended:
             ended(swarm)
@@ -71,12 +74,15 @@ def _watched(watch: Watch, tracks: Tracking, node: PeerId) -> Observe | None:
     return both(watch(node), tracks.observer(node, node))
 
 
+def _pool(settings: Settings, nodes: int, jobs: int) -> Jobs:
+    return JobPool(settings, node_ids(nodes), jobs) if jobs > 1 else Inline()
+
+
 def _run(
     begin: Callable[..., Simulation], files: RunFiles, load: Load, level: Level, rounds: int, step: int
 ) -> tuple[Simulation, SegmentMark]:
     """Simulate segment by segment, from the last snapshot on."""
     mark = files.mark()
-    wall, cpu = time.perf_counter() - mark.wall, time.process_time() - mark.cpu
     for round in range(mark.round, rounds, step):
         until = round + step if round + step < rounds else None
         with EventJournal(files.journal(round), level, files.writer) as journal:
@@ -84,7 +90,7 @@ def _run(
             files.restore(swarm, mark)
             swarm.run()
         load = swarm.learner  # the data is loaded once
-        mark = swarm.mark(time.perf_counter() - wall, time.process_time() - cpu)
+        mark = swarm.mark(*files.stopwatch.read())
         if not swarm.held:  # every node has finished
             break
         files.keep(swarm, mark)

@@ -27,7 +27,7 @@ from pfl_node.sim.learner_port import LearnerPort, Load
 from pfl_node.sim.network import Fabric
 from pfl_node.sim.node_process import Process
 from pfl_node.sim.outcome import NodeRecord
-from pfl_node.sim.snapshot import NodeSnapshot, SegmentMark, resumes_independently
+from pfl_node.sim.snapshot import NodeSnapshot, SegmentMark
 from pfl_node.tracking.tracking import Observe
 from pfl_node.types import PeerId
 
@@ -133,7 +133,6 @@ class Simulation:
         check_faults(faults, ids)
         self.faults = sorted(faults, key=lambda f: f.at)
         self.progress = progress
-        self.policy = plan.policy
         self.virtual_seconds = 0.0
         settings = settings.model_copy(update={"start": StartSettings(peers=0)})  # `_found` sets the start
         loop = VirtualLoop(mark.now, max_spins=MAX_SPINS * nodes)
@@ -172,9 +171,8 @@ class Simulation:
 
     def mark(self, wall: float, cpu: float) -> SegmentMark:
         """Where the run continues; `wall` and `cpu` are the seconds it has taken so far."""
-        now, until = self.virtual_seconds, self.world.until
-        if resumes_independently(self.policy):
-            now = min((held.at for held in self.held.values() if held.state == "up"), default=now)
+        now = min((held.at for held in self.held.values() if held.state == "up"), default=self.virtual_seconds)
+        until = self.world.until
         return SegmentMark(until or self.world.settings.rounds or 0, now, wall, cpu)
 
     # -- running -------------------------------------------------------------------------------------------

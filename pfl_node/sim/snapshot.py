@@ -54,9 +54,9 @@ class NodeSnapshot:
         return cls(**found)
 
 
-def resumes_independently(policy: type[Policy]) -> bool:
-    """May each node resume at the time at which it was held? In lockstep, a peer that is ahead pushes only models
-    of future rounds. A fetch would return the newer model, so policies that pull resume together."""
+def may_be_held(policy: type[Policy]) -> bool:
+    """Is the result the same if each node is held and resumes at that time? In lockstep, a peer that is ahead
+    pushes only models of future rounds; but a fetch would return its newer model."""
     return policy.solitary or (policy.lockstep and not policy.pulls)
 
 

@@ -18,7 +18,7 @@ from pfl_node.settings import Settings
 from pfl_node.sim.outcome import Summary
 from pfl_node.sim.simulate import simulate
 from pfl_node.sim.simulation import Progress
-from pfl_node.sim.snapshot import resumes_independently
+from pfl_node.sim.snapshot import may_be_held
 from tests.unit.sim.toy_swarms import toy
 
 NODES, ROUNDS, EVERY = 6, 7, 3
@@ -112,7 +112,7 @@ def test_refusals_are_counted_by_reason_over_the_segments(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "summary.json").read_text())["refused"] == summary.refused == counted
 
 
-@pytest.mark.parametrize("policy", [name for name, cls in POLICIES.items() if resumes_independently(cls)])
+@pytest.mark.parametrize("policy", [name for name, cls in POLICIES.items() if may_be_held(cls)])
 def test_in_lockstep_a_run_in_segments_is_the_same_as_one_without(tmp_path: Path, policy: str) -> None:
     run(policy, tmp_path / "segments")
     told = {"policy": {"name": policy, **KNOBS.get(policy, {})}, "rounds": ROUNDS}
