@@ -367,7 +367,8 @@ def show_result(record: "reports.Result", *, json: bool) -> None:
         say(f"not finished: {'; '.join(map(phrases.cell_title, absent))}")
     for verdict in found.verdicts():
         judgement = phrases.judgement(verdict)
-        say(f"{judgement if verdict.holds else judgement.upper()}: {phrases.verdict(verdict)}")
+        shown = judgement.upper() if judgement in phrases.AGAINST else judgement
+        say(f"{shown}: {phrases.verdict(verdict)}")
     print(f"\n{record.folder.path / PAGE}")
 
 

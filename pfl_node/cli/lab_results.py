@@ -62,14 +62,14 @@ def publish(
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The page.")] = Path("docs/results.md"),
 ) -> None:
     """Write the page of results from the records, each with the paper's figures and its claims."""
-    from pfl_node.lab.publish import results_page
+    from pfl_node.lab.publish import at_a_glance, results_page
     from pfl_node.lab.publish.records import load_all
     from pfl_node.store.atomic import write_atomic
 
     found = load_all(records)
     text = results_page.page(found, results_page.appendices(records))
     write_atomic(to, text.encode())
-    counts = ", ".join(f"{kind}: {n}" for kind, n in sorted(results_page.summary(found).items()))
+    counts = ", ".join(f"{kind}: {n}" for kind, n in sorted(at_a_glance.count(found).items()))
     say(f"{to}: {len(found)} records; {counts}")
 
 

@@ -39,13 +39,14 @@ class PaperFigure:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A ranking that the paper claims: higher - lower >= by (> 0 without `by`), as means over the seeds."""
+    """A ranking: higher - lower >= by (> 0 without `by`), as means over the seeds."""
 
     metric: str
     higher: str  # a run's label
     lower: str
     by: float = 0.0
     point: str | None = None  # None: at every point of the sweep
+    ours: bool = False  # no paper states it: it is what we expect
 
     def met_by(self, difference: float) -> bool:
         return difference >= self.by if self.by else difference > 0

@@ -178,7 +178,7 @@ class SettingsGrid:
             if claim.only in (None, self.scale) and {claim.higher, claim.lower} <= runs and claim.point in points:
                 by = from_paper(claim.metric, claim.by)
                 for label in [None] if claim.point is None else [_label(claim.point, c.label) for c in self.swept]:
-                    yield Claim(claim.metric, claim.higher, claim.lower, by, label)
+                    yield Claim(claim.metric, claim.higher, claim.lower, by, label, claim.ours)
 
 
 def _label(*parts: str) -> str:

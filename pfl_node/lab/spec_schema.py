@@ -75,6 +75,7 @@ class PolicyOrder(Strict):
     by: float = 0.0
     point: str | None = None
     only: Scale | None = None
+    ours: bool = False  # no paper states it
 
 
 class Spec(Strict):

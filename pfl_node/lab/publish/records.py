@@ -88,6 +88,11 @@ class ResultRecord:
 RECORD = TypeAdapter(ResultRecord)
 
 
+def seeds_of(record: ResultRecord) -> list[int]:
+    """The seeds with at least one finished run."""
+    return sorted({seed for row in record.rows for figure in row.figures.values() for seed in figure.values})
+
+
 def record_of(
     result: Result, name: str = "", notes: Sequence[str] = (), specs: Path | None = None
 ) -> ResultRecord:

@@ -2,148 +2,72 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
-from pfl_node.lab import spec
-from pfl_node.lab.experiment import Cell
+from pfl_node.lab.publish.at_a_glance import by_experiment, by_paper, is_size, plain_size
+from pfl_node.lab.publish.full_scale import not_run
+from pfl_node.lab.publish.paper_groups import OURS, group_of, order
 from pfl_node.lab.publish.pivot_table import pivot_tables, suits
-from pfl_node.lab.publish.records import RecordedClaim, RecordedFigure, RecordedRow, ResultRecord
-from pfl_node.lab.publish.standings import Standing, standings, times_tied
+from pfl_node.lab.publish.records import RecordedClaim, RecordedFigure, RecordedRow, ResultRecord, seeds_of
+from pfl_node.lab.publish.standings import Standing, mean_ranks, standings, times_tied
 from pfl_node.lab.report import phrases
 from pfl_node.lab.report.result_table import TableCell, markdown_table
 from pfl_node.lab.results import Estimate
-from pfl_node.lab.spec_schema import Spec
 
-OWN = "no paper"  # how the `paper` of our own experiments begins
 INTRO = """\
 <!-- Made by `pfl-node lab publish` from docs/records: change those, not this page. -->
 
 # Results
 
 Our results beside the papers' figures. The lab ([lab.md](lab.md)) simulated everything here on real
-data. A figure is our mean ± half of its 95 % confidence interval (Student's t over the seeds); in
-parentheses the paper's figure and ours minus the paper's. One seed has no interval.
+data. A figure is our mean ± half of its 95 % confidence interval (Student's t over the seeds); one
+seed has no interval. In parentheses is the paper's figure and, if the settings are the paper's,
+ours minus the paper's. [lab.md](lab.md#measures) says what each metric means. DATA in a command is
+a directory with the [data sets](lab.md#data-sets).
 
-A claim is an order that a paper's table shows, or, without a paper, one that we expected. It
-**holds** if the 95 % interval of the difference, seed by seed, lies at or above the claimed margin
-(above zero, if there is none); it **holds on average** if only the mean does (or there is one
-seed); otherwise it **does not hold**. A difference between two of our runs says nothing about sizes
-that were not run.
+A claim is an order that a paper's table or text states; one of ours is marked. It **holds** if the
+95 % interval of the difference, seed by seed, meets it, is **contradicted** if the whole interval
+is on the other side, and is **undecided** otherwise. Nearly all sizes are smaller than the papers',
+as each table says: a claim that holds or fails at a small size may do otherwise at the paper's.
 
 `pfl-node lab verify docs/records/NAME.json DIR` compares the journals of a rerun in DIR with the
-digests of a record. They are equal with the same versions on the same kind of processor.
+digests of a record. They are equal at the same commit with the same package versions: on any x86-64
+processor with AVX2, or where a processor is named, on that kind only.
 """
 
 TIED = """Runs that cannot be told from the best: the 95 % interval of the difference over the seeds contains zero.
 With three seeds that interval is wide, so a tie is not evidence that two runs are equal."""
 
-PIVOT = """Every run has {nodes} nodes and {rounds} rounds. Bold: the highest mean at a point, and the means that
+PIVOT = """Every run has {size}. Bold: the highest mean at a point, and the means that
 cannot be told from it. Costs are means over the points."""
 
-COST = """The CPU time is an estimate from that of a node and round at the quick scale, where it was run; larger
-models and data sets of the paper's scale cost more."""
+COST = """The CPU time is an estimate from that of a node and round in the largest record with the same model;
+larger data sets cost more. `lab show NAME --scale paper` lists the runs."""
 
 
 def page(records: Sequence[ResultRecord], appendices: Sequence[str] = ()) -> str:
-    parts = [INTRO, "## At a glance", _glance(records), *map(_section, records)]
-    if absent := list(_not_run(records)):
-        rows = [("experiment", "paper", "nodes × rounds × runs", "CPU time"), *absent]
-        parts += ["## Not run at the paper's scale", wrap(COST), markdown_table(rows, words_first=2)]
+    ordered = sorted(records, key=lambda record: (order(group_of(record)), record.name))
+    parts = [INTRO, "## At a glance", by_paper(ordered), by_experiment(ordered)]
+    for group, members in groupby(ordered, group_of):
+        parts += [f"## {group}", *map(_section, members)]
+    if absent := not_run(ordered):
+        parts += ["## Not run at the paper's full scale", wrap(COST), absent]
     return "\n\n".join(part.strip() for part in (*parts, *appendices)) + "\n"
-
-
-# -- at a glance -----------------------------------------------------------------------------------------------
-
-
-def _glance(records: Sequence[ResultRecord]) -> str:
-    heads = ("experiment", "paper", "seeds", "size", *phrases.JUDGEMENTS[:-1], "not run")
-    rows: list[Sequence[str]] = [heads]
-    for record in records:
-        counted = Counter(phrases.judgement(claim.verdict) for claim in record.claims)
-        rows.append(
-            (
-                f"[{record.name}](#{anchor(record.name)})",
-                record.paper,
-                str(len(_seeds(record))),
-                _size(record.rows),
-                *(str(counted[kind]) for kind in phrases.JUDGEMENTS),
-            )
-        )
-    done = {record.experiment for record in records}
-    for name, found in _papers():
-        if name not in done:
-            claims = sum(claim.only != "quick" for claim in found.claim)
-            rows.append((name, found.paper, "0", "–", "0", "0", "0", str(claims)))
-    return markdown_table(rows, words_first=2)
-
-
-def _papers() -> Iterator[tuple[str, Spec]]:
-    for name in spec.shipped():
-        found = spec.parse(*spec.read(name))
-        if not found.paper.startswith(OWN):
-            yield name, found
-
-
-def _not_run(records: Sequence[ResultRecord]) -> Iterator[tuple[str, str, str, str]]:
-    done = {record.experiment for record in records if record.scale == "paper"}
-    quick = {record.experiment: record for record in records if record.scale == "quick"}
-    for name, found in _papers():
-        if name not in done:
-            cells = spec.load(name, "paper").cells
-            most = max(cells, key=lambda cell: cell.nodes * (cell.settings.rounds or 1))
-            size = f"{most.nodes} × {most.settings.rounds:,} × {len(cells)}"
-            yield f"`{name}`", found.paper, size, _cost(quick.get(name), cells)
-
-
-def _cost(quick: ResultRecord | None, cells: Sequence[Cell]) -> str:
-    """An estimate from the CPU time of a node and round at the quick scale."""
-    if quick is None or not quick.cpu_seconds:
-        return phrases.NOTHING
-    per_run = [max((len(f.values) for f in row.figures.values()), default=0) for row in quick.rows]
-    counted = sum(row.nodes * (row.rounds or 1) * n for row, n in zip(quick.rows, per_run, strict=True))
-    planned = sum(cell.nodes * (cell.settings.rounds or 1) for cell in cells)
-    hours = quick.cpu_seconds / counted * planned / 3600
-    return f"{hours:,.0f} h" if hours >= 1 else "below 1 h"
-
-
-def _seeds(record: ResultRecord) -> list[int]:
-    """The seeds with at least one finished run."""
-    return sorted({seed for row in record.rows for figure in row.figures.values() for seed in figure.values})
-
-
-def _size(rows: Sequence[RecordedRow]) -> str:
-    sizes = [text for row in rows for text in row.differences if text.endswith((" nodes", " rounds"))]
-    if not any(row.differences for row in rows):
-        return "the paper's"
-    other = any(len(row.differences) > len(set(row.differences) & set(sizes)) for row in rows)
-    return "; ".join([*dict.fromkeys(sizes), *(["other settings"] if other else [])])
 
 
 # -- one experiment --------------------------------------------------------------------------------------------
 
 
-def anchor(heading: str) -> str:
-    """The anchor that GitHub makes for a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
 def _section(record: ResultRecord) -> str:
-    digest = record.digest
-    how = [
-        f"Commit {', '.join(map(_commit, record.commits))}",
-        _seed_text(record),
-        f"{phrases.duration(record.cpu_seconds)} of CPU time" if record.cpu_seconds else "",
-        f"{len(record.journals)} journals, digest `{digest[:16]}`" if digest else "the journals were not kept",
-    ]
     parts = [
-        f"## {record.name}",
-        wrap(f"{record.title}. {phrases.capital(record.paper)}."),
+        f"### {record.name}",
+        wrap(f"{_sentence(record.title)} {_sentence(phrases.capital(record.paper))} {_setup(record)}".rstrip()),
         f"```\n{record.command}\n```",
-        wrap("; ".join(filter(None, how)) + "."),
-        _table(record),
+        wrap(_made(record)),
+        *_tables(record),
         _standings(record),
         "\n".join(wrap(f"- {note}") for note in record.notes),
     ]
@@ -152,8 +76,31 @@ def _section(record: ResultRecord) -> str:
         missing = [f"{run} ({phrases.plural(n, 'run')})" for run, n in runs.items()]
         parts.append(wrap(f"Not finished: {', '.join(missing)}."))
     if record.claims:
-        parts.append("\n".join(_claim(claim) for claim in record.claims))
+        parts.append(_claims(record))
     return "\n\n".join(filter(None, parts))
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
+
+
+def _setup(record: ResultRecord) -> str:
+    """A link to the spec, which lists the setup and its deviations from the paper."""
+    if f" run {record.experiment} " in record.command:
+        return f"[Setup and deviations](../pfl_node/lab/specs/{record.experiment}.toml)."
+    file = f"docs/results/{record.experiment}.toml"
+    return f"[Setup and deviations](results/{record.experiment}.toml)." if file in record.command else ""
+
+
+def _made(record: ResultRecord) -> str:
+    digest, processor = record.digest, record.versions.get("processor")
+    how = [
+        f"Commit {', '.join(map(_commit, record.commits))}" + (f" on {processor}" if processor else ""),
+        _seed_text(record),
+        f"{phrases.duration(record.cpu_seconds)} of CPU time" if record.cpu_seconds else "",
+        f"{len(record.journals)} journals, digest `{digest[:16]}`" if digest else "the journals were not kept",
+    ]
+    return "; ".join(filter(None, how)) + "."
 
 
 def _commit(commit: str) -> str:
@@ -161,37 +108,64 @@ def _commit(commit: str) -> str:
 
 
 def _seed_text(record: ResultRecord) -> str:
-    seeds = _seeds(record)
+    seeds = seeds_of(record)
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
 
 
-def _table(record: ResultRecord) -> str:
+# -- tables ----------------------------------------------------------------------------------------------------
+
+
+def _tables(record: ResultRecord) -> list[str]:
+    common = [text for text in record.rows[0].differences if all(text in row.differences for row in record.rows)]
+    parts = [_all_differ(record, common)]
     if suits(record):
-        size = wrap(PIVOT.format(nodes=record.rows[0].nodes, rounds=record.rows[0].rounds))
+        size = PIVOT.format(size=plain_size(record.rows[0]).replace(", ", " and "))
         tables = (f"{phrases.capital(heading)}:\n\n{table}" for heading, table in pivot_tables(record))
-        return "\n\n".join((size, *tables))
-    several = any(row.point for row in record.rows)
-    heads = [
-        "run",
-        *(["at"] if several else []),
-        *map(phrases.heading, record.metrics),
-        "seeds",
-        "size, and what differs",
+        return [*parts, wrap(size), *tables]
+    words = [("run", [row.run for row in record.rows]), ("at", [row.point for row in record.rows])]
+    figures = [
+        (phrases.heading(metric), [_figure(metric, row.figures.get(metric), row) for row in record.rows])
+        for metric in record.metrics
     ]
-    rows = [heads]
-    for row in record.rows:
-        figures = [_figure(metric, row.figures.get(metric), row) for metric in record.metrics]
-        counts = {len(figure.values) for figure in row.figures.values()}
-        rows.append(
-            [row.run, *([row.point] if several else []), *figures, str(max(counts, default=0)), _differs(row)]
-        )
-    return markdown_table(rows, words_first=2 if several else 1)
+    seeds = [str(max((len(figure.values) for figure in row.figures.values()), default=0)) for row in record.rows]
+    counted = [("seeds", seeds)] if len(set(seeds)) > 1 else []
+    others = [("differs", [_differences(row, common, record) for row in record.rows])]
+    columns = [*filter(_has_content, [*words, *figures]), *counted, *filter(_has_content, others)]
+    rows = list(zip(*([heading, *cells] for heading, cells in columns), strict=True))
+    return [*parts, markdown_table(rows, words_first=len([*filter(_has_content, words)]))]
+
+
+def _has_content(column: tuple[str, Sequence[str]]) -> bool:
+    return any(cell not in ("", phrases.NOTHING) for cell in column[1])
+
+
+def _all_differ(record: ResultRecord, common: Sequence[str]) -> str:
+    """The differences from the paper's scale that all rows share."""
+    shown = sorted(common, key=lambda text: not is_size(text))
+    return wrap(f"All rows: {'; '.join(shown)}.") if shown and group_of(record) != OURS else ""
+
+
+def _differences(row: RecordedRow, common: Sequence[str], record: ResultRecord) -> str:
+    own = [text for text in row.differences if text not in common]
+    sizes = {plain_size(other) for other in record.rows}
+    size = [plain_size(row)] if group_of(record) == OURS and len(sizes) > 1 else []
+    return "; ".join([*size, *own])
+
+
+def _figure(metric: str, figure: RecordedFigure | None, row: RecordedRow) -> str:
+    if figure is None:
+        return phrases.NOTHING
+    seeds = max(len(other.values) for other in row.figures.values())
+    cell = TableCell(metric, Estimate.of(figure.values.values()), figure.paper, seeds)
+    if row.differences and figure.paper is not None:  # a difference would compare unlike sizes
+        return f"{cell.figure} ({phrases.number(metric, figure.paper)})"
+    return str(cell)
 
 
 def _standings(record: ResultRecord) -> str:
     """The standings of an experiment of our own, which compares runs instead of claims of a paper."""
     metric = record.metrics[0]
-    if not record.paper.startswith(OWN) or not (found := standings(record, metric)):
+    if group_of(record) != OURS or not (found := standings(record, metric)):
         return ""
 
     def named(s: Standing) -> str:
@@ -206,26 +180,47 @@ def _standings(record: ResultRecord) -> str:
     if list(found) == [""]:
         return "\n\n".join((wrap(TIED), markdown_table([row[1:] for row in rows], words_first=2)))
     counts = ", ".join(f"{run} {n}" for run, n in times_tied(found))
-    summary = f"Best or tied at how many of the {len(found)} points: {counts}."
+    ranks = ", ".join(f"{run} {rank:.1f}" for run, rank in mean_ranks(found))
+    summary = f"Best or tied at how many of the {len(found)} points: {counts}. Mean rank by accuracy: {ranks}."
     return "\n\n".join((wrap(TIED), markdown_table(rows, words_first=3), wrap(summary)))
 
 
-def _figure(metric: str, figure: RecordedFigure | None, row: RecordedRow) -> str:
-    if figure is None:
+# -- claims ----------------------------------------------------------------------------------------------------
+
+
+def _claims(record: ResultRecord) -> str:
+    """A table of the claims, with the paper's difference beside ours."""
+    rows: list[Sequence[str]] = [("claim", "paper", "ours", "seeds as claimed", "verdict")]
+    rows += [_claim(record, claim) for claim in record.claims]
+    columns = [column for column in zip(*rows, strict=True) if _has_content((column[0], column[1:]))]
+    return markdown_table(list(zip(*columns, strict=True)))
+
+
+def _claim(record: ResultRecord, claim: RecordedClaim) -> Sequence[str]:
+    found = claim.verdict
+    mark = " (ours)" if claim.claim.ours else ""
+    seeds = len(claim.differences)
+    counted = f"{found.holding} of {seeds}" if seeds else phrases.NOTHING
+    ours = phrases.difference(found)
+    return (
+        phrases.statement(found) + mark,
+        _papers_difference(record, claim),
+        f"{ours}{phrases.gap(claim.claim.metric)}" if seeds else ours,
+        counted,
+        phrases.judgement(found),
+    )
+
+
+def _papers_difference(record: ResultRecord, claim: RecordedClaim) -> str:
+    wanted = claim.claim
+    figures = {row.run: row.figures.get(wanted.metric) for row in record.rows if row.point == claim.point}
+    higher, lower = (figures.get(run) for run in (wanted.higher, wanted.lower))
+    if higher is None or lower is None or higher.paper is None or lower.paper is None:
         return phrases.NOTHING
-    seeds = max(len(other.values) for other in row.figures.values())
-    return str(TableCell(metric, Estimate.of(figure.values.values()), figure.paper, seeds))
+    return phrases.signed(wanted.metric, higher.paper - lower.paper)
 
 
-def _differs(row: RecordedRow) -> str:
-    size = f"{row.nodes} nodes, {row.rounds} rounds"
-    others = [text for text in row.differences if not text.endswith((" nodes", " rounds"))]
-    shown = [text for text in row.differences if text not in others]
-    return "; ".join([", ".join(shown) if shown else size, *others])
-
-
-def _claim(claim: RecordedClaim) -> str:
-    return wrap(f"- **{phrases.judgement(claim.verdict)}**: {phrases.verdict(claim.verdict)}")
+# -- text ------------------------------------------------------------------------------------------------------
 
 
 def wrap(text: str, width: int = 100) -> str:
@@ -237,8 +232,3 @@ def wrap(text: str, width: int = 100) -> str:
 def appendices(folder: Path) -> list[str]:
     """Sections that are written by hand, each with its own commands."""
     return [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))]
-
-
-def summary(records: Sequence[ResultRecord]) -> Mapping[str, int]:
-    """The number of claims by judgement."""
-    return Counter(phrases.judgement(claim.verdict) for record in records for claim in record.claims)

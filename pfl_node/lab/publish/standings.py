@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from pfl_node.lab.publish.records import RecordedRow, ResultRecord
 from pfl_node.lab.results import Estimate
@@ -50,3 +51,12 @@ def _ranked(rows: Sequence[RecordedRow], metric: str) -> list[Standing]:
 def times_tied(found: Mapping[str, Sequence[Standing]]) -> list[tuple[str, int]]:
     """The number of points at which each run is best or tied, highest first."""
     return Counter(s.run for ranked in found.values() for s in ranked if s.tied).most_common()
+
+
+def mean_ranks(found: Mapping[str, Sequence[Standing]]) -> list[tuple[str, float]]:
+    """The mean rank of each run over the points, best first."""
+    ranks: dict[str, list[int]] = {}
+    for ranked in found.values():
+        for rank, standing in enumerate(ranked, start=1):
+            ranks.setdefault(standing.run, []).append(rank)
+    return sorted(((run, fmean(all_ranks)) for run, all_ranks in ranks.items()), key=lambda pair: pair[1])

@@ -24,6 +24,13 @@ class Drawn:
 
 Drawings = Mapping[str, Sequence[Drawn]]
 
+MARKS = {  # CSS class and mark of a judgement
+    phrases.HOLDS: ("holds", "✓"),
+    phrases.ONE_SEED: ("holds", "✓"),
+    phrases.CONTRADICTED: ("fails", "✗"),
+    phrases.ONE_SEED_AGAINST: ("fails", "✗"),
+}
+
 
 def page(record: Result, drawings: Drawings | None) -> str:
     """`drawings` is None if matplotlib is not installed."""
@@ -122,8 +129,9 @@ def _swatch(run: str, experiment: Experiment) -> str:
 def _claims(record: Result) -> str:
     rows = []
     for found in record.results.verdicts():
-        kind, mark = ("holds", "✓") if found.holds else ("fails", "✗") if found.estimate else ("open", "?")
-        judged = f"{mark} <b>{phrases.judgement(found)}</b>"
+        judgement = phrases.judgement(found)
+        kind, mark = MARKS.get(judgement, ("open", "?"))
+        judged = f"{mark} <b>{judgement}</b>"
         rows.append(f'<li class="{kind}">{judged}: {escape(phrases.verdict(found))}</li>')
     return f'<h3>Claims</h3><ul class="claims">{"".join(rows)}</ul>' if rows else ""
 

@@ -12,7 +12,9 @@ from pfl_node.sim.outcome import divergence, refusals
 
 MINUS = "\N{MINUS SIGN}"
 NOTHING = "–"
-JUDGEMENTS = CERTAIN, LIKELY, NOT, OPEN = "holds", "holds on average", "does not hold", "not measured"
+HOLDS, UNDECIDED, CONTRADICTED, NOT_MEASURED = "holds", "undecided", "contradicted", "not measured"
+ONE_SEED, ONE_SEED_AGAINST = "one seed: as claimed", "one seed: not as claimed"
+AGAINST = (CONTRADICTED, ONE_SEED_AGAINST)
 
 
 def digits(metric: str, value: float) -> int:
@@ -115,29 +117,46 @@ def gap(metric: str) -> str:
 
 
 def verdict(found: ClaimVerdict) -> str:
+    return f"{statement(found)}: {_outcome(found)}"
+
+
+def statement(found: ClaimVerdict) -> str:
     claim = found.claim
-    where = f" at {found.point}" if found.point else ""
-    by = f" by {number(claim.metric, claim.by)}{gap(claim.metric)} or more" if claim.by else ""
-    return f"{MEASURES[claim.metric].title} of {claim.higher} above {claim.lower}{where}{by}: {_outcome(found)}"
+    at = f" at {found.point}" if found.point else ""
+    size = f"{number(claim.metric, abs(claim.by))}{gap(claim.metric)}"
+    runs = f"{claim.higher} above {claim.lower}{at}" + (f" by {size} or more" if claim.by > 0 else "")
+    if claim.by < 0:
+        runs = f"{claim.higher} at most {size} below {claim.lower}{at}"
+    measure = MEASURES[claim.metric]
+    lower = " (lower is better)" if measure.better == "lower" and not measure.unit else ""
+    return f"{measure.title} of {runs}{lower}"
 
 
 def _outcome(found: ClaimVerdict) -> str:
+    if found.estimate is None:
+        return "no seed has both runs"
+    seeds = len(found.estimate.values)
+    counted = f", for {found.holding} of {seeds} seeds" if seeds > 1 else ""
+    return f"{difference(found)}{gap(found.claim.metric)}{counted}"
+
+
+def difference(found: ClaimVerdict) -> str:
     metric, estimate = found.claim.metric, found.estimate
     if estimate is None:
-        return "no seed has both runs"
-    difference = f"at least {signed(metric, estimate.mean)}" if found.at_least else change(metric, estimate)
-    seeds = len(estimate.values)
-    return f"{difference}{gap(metric)}" + (f", for {found.holding} of {seeds} seeds" if seeds > 1 else "")
+        return NOTHING
+    return f"at least {signed(metric, estimate.mean)}" if found.at_least else change(metric, estimate)
 
 
 def judgement(found: ClaimVerdict) -> str:
-    """A claim holds if the whole interval of the difference meets it, and on average if only the mean does."""
+    """A claim holds if the whole interval of the difference meets it, and is contradicted if none of it does."""
     if (estimate := found.estimate) is None:
-        return OPEN
-    if not found.holds:
-        return NOT
-    half = estimate.half_width
-    return CERTAIN if half is not None and found.claim.met_by(estimate.mean - half) else LIKELY
+        return NOT_MEASURED
+    if (half := estimate.half_width) is None:
+        return ONE_SEED if found.holds else ONE_SEED_AGAINST
+    if found.claim.met_by(estimate.mean - half):
+        return HOLDS
+    reached = found.claim.met_by(estimate.mean + half) or found.at_least
+    return UNDECIDED if reached else CONTRADICTED
 
 
 def cell_title(cell: Cell) -> str:

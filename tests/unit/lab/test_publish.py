@@ -12,7 +12,7 @@ from pfl_node.cli import main
 from pfl_node.errors import ConfigError
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Claim
-from pfl_node.lab.publish import results_page
+from pfl_node.lab.publish import paper_groups, results_page
 from pfl_node.lab.publish.records import (
     RecordedClaim,
     RecordedFigure,
@@ -198,27 +198,66 @@ def test_a_directory_without_records_does_not_replace_the_page(
     ("by", "differences", "judged"),
     [
         (0.1, (0.2, 0.21, 0.19), "holds"),
-        (0.1, (0.2, 0.0, 0.2), "holds on average"),
-        (0.1, (0.2,), "holds on average"),  # one seed has no interval
-        (0.1, (0.09, 0.08), "does not hold"),
+        (0.1, (0.2, 0.0, 0.2), "undecided"),
+        (0.1, (0.05, 0.06, 0.16), "undecided"),  # the mean is below, the end of the interval is not
+        (0.1, (0.09, 0.085, 0.08), "contradicted"),
+        (0.1, (0.2,), "one seed: as claimed"),
+        (0.1, (0.09,), "one seed: not as claimed"),
         (0.0, (), "not measured"),
-        (0.0, (0.5, 0.0, -0.5), "does not hold"),  # equal is not above
-        (0.0, (0.0, 0.0), "does not hold"),
+        (0.0, (0.5, 0.0, -0.5), "undecided"),
+        (0.0, (0.0, 0.0), "contradicted"),  # equal is not above
         (-0.1, (-0.1, -0.1), "holds"),  # no more than 0.1 below
     ],
 )
-def test_a_claim_holds_only_if_its_interval_does(by: float, differences: tuple[float, ...], judged: str) -> None:
+def test_a_claim_is_judged_by_its_interval(by: float, differences: tuple[float, ...], judged: str) -> None:
     assert phrases.judgement(claim(by, *differences).verdict) == judged
 
 
-def test_the_first_table_counts_claims_and_names_what_was_not_run(text: str) -> None:
-    glance = text[text.index("## At a glance") :].splitlines()
-    mine = next(line for line in glance if line.startswith("| [mine-4]"))
-    cells = [cell.strip() for cell in mine.strip("|").split("|")]
-    assert cells[2:] == ["4", "8 of 32 nodes; 20 of 40 rounds", "1", "0", "1", "0"]
-    other = next(line for line in glance if line.startswith("| pens-thesis-200 "))
-    assert other.rstrip("| ").endswith("9")
+def test_a_lower_bound_contradicts_nothing() -> None:
+    """A run that never reached the target would have taken longer than all its rounds."""
+    bound = replace(claim(10.0, 5.0, 5.1, 5.2), at_least=True)
+    assert phrases.judgement(bound.verdict) == "undecided"
+
+
+def test_a_negative_margin_is_told_as_a_distance_below() -> None:
+    verdict = claim(-0.005, 0.01).verdict
+    assert phrases.verdict(verdict) == "accuracy of A at most 0.5 points below B: +1.0 points"
+
+
+def cells_of(text: str, start: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.startswith(start))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_first_tables_count_claims_by_paper_and_experiment(text: str) -> None:
+    assert cells_of(text, "| [mine-4]")[2:] == ["8 of 32 nodes; 20 of 40 rounds", "4", "1", "0", "1", "0"]
+    thesis = cells_of(text, "| Karlsson & Onoszko 2021 (PENS, thesis)")
+    specs = [found for _, found in paper_groups.shipped() if found.paper.startswith("Karlsson")]
+    stated = sum(claim.only != "quick" for found in specs for claim in found.claim)
+    assert thesis[1:] == [str(len(specs)), "0", "0", "0", "0", "0", str(stated)]
     assert "digits-clusters" not in text  # no paper
+
+
+def test_papers_come_first_then_what_no_paper_has(record: ResultRecord) -> None:
+    ours = replace(record, name="ours", paper="no paper: a comparison")
+    expected = replace(record.claims[0], claim=replace(record.claims[0].claim, ours=True))
+    elsewhere = replace(record, name="elsewhere", claims=[expected])
+    papers = [replace(record, name=f"of-{who}", paper=f"{who} 2020 (X), table 1") for who in ("Zoe", "Ann")]
+    text = results_page.page([ours, elsewhere, *papers])
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings[1:5] == [
+        "## Ann 2020 (X)",
+        "## Zoe 2020 (X)",
+        "## Settings without figures in a paper",
+        "## Experiments of our own",
+    ]
+    assert "(ours) |" in words(text[text.index("### elsewhere") : text.index("### ours")])
+
+
+def test_a_claim_stands_beside_the_papers_difference(text: str) -> None:
+    cells = cells_of(text, "| minority of FACADE above EL by 10.0 points or more")
+    assert cells[1] == "+21.2"
+    assert cells[3:] == ["4 of 4", "holds"]
 
 
 def test_the_cost_of_the_papers_scale_is_estimated_from_the_quick_scale(record: ResultRecord) -> None:
@@ -228,25 +267,43 @@ def test_the_cost_of_the_papers_scale_is_estimated_from_the_quick_scale(record: 
     cells = spec.load("facade-settlement", "paper").cells
     hours = 0.5 * sum(cell.nodes * (cell.settings.rounds or 1) for cell in cells) / 3600
     assert row.rstrip("| ").endswith(f" {hours:,.0f} h")
-    done = results_page.page([replace(quick, scale="paper")])
-    assert "`facade-settlement`" not in done
+    assert "8 of 32 nodes; 20 of 40 rounds; 4 seeds" in row
+    smaller = replace(quick, scale="paper")  # with fewer rounds, for example
+    assert "`facade-settlement`" in results_page.page([smaller])
+    whole = replace(smaller, rows=[replace(row, differences=()) for row in quick.rows])
+    assert "`facade-settlement`" not in results_page.page([whole])
+
+
+def test_the_cost_is_not_estimated_from_another_model(record: ResultRecord) -> None:
+    rows = [replace(row, differences=["task.model = cnn (spec: resnet)"]) for row in record.rows]
+    other = replace(record, experiment="facade-settlement", cpu_seconds=100.0, rows=rows)
+    assert cells_of(results_page.page([other]), "| `facade-settlement`")[-1] == "–"
 
 
 def test_each_row_has_our_mean_the_papers_figure_and_what_differs(text: str) -> None:
     row = next(line for line in text.splitlines() if line.startswith("| FACADE "))
-    assert "(60.0, " in row
+    assert "(60.0) " in row  # without a difference, because the sizes differ
     assert " ± " in row
-    assert "8 of 32 nodes, 20 of 40 rounds" in row
+    assert "All rows: 8 of 32 nodes; 20 of 40 rounds." in text
     assert "- Made by hand." in text
-    assert "minority of FACADE above EL by 10.0 points or more: +" in words(text)
-    assert "for 4 of 4 seeds" in words(text)
     assert text.endswith("## By hand\n\nText.\n")
 
 
+def test_our_difference_from_the_paper_is_shown_at_its_size_only(record: ResultRecord) -> None:
+    whole = replace(record, rows=[replace(row, differences=()) for row in record.rows])
+    row = next(line for line in results_page.page([whole]).splitlines() if line.startswith("| FACADE "))
+    assert "(60.0, " in row
+
+
 def test_a_record_without_digests_says_so(text: str) -> None:
-    with_journals, without = (words(text[text.index(f"## {name}") :]) for name in ("mine-4", "bare-4"))
-    assert "the journals were not kept" not in with_journals[: with_journals.index("## bare-4")]
-    assert "the journals were not kept" in without
+    bare, with_journals = (words(text[text.index(f"### {name}") :]) for name in ("bare-4", "mine-4"))
+    assert "the journals were not kept" in bare[: bare.index("### mine-4")]
+    assert "the journals were not kept" not in with_journals
+
+
+def test_columns_without_content_are_left_out(record: ResultRecord) -> None:
+    some = replace(record, metrics=[*record.metrics, "settled_after"])
+    assert results_page.page([some]).count("settled after") == 0
 
 
 def test_the_page_of_results_is_made_from_the_records() -> None:
@@ -329,6 +386,7 @@ def test_the_page_shows_standings_of_our_own_experiments_only(record: ResultReco
     text = words(results_page.page([own]))
     assert "| first | A (81.0)" in text
     assert "Best or tied at how many of the 1 points: A 1, C 1." in text
+    assert "Mean rank by accuracy: A 1.0, B 2.0, C 3.0." in text
     assert "tied with it" not in results_page.page([replace(own, paper="Somebody 2020")])
 
 
@@ -348,6 +406,7 @@ def test_a_comparison_at_several_points_has_a_column_for_each_point(record: Resu
     own = replace(record, paper="no paper: a comparison", rows=rows, metrics=metrics, claims=())
     text = words(results_page.page([own]))
     assert "Every run has 20 nodes and 40 rounds." in text
+    assert "All rows" not in text  # it has no other scale to differ from
     assert "| run | split | skew | CPU, s |" in text
     assert "| A | 81.0 ± 2.5 | **61.0 ± 2.5** | 0.7 |" in text
     assert "| B | **91.0 ± 2.5** | 51.0 ± 2.5 | 0.7 |" in text
@@ -355,5 +414,5 @@ def test_a_comparison_at_several_points_has_a_column_for_each_point(record: Resu
         "| run | split | | --- | -----------" in text
     )  # the minority is the same as all nodes where labels are skewed
     longer = [replace(rows[0], rounds=80), *rows[1:]]
-    assert "size, and what differs" in results_page.page([replace(own, rows=longer)])
-    assert "size, and what differs" in results_page.page([replace(own, rows=rows[::2])])  # one point
+    assert "20 nodes, 80 rounds" in results_page.page([replace(own, rows=longer)])
+    assert "Every run has" not in results_page.page([replace(own, rows=rows[::2])])  # one point

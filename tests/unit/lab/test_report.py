@@ -118,7 +118,7 @@ def test_the_verdicts_stand_under_the_table(whole: Path) -> None:
     text = markdown(reopen(whole).results, {})
     by = r"by 10.0 points or more: \+[\d.]+ ± [\d.]+ points, for 2 of 2 seeds"
     assert re.search(rf"\*\*holds\*\*: minority of FACADE above EL {by}", text)
-    assert re.search(r"\*\*does not hold\*\*: accuracy of Local above FACADE: −\d.* for 0 of 2 seeds", text)
+    assert re.search(r"\*\*contradicted\*\*: accuracy of Local above FACADE: −\d.* for 0 of 2 seeds", text)
 
 
 def test_the_raw_markdown_is_a_table_whose_columns_stand_below_each_other(whole: Path) -> None:
@@ -318,7 +318,7 @@ def test_the_verb_writes_it_all_and_prints_the_table(
     folder = result(tmp_path)
     assert main(["lab", "report", str(folder)]) == 0
     out, err = capsys.readouterr()
-    assert "DOES NOT HOLD: accuracy of Local above FACADE" in out
+    assert "CONTRADICTED: accuracy of Local above FACADE" in out
     assert out.rstrip().endswith("report.html")
     assert "pip install 'pfl-node[lab]'" in err
 
