@@ -4,14 +4,20 @@ collaboration", Algorithm 1, and what Trinca 2024, section 4.1.2, says of it. Ea
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from math import exp
 from random import Random
+from statistics import fmean
+from typing import Any
 
 import pytest
 
 from pfl_node.policies.dac import Dac, tau
-from pfl_node.steps import Average, Fetch, Publish, Report, Score, Step, Train
+from pfl_node.settings import Settings
+from pfl_node.sim.simulate import simulate
+from pfl_node.steps import Average, Fetch, Publish, Report, Score, Send, Step, Train
+from pfl_node.tracking.tracking import Observe
 from pfl_node.types import Offer, PeerId
 from tests.drive_policy import A, B, C, D, Hand, core_of, make, model, offer
 
@@ -144,6 +150,54 @@ def test_each_round_draws_anew() -> None:
     policy.rng = Random(0)
     hand.run(policy.main())
     assert len({tuple(s.peers) for s in hand.all(Fetch)}) == 10
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_n_sampled_models_are_fetched_and_averaged_in_every_round(n: int) -> None:
+    """Algorithm 1 samples n peers in a round."""
+    many = [PeerId(f"p{i:02}") for i in range(20)]
+    policy, hand = make(Dac, rounds=5, n_sampled=n), Hand(many)
+    hand.served = {p: replace(offer(p, 3), samples=1) for p in many}
+    hand.run(policy.main())
+    assert [len(set(s.peers)) for s in hand.all(Fetch)] == [n] * 5
+    assert [len(s.others) for s in hand.all(Average)] == [n] * 5
+
+
+def test_there_is_no_final_all_reduce() -> None:
+    """Trinca 2024, 4.1.3, has one "whenever feasible"; in its code DAC has none."""
+    assert "all_reduce" not in Dac.Config.model_fields
+    policy, hand = make(Dac, rounds=3), Hand([A, B, C, D])
+    hand.run(policy.main())
+    assert [s.round for s in hand.all(Report)] == [0, 1, 2]
+    assert len(hand.all(Fetch)) == 3
+    assert hand.all(Send) == []
+
+
+def test_on_clustered_data_nodes_come_to_fetch_from_their_own_cluster() -> None:
+    """Trinca 2024, 4.1.2: DAC "adapts the communication weights between nodes based on their data distributions".
+    Of 11 peers, 5 are of a node's cluster."""
+    found: dict[int, list[tuple[PeerId, PeerId]]] = {}
+
+    def watch(node: PeerId) -> Observe:
+        def observe(event: str, data: Mapping[str, Any]) -> None:
+            if event == "round":
+                found.setdefault(data["round"], []).extend((node, peer) for peer in data["from"])
+
+        return observe
+
+    told = {
+        "rounds": 12,
+        "device": "cpu",
+        "policy": {"name": "dac", "n_sampled": 3},
+        "task": {"name": "digits", "angles": [0, 180], "sizes": [6, 6]},
+        "eval": {"every": 12},
+    }
+    summary = simulate(Settings.model_validate(told), nodes=12, watch=watch)
+    cluster = {n.id: n.cluster for n in summary.nodes}
+    own = [fmean(cluster[i] == cluster[j] for i, j in found[t]) for t in range(12)]
+    assert own[1] < 0.65
+    assert min(own[-3:]) > 0.9
+    assert [len(found[t]) for t in range(9, 12)] == [12 * 3] * 3
 
 
 def played(served: dict[PeerId, Offer], samples: int = 1, score_samples: int | None = None) -> tuple[Dac, Hand]:

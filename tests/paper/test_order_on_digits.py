@@ -31,10 +31,13 @@ def test_the_oracle_is_as_good_as_pens_which_beats_random_which_beats_local() ->
     assert random > local + 0.01
 
 
-def test_facade_serves_its_minority_better_than_el() -> None:
-    """Trinca 2024, table 4.2: with 24:8 nodes EL's minority has 54.8, FACADE's 66.8."""
-    found = minority(SEEDS, ("el", "facade"))
-    assert accuracy(found, "facade", "1") > accuracy(found, "el", "1") + 0.02
+def test_facade_serves_its_minority_better_than_el_and_dac() -> None:
+    """Trinca 2024, table 4.2: with 24:8 nodes the minority has 54.8 with EL, 51.3 with DAC and 66.8 with FACADE,
+    the majority 69.1 with EL and 69.9 with DAC."""
+    found = minority(SEEDS, ("el", "dac", "facade"))
+    for other in ("el", "dac"):
+        assert accuracy(found, "facade", "1") > accuracy(found, other, "1") + 0.02
+    assert accuracy(found, "dac", "0") > accuracy(found, "el", "0")
 
 
 def test_whoever_knows_a_sample_should_have_the_word() -> None:
