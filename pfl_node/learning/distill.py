@@ -34,6 +34,8 @@ def mse_softmax(scores: Tensor, teacher: Tensor, _: float) -> Tensor:
 
 
 def ce(scores: Tensor, teacher: Tensor, _: float) -> Tensor:
+    """The cross-entropy with one-hot labels (equation 2.3 of the thesis). The samples have none, so the teacher's
+    most probable classes are the labels, as in the thesis' code; the text does not say."""
     return cross_entropy(scores, teacher.argmax(1))
 
 

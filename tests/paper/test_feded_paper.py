@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pfl_node import predictions
 from pfl_node.errors import ConfigError
+from pfl_node.learning.distill import LOSSES
 from pfl_node.model import Model
 from pfl_node.policies.feded import FedEd
 from pfl_node.steps import (
@@ -29,7 +31,10 @@ from pfl_node.steps import (
 )
 from pfl_node.types import Eval, Offer, PeerId
 from tests.drive_policy import A, B, Hand, make, model, said
+from tests.unit.learning.nets import student
 
+OUTPUTS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 1.0, -3.0]])  # of a student, for two samples
+TEACHER = torch.tensor([[0.6, 0.4, 0.0], [0.1, 0.3, 0.6]])
 MINE = said(1.0, 0.5, novelty=[0.1, 0.2], counts=[5, 5])
 
 
@@ -211,6 +216,35 @@ def test_the_student_learns_as_it_is_told() -> None:
     step = hand.all(Distill)[0]
     assert {name: getattr(step, name) for name in knobs} == knobs
     assert step.epochs == 4
+
+
+def test_the_labels_of_ce_are_the_teachers_classes() -> None:
+    """Equation 2.3, sum_c -y_c log z_c, has one-hot labels y. The auxiliary samples have none; in the thesis' code
+    y is the teacher's most probable class. 5.1: "the CE loss -log z_S^c [...] assuming that the aggregated class
+    probabilities produce a confident prediction z_T^c"."""
+    y = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    expected = -(y * OUTPUTS.softmax(1).log()).sum(1).mean()
+    torch.testing.assert_close(LOSSES["ce"](OUTPUTS, TEACHER, 1.0), expected)
+
+
+def test_mse_is_the_mean_over_the_classes_of_the_squared_differences() -> None:
+    """Equation 2.10; in the thesis' code z_S are the student's outputs before the softmax."""
+    expected = ((OUTPUTS - TEACHER) ** 2).sum(1).mean() / 3
+    torch.testing.assert_close(LOSSES["mse"](OUTPUTS, TEACHER, 1.0), expected)
+
+
+@pytest.mark.parametrize("lr", [1e-3, 1e-5])
+def test_the_optimizer_of_the_student_is_adam(lr: float) -> None:
+    """3.4. The first step of Adam changes each number by the learning rate, whatever its gradient is."""
+    learner = student()
+    start = learner.fresh(0)
+    assert learner.predictions is not None
+    rows = np.tile(np.array([0.7, 0.2, 0.1], np.float32), (learner.predictions.entries[0].shape[0], 1))
+    teacher = predictions.pack(learner.predictions, rows)
+    taught = learner.distill(start, seed=0, teacher=teacher, epochs=1, lr=lr, batch=len(rows), held=0)
+    moved = np.abs(taught.vector - start.vector)
+    assert moved.max() == pytest.approx(lr, rel=0.05)
+    assert np.median(moved[moved > 0]) == pytest.approx(lr, rel=0.05)
 
 
 def test_what_is_no_probability_has_no_say() -> None:
