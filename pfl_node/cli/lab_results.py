@@ -54,6 +54,9 @@ def record(
     made = record_of(found, file_name(name), note or (), records.parent / "results")
     if add:
         made = extended(load(records / f"{made.name}.json"), made)
+    if changed := [commit[:12] for commit in made.commits if commit.endswith("+")]:
+        what = f"made with uncommitted changes at {', '.join(changed)}"
+        typer.echo(f"warning: {result} was {what}, so nobody else can repeat it", err=True)
     say(str(save(made, records)))
 
 

@@ -27,7 +27,7 @@ from pfl_node.lab.publish.records import (
 )
 from pfl_node.lab.publish.standings import standings, times_tied
 from pfl_node.lab.report import phrases
-from pfl_node.lab.report.result import reopen
+from pfl_node.lab.report.result import Result, reopen
 from pfl_node.lab.results_dir import ResultsDir
 from tests.unit.lab.made_results import made, result, written
 
@@ -163,6 +163,16 @@ def test_a_spec_with_the_name_of_a_shipped_one_but_another_title_is_named_by_its
     found = reopen(folder.path)
     assert portable(found).startswith("pfl-node lab run digits-clusters.toml --scale quick")
     assert portable(found, tmp_path).startswith(f"pfl-node lab run {own} --scale quick")
+
+
+def test_a_record_of_uncommitted_changes_is_warned_of(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Result, "environments", property(lambda self: [{"commit": "0123456789abcdef+"}]))
+    assert main(["lab", "record", str(folder), "--records", str(tmp_path), "--name", "x"]) == 0
+    said = capsys.readouterr()
+    assert "made with uncommitted changes at 0123456789ab, so nobody else can repeat it" in said.err
+    assert said.out.count("\n") == 1
 
 
 def test_a_file_that_is_no_record_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
