@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Cell
@@ -26,10 +27,15 @@ def _rows(records: Sequence[ResultRecord]) -> Iterator[Sequence[str]]:
     for name, found in shipped():
         kept = [record for record in records if record.experiment == name]
         if not any(is_whole(record) for record in kept):
-            cells = spec.load(name, "paper").cells
+            cells = _planned(name)
             most = max(cells, key=lambda cell: cell.nodes * (cell.settings.rounds or 1))
             size = f"{most.nodes} × {most.settings.rounds:,} × {len(cells)}"
             yield f"`{name}`", found.paper, size, _recorded(kept), _cost(kept, cells)
+
+
+@cache
+def _planned(name: str) -> Sequence[Cell]:
+    return spec.load(name, "paper").cells
 
 
 def is_whole(record: ResultRecord) -> bool:
