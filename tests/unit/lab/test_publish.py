@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -321,6 +322,23 @@ def test_the_page_of_results_is_made_from_the_records() -> None:
     folder = ROOT / "docs" / "records"
     text = results_page.page(load_all(folder), results_page.appendices(folder))
     assert text == (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+
+
+def test_the_commits_of_the_records_are_in_the_history() -> None:
+    """A commit that was rebased cannot be checked out to repeat the record."""
+    git = ["git", "-C", str(ROOT)]
+    counted = subprocess.run([*git, "rev-list", "--count", "HEAD"], capture_output=True, check=False).stdout
+    if int(counted or 0) < 100:
+        pytest.skip("not a checkout with the whole history")
+    named = {
+        commit.rstrip("+"): record.name for record in load_all(ROOT / "docs/records") for commit in record.commits
+    }
+    unknown = [
+        f"{commit} of {name}"
+        for commit, name in named.items()
+        if subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"], check=False).returncode
+    ]
+    assert unknown == []
 
 
 # -- a rerun ---------------------------------------------------------------------------------------------------
