@@ -34,8 +34,9 @@ is on the other side, and is **undecided** otherwise. Nearly all sizes are small
 as each table says: a claim that holds or fails at a small size may do otherwise at the paper's.
 
 `pfl-node lab verify docs/records/NAME.json DIR` compares the journals of a rerun in DIR with the
-digests of a record. They are equal at the same commit with the same package versions: on any x86-64
-processor with AVX2, or where a processor is named, on that kind only.
+digests of a record. They are equal at the same commit with the same package versions, on x86-64
+processors with AVX2 (of another vendor, a convolution may differ in the [last
+bit](lab.md#result-files)), or where a processor is named, on that kind only.
 """
 
 TIED = """Runs that cannot be told from the best: the 95 % interval of the difference over the seeds contains zero.
