@@ -129,15 +129,9 @@ def run(
     from pfl_node.lab.results_dir import ResultsDir
     from pfl_node.lab.spec import load
 
-    data = _data(data_root, download)
     _check_executor(executor, backend, workers)
-    try:
-        given = [*(sets or ()), *data]
-        experiment = load(name, scale, seeds=seeds, sets=given, sweeps=sweeps or (), plugins=True).on(backend)
-    except ConfigError as error:
-        if data and ("no option 'root'" in str(error) or "no option 'download'" in str(error)):
-            raise ConfigError(f"{name} uses no data set: omit --data-root and --download") from error
-        raise
+    data, given, swept = _data(data_root, download), sets or (), sweeps or ()
+    experiment = load(name, scale, seeds=seeds, sets=given, sweeps=swept, data=data, plugins=True).on(backend)
     chosen = experiment.only(only or ())
     folder = ResultsDir(out or _default_place(experiment))
     with _interruptible(), progress_bars(chosen, lines=True) as on_cell:
@@ -174,7 +168,7 @@ def _check_executor(url: str | None, backend: str, workers: int | None) -> None:
 
 
 def _data(root: Path | None, download: bool) -> list[str]:
-    """The data options as settings. They come last, because setting a task drops the options of another one."""
+    """The data options as settings."""
     from json import dumps
 
     where = [f"task.root={dumps(str(root.resolve()))}"] if root else []

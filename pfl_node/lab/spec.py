@@ -20,6 +20,7 @@ from pfl_node.lab.sources import NAMES, resolved
 from pfl_node.lab.spec_schema import UNKNOWN, Spec, SpecRow, SweepPoint, as_list
 from pfl_node.lab.spec_schema import parse as parse
 from pfl_node.lab.sweeps import Combination, combinations, keys_of
+from pfl_node.learning.tasks import takes
 from pfl_node.settings import Settings
 from pfl_node.settings.load import flag, load_settings
 from pfl_node.settings.schema import NAMED, dotted
@@ -65,10 +66,12 @@ def load(
     seeds: int | None = None,
     sets: Sequence[str] = (),
     sweeps: Sequence[str] = (),
+    data: Sequence[str] = (),
     plugins: bool = False,
 ) -> Experiment:
     """An experiment at a scale. `sets` are settings of all runs, as KEY=VALUE, that override the spec; `sweeps`
-    have several values. With `plugins` the user's own policies are imported, to check their knobs."""
+    have several values; `data` are options of the tasks that have them. With `plugins` the user's own policies are
+    imported, to check their knobs."""
     base = Path(name).parent
     name, text = read(name)
     spec = parse(name, text)
@@ -76,9 +79,10 @@ def load(
     numbers = tuple(range(seeds or size.seeds))
     try:
         _check_sets(spec, sets, sweeps)
-        grid = SettingsGrid(spec, scale, base, tuple(sets), plugins, combinations(sweeps))
+        grid = SettingsGrid(spec, scale, base, tuple(sets), plugins, combinations(sweeps), tuple(data))
         cells = tuple(grid.cells(numbers))
         _check_places(cells)
+        _check_data(cells, data)
     except PflError as error:
         raise ConfigError(f"experiment {name}: {error}") from None
     return Experiment(
@@ -123,6 +127,7 @@ class SettingsGrid:
     sets: tuple[str, ...]
     plugins: bool
     swept: Sequence[Combination]
+    data: tuple[str, ...] = ()
 
     def cells(self, seeds: Sequence[int]) -> Iterator[Cell]:
         for row, point, flat in _grid(self.spec, self.scale):
@@ -132,7 +137,7 @@ class SettingsGrid:
                 nodes, label = chosen.nodes or planned, _label(point.label, chosen.label)
                 for seed in seeds:
                     plan = {**flat, "seed": seed}
-                    settings = _settings(row.label, plan, self.sets, chosen.sets, self.plugins)
+                    settings = _settings(row.label, plan, self.sets, chosen.sets, self.plugins, self.data)
                     place = "/".join(filter(None, (file_name(row.label), file_name(label), f"seed-{seed}")))
                     yield Cell(row.label, label, seed, nodes, settings, place)
 
@@ -208,10 +213,17 @@ def _grid(spec: Spec, scale: Scale) -> Iterator[tuple[SpecRow, SweepPoint, dict[
 
 
 def _settings(
-    run: str, flat: Mapping[str, Any], sets: Sequence[str], swept: Sequence[str], plugins: bool
+    run: str,
+    flat: Mapping[str, Any],
+    sets: Sequence[str],
+    swept: Sequence[str],
+    plugins: bool,
+    data: Sequence[str],
 ) -> Settings:
     try:
         settings = load_settings(overrides=flat, sets=(*sets, *swept))
+        if taken := [pair for pair in data if takes(settings.task.name, _option(pair))]:
+            settings = load_settings(overrides=flat, sets=(*sets, *swept, *taken))
         if plugins or ":" not in settings.policy.name + settings.task.name:  # no plugin of a user
             check_names(settings)
     except PflError as error:
@@ -243,6 +255,16 @@ def _check_places(cells: Sequence[Cell]) -> None:
                 f"{other.point!r} and {cell.point!r} would have the same directory: "
                 "write a FILE.toml with points and other labels"
             )
+
+
+def _check_data(cells: Sequence[Cell], data: Sequence[str]) -> None:
+    """Some runs may use no data set, but not all: then the user expected another experiment."""
+    if data and not any(_option(pair) in cell.settings.task.options for cell in cells for pair in data):
+        raise ConfigError("it uses no data set: omit --data-root and --download")
+
+
+def _option(pair: str) -> str:
+    return pair.partition("=")[0].removeprefix("task.")
 
 
 def _check_sets(spec: Spec, sets: Sequence[str], sweeps: Sequence[str]) -> None:

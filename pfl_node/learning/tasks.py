@@ -108,6 +108,12 @@ def arguments(function: Callable[..., Any], settings: TaskSettings, place: Place
     return {n: v for n, v in about.items() if n in declared} | settings.options
 
 
+def takes(name: str, option: str) -> bool:
+    """Whether a task has this option. A user's file is imported."""
+    declared = inspect.signature(find(name)).parameters
+    return option in declared or any(p.kind is p.VAR_KEYWORD for p in declared.values())
+
+
 def mix_of(settings: TaskSettings) -> str | None:
     """The `test_mix` of a task whose nodes have different class proportions; None: equal or unknown."""
     if settings.name not in TASKS:

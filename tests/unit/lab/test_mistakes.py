@@ -294,7 +294,7 @@ def test_a_run_that_a_result_does_not_have_names_the_nearest(
         ),
         (
             ("run", "digits-clusters", "--data-root", "x"),
-            "digits-clusters uses no data set: omit --data-root",
+            "experiment digits-clusters: it uses no data set: omit --data-root",
         ),
         (("rnu", "digits-clusters"), "no such verb 'rnu': did you mean 'run'?"),
     ],

@@ -152,6 +152,22 @@ settings = { nodes = 50 }
     assert [(c.point, c.nodes, c.settings.train.batch) for c in quick.cells] == [("few", 2, 2)]
 
 
+def test_points_may_have_different_data_and_each_gets_the_data_root_that_its_task_takes(tmp_path: Path) -> None:
+    points = """
+[[point]]
+label = "embedded"
+settings = { task = "digits" }
+
+[[point]]
+label = "files"
+settings = { task = "mnist" }
+"""
+    row = SWEPT.replace('[10, "-", 30]', "[10, 20]")
+    embedded, files = made(tmp_path, BASE + points + row, seeds=1, data=['task.root="/data"']).cells
+    assert embedded.settings.task.options == {}
+    assert files.settings.task.options == {"root": "/data"}
+
+
 POINTS_OF_A_RUN = """
 [[point]]
 label = "few"
