@@ -117,6 +117,7 @@ TABLE_4_1 = {
     "imagenette": {"EL": 0.001, "DAC": 0.001, "DePRL": 0.0005, "FACADE": 0.0003},
     "flickr": {"EL": 0.1, "DAC": 0.3, "DePRL": 0.1, "FACADE": 0.3},
 }
+WARM_UP = {"cifar10": 10, "imagenette": 0, "flickr": 200}  # of the code; the text prints none
 SIZES = {"cifar10": (32, 1200, 10), "imagenette": (24, 800, 10), "flickr": (16, 1200, 40)}  # nodes, T, tau
 SOURCES = {  # the task and the network
     "cifar10": ("cifar10", "facade_lenet"),
@@ -142,6 +143,12 @@ def test_the_other_experiments_on_cifar_10_have_these_rates_too(name: str) -> No
     rates |= {"dpsgd": rates["el"], "idca": rates["facade"]}
     for one in paper(name).cells:
         assert one.settings.train.lr == rates[one.settings.policy.name], one.run
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_facade_warms_up_for_as_many_rounds_as_in_its_code(name: str) -> None:
+    (facade,) = (c for c in paper(name).cells if c.run == "FACADE")
+    assert facade.settings.policy.options["warmup"] == WARM_UP[data_of(name)]
 
 
 @pytest.mark.parametrize("name", [*COMPARED, *ON_CIFAR])
