@@ -14,7 +14,8 @@ import numpy as np
 from pfl_node.lab import fairness
 from pfl_node.learning.task import LOWER_IS_BETTER
 
-Unit = Literal["%", "", "models", "MB", "rounds", "s", "x"]
+Unit = Literal["%", "", "models", "MB", "rounds", "runs", "s", "x"]
+COUNTED: Unit = "runs"  # of a yes or no: the runs with yes (1) are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,7 @@ MEASURES = Measures(
         "megabytes_to_target": Measure("sent to target", "MB", "lower", _megabytes_to_target, _not_reached),
         SPEED_UP: Measure("speed-up", "x", "higher", lambda _: None),
         "gap": Measure("largest minus smallest cluster", "%", "lower", _gap, _one_cluster),
-        "settled": Measure("settled", "%", "higher", summary_value("settled")),
+        "settled": Measure("settled", COUNTED, "higher", summary_value("settled")),
         "settled_after": Measure("settled after", "rounds", "lower", _settled_after, _not_settled),
         "cpu": Measure("CPU", "s", "lower", summary_value("cpu_seconds")),
     }

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from pfl_node.lab.measures import MEASURES
+from pfl_node.lab.measures import COUNTED, MEASURES
 from pfl_node.lab.publish.records import RecordedRow, ResultRecord
 from pfl_node.lab.publish.standings import standings
 from pfl_node.lab.report import phrases
 from pfl_node.lab.report.result_table import markdown_table
 from pfl_node.lab.results import Estimate
 
-QUALITY = "%"  # the unit of the metrics with a table of their own; the others are costs
+QUALITY = ("%", COUNTED)  # the units of the metrics with a table of their own; the others are costs
 
 Figures = Mapping[str, Estimate]  # by point
 
@@ -28,7 +28,7 @@ def suits(record: ResultRecord) -> bool:
 
 def pivot_tables(record: ResultRecord) -> Iterator[tuple[str, str]]:
     """Heading and table of each metric. The best runs at a point, and those tied with the best, are bold."""
-    shares = [metric for metric in record.metrics if MEASURES[metric].unit == QUALITY]
+    shares = [metric for metric in record.metrics if MEASURES[metric].unit in QUALITY]
     costs = [metric for metric in record.metrics if metric not in shares]
     first = _by_run(record, shares[0]) if shares else {}
     for metric in shares:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pfl_node.lab.experiment import Cell
-from pfl_node.lab.measures import MEASURES, to_paper
+from pfl_node.lab.measures import COUNTED, MEASURES, to_paper
 from pfl_node.lab.results import ClaimVerdict, Estimate, Results
 from pfl_node.learning.tasks import TESTED, mix_of
 from pfl_node.sim.outcome import divergence, refusals
@@ -24,6 +24,8 @@ def digits(metric: str, value: float) -> int:
             return 1
         case "rounds":
             return 0
+        case "runs":
+            return 0 if not size % 1 else 2
         case "models" | "s":
             return 0 if size >= 100 or not size % 1 else 1
     return 4 if size < 10 else 0
@@ -41,15 +43,20 @@ def signed(metric: str, value: float, places: int | None = None) -> str:
 
 
 def spread(metric: str, estimate: Estimate | None, of: int = 0) -> str:
-    """The mean with half of its 95 % interval, and the number of seeds if it is less than `of`."""
+    """The mean with half of its 95 % interval, and the number of seeds if it is less than `of`; or how many runs
+    have it."""
     if estimate is None:
         return NOTHING
     seeds = len(estimate.values)
+    if MEASURES[metric].unit == COUNTED:
+        return f"{sum(estimate.values):.0f} of {seeds}"
     some = f" [{seeds} of {of} seeds]" if seeds < of else ""
     return number(metric, estimate.mean) + _half(metric, estimate) + some
 
 
 def change(metric: str, estimate: Estimate, places: int | None = None) -> str:
+    if MEASURES[metric].unit == COUNTED:
+        return f"{signed(metric, sum(estimate.values))} of {len(estimate.values)}"
     return signed(metric, estimate.mean, places) + _half(metric, estimate, places)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from pfl_node.lab.measures import MEASURES, CellResult
+from pfl_node.lab.report import phrases
+from pfl_node.lab.results import Estimate
 
 
 def found(clusters: str, **more: Any) -> CellResult:
@@ -32,7 +34,15 @@ def test_the_cost_of_communication_is_what_a_node_sent_and_received() -> None:
     assert MEASURES["communication"].of(found("")) is None
 
 
-@pytest.mark.parametrize(("settled", "share"), [(True, 1.0), (False, 0.0)])
-def test_over_seeds_settled_is_the_share_of_those_that_did(settled: bool, share: float) -> None:
-    assert MEASURES["settled"].of(found("aab", settled=settled)) == share
+def test_runs_that_settled_are_counted() -> None:
+    values = [MEASURES["settled"].of(found("aab", settled=settled)) for settled in (True, False, True)]
+    assert phrases.heading("settled") == "settled, runs"
+    assert phrases.spread("settled", Estimate.of(values)) == "2 of 3"
     assert MEASURES["settled"].of(found("aab")) is None
+
+
+def test_the_difference_of_two_runs_that_settled_or_not_is_a_number_of_runs() -> None:
+    gaps = Estimate((1.0, 0.0, 1.0))
+    assert phrases.change("settled", gaps) + phrases.gap("settled") == "+2 of 3 runs"
+    assert phrases.change("settled", Estimate((-1.0, 0.0))) == f"{phrases.MINUS}1 of 2"
+    assert phrases.number("settled", 1 / 3) == "0.33"
