@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pfl_node.learning.malloc import keep_memory
 from pfl_node.learning.task import Place, Task
 from pfl_node.settings import Settings
 
@@ -22,6 +23,7 @@ def learner_at(
     settings: Settings, place: Place, account: DpAccount | None = None, poison: Poison | None = None
 ) -> Learner:
     """The learner of the configured task at this place. `poison` changes the task of a malicious node."""
+    keep_memory()
     with _rare_collections():
         from pfl_node.learning.devices import device_at
         from pfl_node.learning.learner import Learner

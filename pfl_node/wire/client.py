@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from pfl_node.errors import PeerGone, PeerTimedOut, Reason, Refused
 from pfl_node.failpoints import afailpoint
+from pfl_node.learning.malloc import keep_memory
 from pfl_node.model import Layout, Model
 from pfl_node.protocol.mailbox import check_vectors
 from pfl_node.settings import WireSettings
@@ -32,7 +33,6 @@ from pfl_node.wire.download import Download
 from pfl_node.wire.framing import payload_bytes
 from pfl_node.wire.payload import ONE_MESSAGE, Payload
 from pfl_node.wire.peer_stub import PeerStub
-from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.statuses import error_from_status
 from pfl_node.wire.transfer_progress import QUIET
 from pfl_node.wire.upload import Upload

@@ -15,6 +15,7 @@ import structlog
 
 from pfl_node.errors import Reason, Refused
 from pfl_node.failpoints import afailpoint
+from pfl_node.learning.malloc import keep_memory
 from pfl_node.model import Layout
 from pfl_node.security.caller import CALLER, check_sender
 from pfl_node.settings import WireSettings
@@ -29,7 +30,6 @@ from pfl_node.wire.endpoint import Endpoint
 from pfl_node.wire.framing import Chunk, parse, payload_bytes
 from pfl_node.wire.partial_transfers import PartialTransfers
 from pfl_node.wire.payload import Payload, Stream
-from pfl_node.wire.quirks.malloc import keep_memory
 from pfl_node.wire.statuses import REASON_KEY, STATUS, parsed, refusal_metadata
 from pfl_node.wire.transfer_progress import QUIET, MessageSize, ProgressLimit
 

@@ -1,4 +1,4 @@
-"""Workarounds for the behaviour of grpcio 1.85 and of the C heap below it, one per module.
+"""Workarounds for the behaviour of grpcio 1.85, one per module.
 
 Each module names the behaviour and the upstream issue, so that it can be deleted once the issue is fixed.
 """

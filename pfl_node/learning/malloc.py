@@ -1,8 +1,9 @@
-"""Keeps freed memory of a model's size in the process for the next message. Linux with glibc only.
+"""Keeps freed memory of a model's or an activation's size in the process. Linux with glibc only.
 
-gRPC allocates a new buffer for every message. By default glibc returns blocks of that size to the kernel and maps
-them again page by page, which made sending a 1 MB model 2.6 times slower. The price: a process may keep KEEP bytes
-that it does not need. This is documented behaviour of glibc (mallopt(3)); no upstream issue known.
+By default glibc returns such blocks to the kernel and maps them again page by page. Evaluating 64 images with
+`facade_lenet` then takes 4,000 page faults and 1.3 times as long; sending a model of 1 MB, for which gRPC has a
+buffer, takes 2.6 times as long. The price: a process may keep KEEP bytes that it does not need. This is
+documented behaviour of glibc (mallopt(3)).
 """
 
 from __future__ import annotations
