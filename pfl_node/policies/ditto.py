@@ -12,7 +12,7 @@ from pfl_node.steps import Average, Train
 
 
 class Ditto(El):
-    """Ditto, personalization with a proximal term (Li et al. 2021), on the graph of `el`."""
+    """Ditto, personalization with a proximal term (Li et al. 2021, Algorithm 1), on the graph of `el`."""
 
     class Config(El.Config):
         lam: float = Field(1.0, ge=0, description="lambda: weight of the distance to the common model; 0: local")
@@ -27,8 +27,9 @@ class Ditto(El):
     # server, so w differs a little between nodes
     async def learn(self) -> None:
         trained = await Train(self.w)  # w from w^t
-        # paper: its code takes turns, a step eta (grad F(v) + lambda (v - w^t)) of v and one of w on each batch;
-        # here: two trainings, because a policy's step is one training; v and w still get the same number of steps
+        # paper: Algorithm 1 solves for w, then takes s steps eta (grad F(v) + lambda (v - w^t)) of v; its code
+        # takes a step of each on each batch; here: two trainings, because a policy's step is one training, and v
+        # and w get the same number of steps, as in its code
         self.model = await Train(self.model, prox=self.cfg.lam, anchor=self.w)  # v
         self.w = trained
 

@@ -19,6 +19,9 @@ class FedFomo(Policy):
     """FedFomo, first-order model optimisation (Zhang et al. 2021)."""
 
     class Config(PolicyConfig):
+        # paper: in its code, the client's own model is one of 5, and epsilon is 0.25 in the first round with
+        # peers; here: 5 of peers, and 0.3, because the own model costs no message and the first of these rounds is
+        # round 0
         M: int = Field(5, ge=1, description="peers whose models are fetched in a round")
         epsilon: float = Field(0.3, ge=0, le=1, description="share of random peers among them in the first round")
         decay: float = Field(0.05, ge=0, le=1, description="decrease of epsilon in each round")
@@ -31,8 +34,8 @@ class FedFomo(Policy):
         self.P: dict[PeerId, float] = {}  # the sum of the weights of each peer so far
         self.before = self.model  # my model before its last training
 
-    # paper: a server has all models and samples for a client; here: each node fetches from peers, because there
-    # is no server
+    # paper: a server has all models and samples for a client, and in its code adds the averages of clusters and of
+    # all; here: each node fetches from peers, because there is no server
     async def main(self) -> None:
         if self.round == 0:
             self.before = await Fresh(common=True)

@@ -15,6 +15,7 @@ class FedProx(FedAvg):
     class Config(FedAvg.Config):
         mu: float = Field(0.1, ge=0, description="weight of the proximal term; 0: fedavg")
 
-    # paper: its code takes the anchor once, at the start, which makes it fedavg; here: w_t, because 2.7 says so
+    # paper: Eriksson's code takes the anchor once, at the start, which makes it fedavg; here: w_t, because 2.7 and
+    # the code of Li et al. say so
     async def client_update(self, w: Model) -> Model:
         return await Train(w, prox=self.cfg.mu)  # min L_k(w) + mu / 2 ||w - w_t||^2

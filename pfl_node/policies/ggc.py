@@ -19,6 +19,8 @@ class Ggc(Policy):
     """DPFL, groups from greedy graph construction (Kharrat, Canini & Horvath 2025, GGC and BGGC)."""
 
     class Config(PolicyConfig):
+        # paper: its code has 10, the client itself among them; here: 4 others, because 4 is the degree of the
+        # other policies
         B_c: int = Field(4, ge=1, description="maximum number of collaborators, and of models fetched in a round")
         search: int | None = Field(None, ge=0, description="peers to consider in the first round; none: all")
 
@@ -30,6 +32,8 @@ class Ggc(Policy):
         self.C: list[PeerId] | None = None  # my collaborators; None: before the search
 
     # paper: all clients train, then all exchange; here: each at its own pace, because Fetch does not wait
+    # paper: its code searches and averages in every second round, for the first time after three trainings; here:
+    # in every round, for the first time after two, because the rounds of all policies then have one average
     async def main(self) -> None:
         if self.round == 0:  # one initial model for all, because averages need it
             self.model = await Train(await Fresh(common=True))
@@ -42,7 +46,9 @@ class Ggc(Policy):
             own, *p = weights(self.offer(w), group, self.claim)
             self.model = await Average(w, [o.model for o in group], p, own)
             await Report(t, self.model, {"from": self.C})
-            await Publish(w, t)  # peers fetch the trained model, not the average
+            # paper: its code averages one client after the other, so that the later ones get averages of the
+            # earlier ones; here: peers fetch the trained model, because the search has judged that one
+            await Publish(w, t)
         await Linger()
 
     async def bggc(self, w: Model, peers: Sequence[PeerId]) -> list[Offer]:

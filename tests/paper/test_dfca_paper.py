@@ -1,5 +1,6 @@
-"""`dfca` against Kirch et al. 2025, "DFCA: Decentralized Federated Clustering Algorithm" (arXiv 2510.15300): its
-abstract and the first author's code. Each test names its source."""
+"""`dfca` against Kirch et al. 2025, "DFCA: Decentralized Federated Clustering Algorithm" (arXiv 2510.15300; IEEE
+Internet of Things Journal 2026), Algorithm 1 and section IV, and the first author's code. Each test names its
+source."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def begun(**options: Any) -> tuple[Dfca, Hand]:
 
 
 def test_every_client_has_k_models_and_all_start_with_the_same_ones() -> None:
-    """The code: in DFCA-GI all clients copy the same k models, in DFCA-LI each initialises its own."""
+    """Algorithm 1, lines 4 and 5: in DFCA-GI all clients get the same k models, in DFCA-LI each has its own."""
     for init, common in (("global", True), ("local", False)):
         policy, hand = make(Dfca, rounds=1, k=3, init=init), Hand()
         hand.run(policy.main())
@@ -30,7 +31,7 @@ def test_every_client_has_k_models_and_all_start_with_the_same_ones() -> None:
 
 
 def test_the_model_with_the_lowest_loss_on_my_data_is_trained() -> None:
-    """The code, as in IFCA: the cluster whose model has the lowest loss on the local data."""
+    """Equation (4): the cluster whose model has the lowest loss on the local data; (5): only it is trained."""
     policy, hand = begun()
     hand.run(policy.main())
     assert hand.all(Score)[0].split == "train"
@@ -40,7 +41,7 @@ def test_the_model_with_the_lowest_loss_on_my_data_is_trained() -> None:
 
 
 def test_it_is_sent_to_a_few_random_peers_with_its_number() -> None:
-    """The code: each client draws a few partners at random."""
+    """Section IV-C: clients send only the model that they have trained; the code: to a few partners at random."""
     policy, hand = begun(degree=2)
     hand.run(policy.main())
     (send,) = hand.all(Send)
@@ -49,7 +50,7 @@ def test_it_is_sent_to_a_few_random_peers_with_its_number() -> None:
 
 
 def test_models_are_merged_one_after_the_other_into_a_running_average() -> None:
-    """Abstract: a sequential running average, as models arrive. Here it equals the mean, mine included."""
+    """Equation (8), an online version of the mean of (7), mine included."""
     policy, hand = begun()
     for sender, value in ((A, 10), (B, 13), (C, 40)):
         hand.run(policy.on_model(offer(sender, model(value), tag=0)))
@@ -60,7 +61,7 @@ def test_models_are_merged_one_after_the_other_into_a_running_average() -> None:
 
 
 def test_however_many_arrive_one_model_per_cluster_is_stored() -> None:
-    """A running average needs the memory of one model per cluster, not of one per neighbour."""
+    """Section IV-C: only the current estimate of each model is stored, not all updates of neighbours."""
     policy, hand = begun()
     for i in range(50):
         hand.run(policy.on_model(offer(A, model(i), tag=i % 2)))
@@ -68,7 +69,7 @@ def test_however_many_arrive_one_model_per_cluster_is_stored() -> None:
 
 
 def test_a_model_only_changes_the_one_of_its_cluster() -> None:
-    """The code: the receiver averages the model of the sender's cluster, whatever its own is."""
+    """Equations (6) and (7): clients update the models of all clusters, each with those of its own cluster."""
     policy, hand = begun()
     hand.run(policy.on_model(offer(A, model(5, 11), tag=0)))
     hand.run(policy.main())

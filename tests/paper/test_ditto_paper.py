@@ -1,5 +1,5 @@
 """`ditto` against Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization" (ICML, arXiv
-2012.04221), as in the authors' code. Each test names its source."""
+2012.04221), Algorithm 1, and the authors' code. Each test names its source."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def played(rounds: int = 1, **options: Any) -> tuple[Ditto, Hand]:
 
 
 def test_the_common_model_is_trained_without_the_personal_one() -> None:
-    """The code: the steps of the global model are plain SGD, whatever lambda is."""
+    """Algorithm 1: w_k^t is trained from w^t before v_k; the code: by plain SGD, whatever lambda is."""
     _, hand = played()
     w, _ = hand.all(Train)
     assert (w.model, w.prox, w.anchor) == (model(10), 0, None)
 
 
 def test_the_personal_model_is_pulled_towards_the_common_one_of_this_round() -> None:
-    """The code: lambda (v - w^t) is added to the gradient, with the w^t that the round began with."""
+    """Algorithm 1: lambda (v - w^t) is added to the gradient, with the w^t that the round began with."""
     policy, hand = played(rounds=2, lam=0.5)
     v = hand.all(Train)[3]
     assert v.prox == 0.5
@@ -39,7 +39,7 @@ def test_the_personal_model_is_pulled_towards_the_common_one_of_this_round() -> 
 
 
 def test_only_the_common_model_is_sent_and_averaged() -> None:
-    """The code: only updates of the global model are aggregated."""
+    """Algorithm 1: w_k^t - w^t is sent and aggregated, v_k stays."""
     policy, hand = played(rounds=2)  # in the first round both are trained from the same model
     assert [s.model for s in hand.all(Send)] == [model(11), model(8)]
     assert [s.mine for s in hand.all(Average)] == [model(11), model(8)]
