@@ -29,8 +29,7 @@ class Bandit(Policy):
         score_samples: int = Field(100, ge=1, description="own samples to score models on, at most")
 
     lockstep = pulls = late = True
-    asks, serves = False, ("model",)
-    keeps = ("start", "belief")
+    asks, serves, keeps = False, ("model",), ("start", "belief")
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -54,7 +53,8 @@ class Bandit(Policy):
         near = neighbours(self.me, await Peers(), degree=self.cfg.explore, seed=self.seed, round=t)
         await Send(near, v, round=t)
         exchanged = await Gather(near, t)  # 2
-        drawn = {j: self.rng.betavariate(*self.belief.get(j, NEW)) for j in await Peers() if j not in near}
+        had = {*near, *(o.sender for o in exchanged)}  # a late model is of a neighbour of an earlier round
+        drawn = {j: self.rng.betavariate(*self.belief.get(j, NEW)) for j in await Peers() if j not in had}
         order = {j: self.rng.random() if drawn[j] > 0.5 else 2 - drawn[j] for j in drawn}
         return [*exchanged, *await Fetch(sorted(order, key=order.__getitem__)[: self.cfg.exploit])]  # 3
 

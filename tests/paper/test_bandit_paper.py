@@ -58,6 +58,15 @@ def test_a_node_sends_and_gets_no_more_models_than_el_does(explore: int, exploit
         assert not {*send.to} & {*fetch.peers}
 
 
+def test_a_peer_whose_late_model_arrived_is_not_fetched_from_too() -> None:
+    """Steps 2 and 3: its two models would both be averaged, and counted."""
+    peers = [A, B, C, *MANY]
+    policy, hand = make(Bandit, rounds=1, explore=1, exploit=len(peers)), Hand(peers)
+    hand.answers[Gather] = lambda step: tuple(offer(p, 1, step.round - (p not in step.peers)) for p in peers[:3])
+    hand.run(policy.main())
+    assert not {A, B, C} & {*hand.all(Fetch)[0].peers}
+
+
 def test_a_peer_of_which_nothing_is_known_is_chosen_like_any_other() -> None:
     """Step 3: the belief starts uniform."""
     seen = chosen({}, 700)
