@@ -39,6 +39,8 @@ class Lockstep(Policy):
     serves: ClassVar[tuple[Part, ...]] = ()
     late = True
 
+    # paper: (of most subclasses) all nodes start from one model; here: as `train.init` says, by default each from
+    # its own, because this is a setting of the run and not of a policy
     async def main(self) -> None:
         for t in self.remaining():
             await self.step(t)
