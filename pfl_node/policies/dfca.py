@@ -39,6 +39,7 @@ class Dfca(Policy):
     async def main(self) -> None:
         while len(self.models) < self.cfg.k:
             self.models.append(await Fresh(seed=len(self.models), common=self.cfg.init == "global"))
+        self.models, self.j = self.models[: self.cfg.k], min(self.j, self.cfg.k - 1)  # k may have changed
         for t in self.remaining():
             await self.merge()  # step 3, of the last round
             scores = await Score(self.models, samples=self.cfg.samples)
@@ -63,6 +64,6 @@ class Dfca(Policy):
         # alike, as in (7) and (8), but between two trainings, because a training in progress would overwrite what
         # arrived
         arrived, self.arrived = self.arrived, {}  # first, because more may arrive during an Average
-        for j, (running, n) in sorted(arrived.items()):
+        for j, (running, n) in sorted(row for row in arrived.items() if row[0] < self.cfg.k):
             self.models[j] = await Average(self.models[j], [running], [float(n)])
         self.model = self.models[self.j]

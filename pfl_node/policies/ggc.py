@@ -62,7 +62,7 @@ class Ggc(Policy):
     async def refine(self, w: Model, peers: Sequence[PeerId]) -> list[Offer]:
         # paper: its code looks only at those that the first search found; here: my last group, and random peers in
         # the free places, because peers join and leave, and a model that did not help early may help later
-        kept = [p for p in self.C or () if p in peers]
+        kept = [p for p in self.C or () if p in peers][: self.cfg.B_c]  # B_c may have changed
         others = [p for p in peers if p not in kept]
         tried = self.rng.sample(others, min(len(others), self.cfg.B_c - len(kept)))
         return await self.ggc(w, await Fetch([*kept, *tried]))

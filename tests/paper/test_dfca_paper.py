@@ -126,6 +126,15 @@ def test_the_models_and_what_arrived_survive_a_restart() -> None:
     assert (again.models, again.j, again.arrived) == (policy.models, 1, {1: (model(5), 1)})
 
 
+def test_after_a_restart_with_fewer_clusters_the_others_are_given_up() -> None:
+    """Peers ignore their numbers, so a node would train a model that it shares with no other."""
+    policy, hand = begun(k=1)
+    policy.j, policy.arrived = 1, {0: (model(5, 11), 1), 1: (model(5), 1)}
+    hand.run(policy.main())
+    assert policy.models == [model(5, 11)]
+    assert hand.all(Send)[0].tag == 0
+
+
 @pytest.mark.parametrize("peers", [[], [A], [A, B]])
 def test_it_works_in_swarms_of_one_two_and_three(peers: list[PeerId]) -> None:
     policy, hand = make(Dfca, rounds=3), Hand(peers)

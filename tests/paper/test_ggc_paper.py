@@ -238,3 +238,11 @@ def test_the_places_of_lost_collaborators_are_filled_with_others() -> None:
     assert fetch.peers[0] == B
     assert fetch.peers[1] in (C, D)
     assert policy.C == [B]
+
+
+def test_after_a_restart_with_a_smaller_budget_fewer_collaborators_are_kept() -> None:
+    policy, hand = swarm(B_c=2)
+    policy.C, policy.round, policy.rounds = [A, B, C], 1, 2
+    hand.run(policy.main())
+    assert hand.all(Fetch)[0].peers == [A, B]
+    assert policy.C == [A, B]
