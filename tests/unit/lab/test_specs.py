@@ -81,6 +81,12 @@ def test_it_can_be_shown(name: str, scale: Scale, capsys: pytest.CaptureFixture[
     assert all(run in out for run in load(name, scale).runs)
 
 
+@pytest.mark.parametrize("name", sorted(FRONTIER))
+def test_the_policies_of_one_table_all_start_from_one_model(name: str) -> None:
+    """Some of them ask for a common start; independent starts of the others would put these at a disadvantage."""
+    assert {cell.settings.train.init for cell in load(name, "paper").cells} == {"common"}
+
+
 @pytest.mark.parametrize("name", shipped())
 def test_what_it_says_is_complete(name: str) -> None:
     quick, paper = (load(name, scale) for scale in SCALES)
