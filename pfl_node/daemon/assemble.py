@@ -221,7 +221,7 @@ class DaemonNode(ObservedNode):
     def _make_pair_keys(self) -> KeyAgreement:
         from pfl_node.security.key_agreement import KeyAgreement
 
-        return KeyAgreement(lambda peer: self.run_members.pair_key(peer))
+        return KeyAgreement(PeerId(self.home.identity.id), lambda peer: self.run_members.pair_key(peer))
 
     async def _find_address(self, patience: float = PATIENCE) -> str:
         bound, mine = self.endpoint, self.settings
