@@ -266,10 +266,11 @@ def truncated(received: int) -> Refused:
 
 
 def _check_layout(header: pb.Header, layout: Layout) -> None:
-    # A peer with more auxiliary samples than ours has another layout; its message is not too large.
-    if header.numbers > layout.size and (layout.part != "predictions" or header.layout == layout.digest):
+    if header.layout != layout.digest:  # of another task, also if it is larger: not the sender's fault
+        raise misfit(header.layout, layout)
+    if header.numbers > layout.size:
         raise Refused(Reason.TOO_LARGE, f"{header.numbers} numbers; the {layout.part} here: {layout.size}")
-    if header.layout != layout.digest or header.numbers != layout.size:
+    if header.numbers != layout.size:
         raise misfit(header.layout, layout)
 
 

@@ -169,6 +169,12 @@ def test_a_header_that_breaks_a_rule(header: dict[str, object], reason: Reason) 
     assert refusal(altered(MODEL, header), MODEL.layout) is reason
 
 
+@pytest.mark.parametrize("size", [99, 101, 1000])
+def test_a_model_of_another_task_has_another_layout_also_if_it_is_larger(size: int) -> None:
+    """`too_large` is a penalty, and would not show in the line that says how many messages did not fit."""
+    assert refusal(encode(model_of(size), ENVELOPE, SETTINGS), MODEL.layout) is Reason.LAYOUT
+
+
 def test_notes_are_few_and_finite() -> None:
     for notes, reason in (
         ({str(i): 0.0 for i in range(MAX_NOTES + 1)}, Reason.TOO_LARGE),

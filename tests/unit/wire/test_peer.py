@@ -180,7 +180,7 @@ def test_an_answer_is_checked_like_everything_else() -> None:
     cases: list[tuple[Offer, Reason]] = [
         (Offer(BOB, Model(LARGE.head, bad_head)), Reason.NOT_FINITE),
         (Offer(BOB, model_of(LARGE).core), Reason.LAYOUT),
-        (Offer(BOB, model_of(layout_of(9, 11)).head), Reason.TOO_LARGE),
+        (Offer(BOB, model_of(layout_of(9, 11)).head), Reason.LAYOUT),
         (Offer(PeerId("eve"), model_of(LARGE).head), Reason.UNKNOWN_PEER),
     ]
     for answer, reason in cases:
