@@ -136,20 +136,21 @@ class Pusher:
         before: asyncio.Task[bool] | None,
     ) -> bool:
         """`before`: the push to this peer that is not finished."""
-        began = now()
+        began, since = now(), None
         try:
             if before is not None:
                 await asyncio.wait((before,))
                 began = now()
                 self._queued.pop(peer, None)
             async with self._slots.held():
-                self._running[peer] = now()
+                self._running[peer] = since = now()
                 answer = await self._calls.push(peer, step)
             if self._slow.is_news(peer, answer):
                 self._context.recorder.too_slow(peer)
         finally:
             del pending[peer]
-            since = self._running.pop(peer, began)
+            if since is not None:  # a push that was replaced in the queue has not begun: another one is running
+                self._running.pop(peer, None)
         ended = now()
         if isinstance(answer, int):
             self._accepted, self._lasted = ended, ended - since

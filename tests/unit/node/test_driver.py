@@ -1023,6 +1023,35 @@ def test_a_node_whose_pushes_take_long_is_quiet_later() -> None:
     assert quiet[0] - sent[0] >= 0.5  # three pushes, and the node may have been quiet just before
 
 
+def test_a_push_in_progress_counts_also_after_a_model_that_waited_for_it_was_replaced() -> None:
+    board, lasted = MemoryNetwork(A, B), list[float]()
+
+    class Slow(FakeClient):
+        def transferring(self, peer: PeerId) -> bool:
+            return True
+
+        async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
+            await asyncio.Event().wait()
+            return 0
+
+    async def go() -> None:
+        async def script(me: Policy) -> None:
+            for t in range(4):  # the first is sent, the others wait for it and replace each other
+                await Send([B], me.model, round=t)
+                await Sleep(0.01)
+                lasted.append(made._pushes.seconds)
+
+        trainer = TrainerThread()
+        made, _ = driver(board, A, script, trainer=trainer, waiting={"transfer": 0.01})
+        object.__setattr__(made.context, "network", Slow(board, A))
+        await made.run()
+        await trainer.close()
+
+    asyncio.run(go())
+    assert lasted == sorted(lasted)
+    assert lasted[-1] >= 0.04
+
+
 def test_a_node_says_that_a_link_is_too_slow_for_its_models() -> None:
     class TimesOut(FakeClient):
         async def send(self, peer: PeerId, address: str, model: Model, **said: Any) -> int:
