@@ -20,7 +20,7 @@ from pfl_node.types import MAX_VECTOR_NAME, MAX_VECTORS, Envelope, Offer, Part, 
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.coordinates import check as check_coordinates
 from pfl_node.wire.encodings import PACKED, PLAIN
-from pfl_node.wire.framing import Chunk, frame, parse
+from pfl_node.wire.framing import SPARE, Chunk, frame, parse
 from pfl_node.wire.payload import Payload, Stream
 from pfl_node.wire.vector_reader import IndexReader, PayloadReader, VectorReader, unzstd
 
@@ -193,7 +193,8 @@ class Decoder:
         self._hasher = xxhash.xxh3_64()
         self._most = _check_size(header, header.present.index_size + sum(map(coding.size, numbers)))
         beyond = Reason.BOMB if header.zstd else Reason.TOO_LARGE
-        self._vectors = [VectorReader(n, coding, beyond) for n in numbers]
+        views = header.present.index_size <= SPARE  # else a few numbers could keep a large index in memory
+        self._vectors = [VectorReader(n, coding, beyond, views=views) for n in numbers]
         self._payload = PayloadReader([self._index, *self._vectors] if self._index else self._vectors)
         self._unpack = unzstd(self._payload) if header.zstd else self._payload.write
 

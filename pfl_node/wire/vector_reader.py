@@ -19,12 +19,14 @@ ZSTD_STEP = 1 << 17  # bytes decompressed at a time
 
 
 class VectorReader:
-    """If one chunk contains the whole vector in its final form, the vector is a view of the chunk."""
+    """If one chunk contains the whole vector in its final form, the vector is a view of the chunk. A view keeps
+    the chunk in memory: without `views`, the vector is copied."""
 
-    def __init__(self, numbers: int, coding: Coding, beyond: Reason) -> None:
+    def __init__(self, numbers: int, coding: Coding, beyond: Reason, *, views: bool = True) -> None:
         self._numbers = numbers
         self._coding = coding
         self._beyond = beyond
+        self._views = views
         self._out: Vector | None = None
         self._at = 0  # decoded numbers
         self._left = coding.size(numbers)  # bytes still expected
@@ -50,7 +52,7 @@ class VectorReader:
         given = len(data)
         if given > self._left:
             raise Refused(self._beyond, f"more than the {self._numbers} numbers of the layout")
-        if self._out is None and not self._partial and given == self._left:
+        if self._views and self._out is None and not self._partial and given == self._left:
             self._out = self._coding.view(data)
             if self._out is not None:
                 self._check(self._out)

@@ -22,6 +22,7 @@ from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.async_codec import LARGE
 from pfl_node.wire.codec import Decoder, decode, encode, read_header
 from pfl_node.wire.coordinates import pack
+from pfl_node.wire.framing import frame
 from pfl_node.wire.payload import Payload
 from tests.unit.wire.small_host import ANN, BOB, FakeHost, calling, serving
 from tests.unit.wire.test_codec import ENVELOPE, SETTINGS, bound, layout_of, model_of, recut, refusal, settings
@@ -97,6 +98,27 @@ def test_a_push_and_a_fetch_pack_the_index_once_and_a_large_one_in_a_thread(
     asyncio.run(main())
     assert len(threads) == 2
     assert {thread is threading.main_thread() for thread in threads} == {n < 3 * LARGE}
+
+
+def test_a_few_numbers_do_not_keep_a_large_index_in_memory() -> None:
+    """The mailbox counts the numbers and their places. A sender may use a bitmap for a single number."""
+    layout = layout_of(n := 4_000_000)
+    bits = np.zeros(n // 8, np.uint8)
+    bits[-1] = 1
+    places = pb.Coordinates(count=1, index_size=bits.size, bitmap=True)
+    chunk = pb.ModelChunk.FromString(next(encode(model_of(n).sparse([n - 8]), ENVELOPE, SETTINGS)))
+    chunk.header.present.CopyFrom(places)
+    chunk.header.encoded_size = bits.size + 4
+    chunk.header.ClearField("padding")
+    data = bits.tobytes() + chunk.data
+    sent = frame(chunk.header, memoryview(data), xxhash.xxh3_64_intdigest(data))
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    offers = [decode([bytes(bytearray(sent))], layout) for _ in range(4)]
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert [offer.model.numbers.size for offer in offers] == [1] * 4
+    assert kept < bits.size
 
 
 @given(settings, st.sampled_from([np.nan, np.inf]))
