@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from types import coroutine
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from pfl_node.model import Model
+from pfl_node.model import Model, PartialModel
 from pfl_node.types import MAX_VECTOR_NAME, MAX_VECTORS, Eval, Offer, Part, PeerId
 
 A = TypeVar("A", covariant=True)
@@ -72,6 +72,9 @@ class Send(Step[tuple[PeerId, ...]]):
 
     def __post_init__(self) -> None:
         _check_vectors(self.model, self.vectors)
+        base = self.base
+        if base is not None and (isinstance(base, PartialModel) or base.layout != self.model.layout):
+            raise ValueError(f"the base of a Send is a complete model with the layout of what is sent: {base!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,3 +105,10 @@ def test_an_offer_with_vectors_counts_their_bytes() -> None:
 def test_a_send_with_impossible_vectors_is_an_error_of_the_policy(vectors: dict[str, Model], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Send([A], constant(0.0), vectors=vectors)
+
+
+@pytest.mark.parametrize("base", [constant(0.0).core, constant(0.0).sparse([1])])
+def test_a_base_that_messages_cannot_be_compared_with_is_an_error_of_the_policy(base: Model) -> None:
+    """Also without `wire.compress`, which alone uses it: an author would not notice before a user sets it."""
+    with pytest.raises(ValueError, match="complete model with the layout of what is sent"):
+        Send([A], constant(0.0), base=base)
