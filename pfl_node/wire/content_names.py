@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import weakref
 
-from pfl_node.model import Vector
+import numpy as np
+
+from pfl_node.model import Model, Vector
 from pfl_node.settings import WireSettings
 from pfl_node.wire.payload import Payload
 
 BYTES = 16
 MOST = 16  # models that are remembered
+
+Content = tuple[str | int, ...]  # the encoding, and the layout and the place in memory of each model
 
 
 def new_name() -> bytes:
@@ -19,20 +23,30 @@ def new_name() -> bytes:
 
 
 class ContentNames:
-    """The same payload in the same encoding has the same name for as long as its arrays exist."""
+    """The same payload in the same encoding has the same name for as long as its arrays exist. A part of a model
+    is a new view of the same array each time."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[list[weakref.ref[Vector]], tuple[str, int], bytes]] = []
+        self._known: list[tuple[list[weakref.ref[Vector]], Content, bytes]] = []
 
     def of(self, payload: Payload, settings: WireSettings) -> bytes:
-        how, arrays = (settings.encoding, settings.zstd), [m.numbers for m in payload.models]
+        facts = (fact for m in payload.models for fact in _facts(m))
+        content: Content = (settings.encoding, settings.zstd, *facts)
         self._known = [one for one in self._known if all(kept() is not None for kept in one[0])][-MOST:]
-        for kept, other, name in self._known:
-            if (
-                other == how
-                and len(kept) == len(arrays)
-                and all(k() is a for k, a in zip(kept, arrays, strict=True))
-            ):
+        for _, other, name in self._known:
+            if other == content:
                 return name
-        self._known.append(([weakref.ref(array) for array in arrays], how, name := new_name()))
+        owners = [weakref.ref(_owner(m.numbers)) for m in payload.models]
+        self._known.append((owners, content, name := new_name()))
         return name
+
+
+def _facts(model: Model) -> tuple[str, int, int]:
+    numbers = model.numbers
+    return model.layout.digest, numbers.__array_interface__["data"][0], numbers.size
+
+
+def _owner(array: Vector) -> Vector:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

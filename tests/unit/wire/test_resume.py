@@ -14,7 +14,7 @@ import pytest
 from pfl_node.errors import PeerGone, Reason, Refused
 from pfl_node.model import Layout, Model
 from pfl_node.settings import WireSettings
-from pfl_node.types import Envelope
+from pfl_node.types import Envelope, Part
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire import peer_pb2_grpc
 from pfl_node.wire.client import PeerClient
@@ -179,18 +179,22 @@ def test_closing_a_client_ends_what_goes_on_in_the_background() -> None:
     play(scene, layout=LARGE)
 
 
-def test_a_fetch_that_breaks_off_continues() -> None:
+@pytest.mark.parametrize("part", ["model", "core"])
+def test_a_fetch_that_breaks_off_continues(part: Part) -> None:
+    """A part of the published model is a new object for each call."""
+    layout = LAYOUT.of(part)
+
     async def scene(host: FakeHost, proxy: NodeProxy, client: PeerClient) -> None:
-        fetching = asyncio.create_task(client.fetch(BOB, proxy.address, "model", LAYOUT))
+        fetching = asyncio.create_task(client.fetch(BOB, proxy.address, part, LAYOUT))
         await host.until(lambda h: h.admitted > 0)
         (download,) = client._transfers[BOB]
         while not isinstance(download, Download) or download.received < 700_000:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         proxy.reset()
         offer = await fetching
-        assert download.received == LAYOUT.nbytes
+        assert download.received == layout.nbytes
         assert host.resumes == [False, True]
-        assert offer.model.vector.tobytes() == host.current.vector.tobytes()
+        assert offer.model.vector.tobytes() == host.current.of(part).vector.tobytes()
 
     play(scene)
 
