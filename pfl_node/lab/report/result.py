@@ -69,12 +69,13 @@ class Result:
         return shlex.join(["pfl-node", "lab", "run", name, *size, *sets])
 
     def _overrides(self) -> Flat:
-        """The settings that all cells have in common and that differ from the spec."""
+        """The settings that differ from the spec, and that all cells that were begun have in common."""
         common: Flat | None = None
         experiment = self.experiment
         again = _load(self.folder.path, self.facts)
         planned = {cell.folder: cell for cell in again.cells}
-        for cell in experiment.cells:
+        begun = [cell for cell in experiment.cells if (self.folder.place(cell) / SETTINGS).exists()]
+        for cell in begun or experiment.cells:
             plan, actual = dotted(settings_of(planned[cell.folder])["settings"]), self.settings(cell)
             ours = {key for key in actual if key in plan or key.startswith(("task.", "policy."))}
             own = {key: actual[key] for key in actual if key in ours and plan.get(key) != actual[key]}

@@ -278,6 +278,14 @@ def test_the_command_repeats_what_was_wished(tmp_path: Path) -> None:
         assert wish in command
 
 
+def test_runs_that_were_not_begun_do_not_hide_what_was_wished(tmp_path: Path) -> None:
+    """As after --only: the directory has no settings of the others."""
+    experiment = spec.load(str(written(tmp_path)), seeds=1, sets=["rounds=9"])
+    folder = made(tmp_path / "result", experiment, leave_out=("el/seed-0",))
+    assert not (folder.path / "el").exists()
+    assert "--set rounds=9" in reopen(folder.path).command
+
+
 def test_a_shipped_experiment_is_repeated_by_its_name(tmp_path: Path) -> None:
     folder = ResultsDir(tmp_path / "result")
     folder.prepare(spec.load("digits-clusters", seeds=1))
