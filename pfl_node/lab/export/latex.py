@@ -17,6 +17,7 @@ SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    **{letter: f"${letter}$" for letter in "<>|"},  # other letters in LaTeX's default font encoding
     phrases.MINUS: "$-$",
     "±": r"$\pm$",
     phrases.NOTHING: "--",
@@ -83,13 +84,18 @@ def _p(value: float | None) -> str:
     return phrases.NOTHING if value is None else f"{value:.3f}" if value >= 0.001 else "< 0.001"
 
 
+def _protected(row: str) -> str:
+    """After the end of a row or a rule, LaTeX takes a bracket or an asterisk for an argument."""
+    return "{}" + row if row.startswith(("[", "*")) else row
+
+
 def _label(experiment: Experiment) -> str:
     return f"tab:{phrases.file_name(experiment.name)}"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: int, caption: str, label: str) -> str:
     kinds = "l" * words + "r" * (len(heads) - words)
-    body = [" & ".join(row) + r" \\" for row in rows]
+    body = [_protected(" & ".join(row)) + r" \\" for row in rows]
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}",

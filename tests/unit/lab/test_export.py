@@ -11,11 +11,13 @@ import pytest
 from scipy import stats
 
 from pfl_node.cli import main
+from pfl_node.lab import spec
 from pfl_node.lab.export import latex, tidy
 from pfl_node.lab.export.paired_tests import holm, paired_t, paired_tests, sign_flips
 from pfl_node.lab.export.write_export import export
 from pfl_node.lab.report.result import Result, reopen
-from tests.unit.lab.made_results import result
+from pfl_node.lab.results import Results
+from tests.unit.lab.made_results import result, written
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,17 @@ def test_letters_that_mean_something_to_latex_are_escaped() -> None:
     assert latex.escape("50 % of A_1 & {B} \\ ~^") == (
         r"50 \% of A\_1 \& \{B\} \textbackslash{} \textasciitilde{}\textasciicircum{}"
     )
+    assert latex.escape("p < 0.001 | a > b") == "p $<$ 0.001 $|$ a $>$ b"
+
+
+@pytest.mark.parametrize("label", ["[EL] of 2023", "* ours"])
+def test_a_row_does_not_begin_with_an_argument_of_the_row_before(tmp_path: Path, label: str) -> None:
+    path = written(tmp_path, seeds=2, plots="[]")
+    path.write_text(path.read_text().replace('"EL"', f'"{label}"'))
+    experiment = spec.load(str(path))
+    found = Results(experiment, {})
+    assert f"{{}}{label} &" in latex.result(found)
+    assert f"\n{label}" not in latex.result(found)
 
 
 # -- paired tests ----------------------------------------------------------------------------------------------
