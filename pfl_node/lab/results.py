@@ -10,7 +10,7 @@ from typing import Any
 
 from pfl_node.errors import StoreError
 from pfl_node.lab.experiment import Cell, Claim, Experiment
-from pfl_node.lab.measures import MEASURES, SPEED_UP, CellResult
+from pfl_node.lab.measures import MEASURES, ROUNDS_TO, SPEED_UP, CellResult
 from pfl_node.lab.results_dir import ResultsDir
 from pfl_node.types import ACCURACY, Headline
 
@@ -66,6 +66,7 @@ class ClaimVerdict:
     point: str
     estimate: Estimate | None  # higher - lower, seed by seed; None: no seed has both
     at_least: bool = False  # the higher run never reached the target, so the true difference is larger
+    at_most: bool = False  # the lower run never reached it, so the true difference is smaller
     seeds: tuple[int, ...] = ()  # seeds that have both, in order
 
     @property
@@ -74,7 +75,7 @@ class ClaimVerdict:
 
     @property
     def holds(self) -> bool:
-        return self.difference is not None and self.claim.met_by(self.difference)
+        return self.difference is not None and not self.at_most and self.claim.met_by(self.difference)
 
     @property
     def holding(self) -> int:
@@ -126,18 +127,22 @@ class Results:
                     yield self._verdict(claim, point)
 
     def _verdict(self, claim: Claim, point: str) -> ClaimVerdict:
-        low = self.by_seed(claim.lower, point, claim.metric)
-        beyond = {s: n for s, n in self._beyond(claim.higher, point, claim.metric).items() if s in low}
-        high = self.by_seed(claim.higher, point, claim.metric) | beyond
-        gaps = {seed: value - low[seed] for seed, value in sorted(high.items()) if seed in low}
-        return ClaimVerdict(claim, point, Estimate.of(gaps.values()), bool(beyond), tuple(gaps))
+        """Of a seed with which neither run reached the target, the order is unknown."""
+        high, low = (self.by_seed(run, point, claim.metric) for run in (claim.higher, claim.lower))
+        above, below = (self._beyond(run, point, claim.metric) for run in (claim.higher, claim.lower))
+        at_least, at_most = bool(above.keys() & low.keys()), bool(below.keys() & high.keys())
+        pairs = [(high, low), (above, low), (high, below)]
+        gaps = dict(sorted((s, one[s] - other[s]) for one, other in pairs for s in one.keys() & other.keys()))
+        return ClaimVerdict(claim, point, Estimate.of(gaps.values()), at_least, at_most, tuple(gaps))
 
     def _beyond(self, run: str, point: str, metric: str) -> dict[int, float]:
-        """Lower bounds for the seeds that never reached the target: all their rounds."""
-        if metric != "rounds_to_target":
-            return {}
-        there = self.by_seed(run, point, metric)
-        return {c.seed: float(c.settings.rounds or 0) for c in self.cells(run, point) if c.seed not in there}
+        """Lower bounds for the seeds that never reached the target: all that the run took."""
+        never = [c for c in self.cells(run, point) if MEASURES[metric].of(self.found[c]) is None]
+        if metric == "megabytes_to_target":
+            return {c.seed: self.found[c].summary["bytes_sent"] / 1e6 for c in never}
+        if metric == "rounds_to_target" or ROUNDS_TO.fullmatch(metric):
+            return {c.seed: float(c.settings.rounds or 0) for c in never}
+        return {}
 
 
 def read(experiment: Experiment, folder: ResultsDir) -> Results:

@@ -100,7 +100,8 @@ def _judged(
     if high and low:
         known |= {seed: value - low.values[seed] for seed, value in high.values.items() if seed in low.values}
     differences = dict(sorted({**known, **new.differences}.items()))
-    return replace(new, differences=differences, at_least=new.at_least or bool(old and old.at_least))
+    at_least, at_most = (bool(getattr(old, name, False)) for name in ("at_least", "at_most"))
+    return replace(new, differences=differences, at_least=new.at_least or at_least, at_most=new.at_most or at_most)
 
 
 def _versions(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:

@@ -52,10 +52,12 @@ class RecordedClaim:
     point: str
     differences: Mapping[int, float]  # differences by seed
     at_least: bool = False
+    at_most: bool = False
 
     @cached_property
     def verdict(self) -> ClaimVerdict:
-        return ClaimVerdict(self.claim, self.point, Estimate.of(self.differences.values()), self.at_least)
+        estimate = Estimate.of(self.differences.values())
+        return ClaimVerdict(self.claim, self.point, estimate, self.at_least, self.at_most)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def record_of(
         versions=_versions(made[0]),
         metrics=list(experiment.metrics),
         rows=list(_rows(result)),
-        claims=[RecordedClaim(v.claim, v.point, _by_seed(v), v.at_least) for v in results.verdicts()],
+        claims=[RecordedClaim(v.claim, v.point, _by_seed(v), v.at_least, v.at_most) for v in results.verdicts()],
         journals={cell.folder: digest(result.folder.place(cell) / JOURNAL) for cell in results.found},
         missing=[cell.folder for cell in experiment.cells if cell not in results.found],
         notes=list(notes),

@@ -151,7 +151,10 @@ def difference(found: ClaimVerdict) -> str:
     metric, estimate = found.claim.metric, found.estimate
     if estimate is None:
         return NOTHING
-    return f"at least {signed(metric, estimate.mean)}" if found.at_least else change(metric, estimate)
+    bound = {(True, False): "at least ", (False, True): "at most ", (True, True): "about "}
+    if sign := bound.get((found.at_least, found.at_most)):
+        return f"{sign}{signed(metric, estimate.mean)}"
+    return change(metric, estimate)
 
 
 def judgement(found: ClaimVerdict) -> str:
@@ -160,7 +163,7 @@ def judgement(found: ClaimVerdict) -> str:
         return NOT_MEASURED
     if (half := estimate.half_width) is None:
         return ONE_SEED if found.holds else ONE_SEED_AGAINST
-    if found.claim.met_by(estimate.mean - half):
+    if found.claim.met_by(estimate.mean - half) and not found.at_most:
         return HOLDS
     reached = found.claim.met_by(estimate.mean + half) or found.at_least
     return UNDECIDED if reached else CONTRADICTED

@@ -141,7 +141,8 @@ def as_dict(found: Results) -> dict[str, Any]:
             {"metric": v.claim.metric, "higher": v.claim.higher, "lower": v.claim.lower, "by": v.claim.by}
             | {"point": v.point, "ours": v.claim.ours, "difference": v.difference, "holds": v.holds}
             | {"judgement": phrases.judgement(v)}
-            | {"half_width": v.estimate and v.estimate.half_width, "at_least": v.at_least}
+            | {"half_width": v.estimate and v.estimate.half_width}
+            | {"at_least": v.at_least, "at_most": v.at_most}
             | {"seeds": len(v.estimate.values) if v.estimate else 0, "holding": v.holding}
             for v in found.verdicts()
         ],

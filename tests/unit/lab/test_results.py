@@ -21,8 +21,11 @@ def found(seeds: Mapping[str, list[dict[str, Any]]], claim: Claim) -> Results:
     settings = Settings(rounds=40)
     cells = {
         Cell(run, "", seed, 1, settings, f"{run}/{seed}"): CellResult(
-            {"accuracy": rows["accuracy"], "per_node": [{"id": "n", "cluster": None}]},
-            {r: {"n": {"test_accuracy": a}} for r, a in enumerate(rows.get("rounds", []))},
+            {"accuracy": rows["accuracy"], "bytes_sent": 40e6, "per_node": [{"id": "n", "cluster": None}]},
+            {
+                r: {"n": {"test_accuracy": a, "bytes_sent": (r + 1) * 1e6}}
+                for r, a in enumerate(rows.get("rounds", []))
+            },
             TARGET,
         )
         for run, of in seeds.items()
@@ -76,4 +79,22 @@ def test_who_never_came_to_the_target_took_longer_than_all_its_rounds() -> None:
     assert verdict.at_least
     assert phrases.verdict(verdict).endswith("by 10 rounds or more: at least +38 rounds")
     (turned,) = found({"A": [soon], "B": [never]}, Claim("rounds_to_target", "A", "B")).verdicts()
-    assert phrases.judgement(turned) == "not measured"
+    assert phrases.judgement(turned) == "one seed: not as claimed"
+    assert phrases.verdict(turned).endswith("A above B: at most −38 rounds")
+    (neither,) = found({"A": [never], "B": [never]}, Claim("rounds_to_target", "A", "B")).verdicts()
+    assert phrases.judgement(neither) == "not measured"
+
+
+@pytest.mark.parametrize("metric", ["rounds_to_target", "rounds_to.50", "megabytes_to_target"])
+def test_a_seed_with_which_the_lower_run_never_came_to_the_target_counts_against_the_claim(metric: str) -> None:
+    """Without it the claim would hold for two of two seeds."""
+    slow = {"accuracy": 0.6, "rounds": [0.3] * 10 + [0.6]}
+    soon = {"accuracy": 0.6, "rounds": [0.3, 0.6]}
+    never = {"accuracy": 0.4, "rounds": [0.3, 0.4]}
+    claim = Claim(metric, "A", "B")
+    (verdict,) = found({"A": [slow, slow, slow], "B": [soon, soon, never]}, claim).verdicts()
+    assert (verdict.at_most, verdict.seeds, verdict.holding) == (True, (0, 1, 2), 2)
+    assert phrases.judgement(verdict) == "undecided"
+    (both,) = found({"A": [slow, never, slow], "B": [soon, soon, never]}, claim).verdicts()
+    assert (both.at_least, both.at_most) == (True, True)
+    assert phrases.judgement(both) == "undecided"
