@@ -60,6 +60,7 @@ RC: Any = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), FAINT),
     "hatch.linewidth": 0.6,
+    "text.parse_math": False,  # a dollar in a label is a dollar
     "pdf.fonttype": 42,  # TrueType, which publishers accept
     "svg.fonttype": "none",  # keep text as text: small and searchable
     "svg.hashsalt": "pfl-node",

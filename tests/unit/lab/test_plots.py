@@ -276,6 +276,15 @@ def test_a_long_title_and_many_runs_stay_inside_the_drawing() -> None:
 # -- heads and fairness over rounds ----------------------------------------------------------------------------
 
 
+def test_dollars_in_a_label_are_no_formula() -> None:
+    with style.styled():
+        panel = Panel("x", "$5 or $\\bad$")
+        panel.axes.plot([1, 2], label="a $\\frac{$ b")
+        panel.legend_below()
+        assert "a $\\frac{$ b" in panel.svg()
+        assert panel.pdf()
+
+
 def test_fair_accuracy_over_rounds_is_that_of_the_clusters_in_each_round() -> None:
     rows = {4: {"a": {"test_accuracy": 0.6}, "b": {"test_accuracy": 0.4}}, 9: {"a": {"test_accuracy": 0.9}}}
     series = plot_data.fair_series(found(rows, a=0, b=1))
