@@ -9,7 +9,6 @@ from typing import Any
 
 from pfl_node.errors import ConfigError, nearest
 from pfl_node.lab.experiment import Cell
-from pfl_node.lab.measures import MEASURES
 from pfl_node.lab.report import phrases
 from pfl_node.lab.report.result import Result, as_text, reopen
 from pfl_node.lab.results import Estimate
@@ -104,7 +103,7 @@ def _lines(a: Side, b: Side, one: str, other: str) -> Iterator[ComparisonRow]:
 
 
 def _value(side: Side, metric: str, cell: Cell) -> float | None:
-    return MEASURES[metric].of(side.record.results.found[cell])
+    return side.record.results.value(cell, metric)
 
 
 # -- differences -----------------------------------------------------------------------------------------

@@ -104,16 +104,17 @@ class Results:
         return Estimate.of(self.by_seed(run, point, metric).values())
 
     def by_seed(self, run: str, point: str, metric: str) -> dict[int, float]:
-        if metric == SPEED_UP:
-            return self._speed_up(run, point)
-        values = {cell.seed: MEASURES[metric].of(self.found[cell]) for cell in self.cells(run, point)}
+        values = {cell.seed: self.value(cell, metric) for cell in self.cells(run, point)}
         return {seed: value for seed, value in values.items() if value is not None}
 
-    def _speed_up(self, run: str, point: str) -> dict[int, float]:
+    def value(self, cell: Cell, metric: str) -> float | None:
+        return self._speed_up(cell) if metric == SPEED_UP else MEASURES[metric].of(self.found[cell])
+
+    def _speed_up(self, cell: Cell) -> float | None:
         """The baseline's rounds to the target, divided by this run's."""
-        base = self.by_seed(self.experiment.baselines.get(run, ""), point, "rounds_to_target")
-        rounds = self.by_seed(run, point, "rounds_to_target")
-        return {seed: base[seed] / n for seed, n in rounds.items() if seed in base}
+        base = self.by_seed(self.experiment.baselines.get(cell.run, ""), cell.point, "rounds_to_target")
+        own = MEASURES["rounds_to_target"].of(self.found[cell])
+        return base[cell.seed] / own if own is not None and cell.seed in base else None
 
     def figure(self, run: str, point: str, metric: str) -> float | None:
         """The paper's figure."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
@@ -52,6 +52,8 @@ def rounds(record: Result) -> Iterator[Row]:
 
 def _figures(row: Row) -> Iterator[tuple[str, float]]:
     for name, value in sorted(row.items()):
+        if isinstance(value, Sequence) and not isinstance(value, str):  # such as the loss of each head
+            value = {str(i): part for i, part in enumerate(value)}
         if isinstance(value, Mapping):
             yield from ((f"{name}.{part}", number) for part, number in _figures(value))
         elif isinstance(value, Real) and name not in OTHERS:
@@ -61,9 +63,9 @@ def _figures(row: Row) -> Iterator[tuple[str, float]]:
 def runs(record: Result) -> Iterator[Row]:
     """The measures of every run with every seed, in their own units: accuracies are between 0 and 1."""
     metrics = dict.fromkeys([*record.experiment.metrics, *MEASURES])
-    for cell, found in record.results.found.items():
+    for cell in record.results.found:
         for metric in metrics:
-            if (value := MEASURES[metric].of(found)) is not None:
+            if (value := record.results.value(cell, metric)) is not None:
                 paper = record.results.figure(cell.run, cell.point, metric)
                 yield {**_cell(record, cell), "metric": metric, "value": value, "paper": paper}
 

@@ -11,13 +11,13 @@ import pytest
 from scipy import stats
 
 from pfl_node.cli import main
-from pfl_node.lab import spec
+from pfl_node.lab import result_comparison, spec
 from pfl_node.lab.export import latex, tidy
 from pfl_node.lab.export.paired_tests import holm, paired_t, paired_tests, sign_flips
 from pfl_node.lab.export.write_export import export
 from pfl_node.lab.report.result import Result, reopen
 from pfl_node.lab.results import Results
-from tests.unit.lab.made_results import result, written
+from tests.unit.lab.made_results import made, result, written
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,24 @@ def test_rounds_has_one_row_for_each_value_that_a_node_reported(record: Result, 
         (row["round"] + 1, row["test_accuracy"]) for row in wanted
     ]
     assert {(r["policy"], r["cluster"], r["point"]) for r in accuracies} == {("el", "0", "")}
+
+
+def test_the_loss_of_each_head_is_a_value_too(record: Result) -> None:
+    found = [r for r in tidy.rounds(record) if (r["run"], r["seed"], r["node"]) == ("FACADE", 0, "n000")]
+    first = {r["metric"]: r["value"] for r in found if r["round"] == 1}
+    assert (first["losses.0"], first["losses.1"]) == (1.0, 1.0)
+    assert not any(name.startswith("from") for name in first)  # names of peers are no figures
+
+
+def test_a_speed_up_is_exported_and_compared_like_every_other_measure(tmp_path: Path) -> None:
+    path = written(tmp_path, plots="[]")
+    text = path.read_text().replace('"megabytes"]', '"speed_up"]').replace("target = 0.7", "target = 0.45")
+    path.write_text(text.replace('label = "FACADE"', 'label = "FACADE"\nbaseline = "EL"'))
+    record = reopen(made(tmp_path / "result", spec.load(str(path))).path)
+    found = {r["seed"]: r["value"] for r in tidy.runs(record) if r["metric"] == "speed_up"}
+    assert found == record.results.by_seed("FACADE", "", "speed_up") != {}
+    side = result_comparison.side(record.folder.path)
+    assert "speed_up" in {line.metric for line in result_comparison.compare(side, side).lines}
 
 
 def test_parquet_has_the_same_as_csv(record: Result, tmp_path: Path) -> None:
