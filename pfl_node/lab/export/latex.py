@@ -29,7 +29,8 @@ def escape(text: str) -> str:
 
 
 def result(found: Results) -> str:
-    """The best mean of a column is bold; the paper's figures are in brackets."""
+    """The best mean of a column is bold, without those that some seeds lack; the paper's figures are in
+    brackets."""
     experiment = found.experiment
     lines = list(result_table.lines(found, experiment.metrics))
     heads = result_table.columns(experiment)
@@ -58,10 +59,15 @@ def _figures(line: TableRow, lines: Sequence[TableRow]) -> list[str]:
 
 
 def _is_best(cell: TableCell, rivals: Sequence[TableCell]) -> bool:
-    means = [rival.ours.mean for rival in rivals if rival.ours]
-    if cell.ours is None or len(means) < 2 or len(set(means)) == 1:
+    means = [rival.ours.mean for rival in rivals if rival.ours and _has_all_seeds(rival)]
+    if cell.ours is None or not _has_all_seeds(cell) or len(means) < 2 or len(set(means)) == 1:
         return False
     return cell.ours.mean == (max if MEASURES[cell.metric].better == "higher" else min)(means)
+
+
+def _has_all_seeds(cell: TableCell) -> bool:
+    """False: some seeds never reached the target, for example, so the mean is of the others."""
+    return cell.ours is not None and len(cell.ours.values) == cell.seeds
 
 
 def tests(found: Results, paired: Sequence[PairedTest]) -> str:

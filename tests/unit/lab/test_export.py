@@ -16,7 +16,8 @@ from pfl_node.lab.export import latex, tidy
 from pfl_node.lab.export.paired_tests import holm, paired_t, paired_tests, sign_flips
 from pfl_node.lab.export.write_export import export
 from pfl_node.lab.report.result import Result, reopen
-from pfl_node.lab.results import Results
+from pfl_node.lab.report.result_table import TableCell, TableRow
+from pfl_node.lab.results import Estimate, Results
 from tests.unit.lab.made_results import made, result, written
 
 
@@ -118,6 +119,16 @@ def test_the_table_is_for_booktabs_with_the_best_in_bold_and_the_paper_beside(re
     assert r"$\pm$" in facade
     assert "(60.0)" in facade
     assert facade.split(" & ")[3].startswith(r"\textbf{")
+
+
+def test_a_mean_that_some_seeds_lack_is_not_the_best() -> None:
+    def cell(*values: float) -> TableCell:
+        return TableCell("rounds_to_target", Estimate(values), None, seeds=3)
+
+    few, slow, slower = cell(4.0), cell(8.0, 9.0, 10.0), cell(9.0, 9.0, 11.0)
+    line = TableRow("A", "", (few,)), TableRow("B", "", (slow,)), TableRow("C", "", (slower,))
+    texts = [latex._figures(row, line)[0] for row in line]
+    assert [text.startswith(r"\textbf{") for text in texts] == [False, True, False]
 
 
 def test_letters_that_mean_something_to_latex_are_escaped() -> None:
