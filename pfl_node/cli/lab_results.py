@@ -7,7 +7,7 @@ import typer
 
 from pfl_node.cli.lab import Result
 from pfl_node.cli.output import as_table, say
-from pfl_node.errors import PflError
+from pfl_node.errors import ConfigError, PflError
 
 To = Annotated[Path, typer.Option("--to", metavar="OUT", help="Directory of the files; created if missing.")]
 
@@ -48,6 +48,8 @@ def record(
     from pfl_node.lab.report.phrases import file_name
     from pfl_node.lab.report.result import reopen
 
+    if name and not file_name(name):
+        raise ConfigError(f"--name {name} has no ASCII letter or digit for the name of a file")
     found = reopen(result)
     if not found.results.found:
         raise PflError(f"{result}: no run has finished yet")

@@ -176,6 +176,14 @@ def test_a_record_of_uncommitted_changes_is_warned_of(
     assert said.out.count("\n") == 1
 
 
+def test_a_name_without_letters_for_a_file_does_not_replace_the_record_of_the_default_name(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lab", "record", str(folder), "--records", str(tmp_path), "--name", "é"]) == 2
+    assert "--name é has no ASCII letter or digit" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_is_no_record_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bad.json").write_text('{"name": 1}')
     assert main(["lab", "publish", "--records", str(tmp_path), "--to", str(tmp_path / "x.md")]) == 2
