@@ -11,6 +11,7 @@ from pfl_node.lab.publish.records import RecordedClaim, RecordedFigure, Recorded
 
 SAME = ("experiment", "title", "scale", "backend")
 ELSEWHERE = "record it under another --name"
+AND = " and "  # between versions
 
 Figures = Mapping[str, RecordedFigure]
 
@@ -105,8 +106,13 @@ def _judged(
 
 
 def _versions(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    both = {name: [v[name] for v in (old, new) if name in v] for name in {**old, **new}}
-    return {name: " and ".join(dict.fromkeys(found)) for name, found in both.items()}
+    """A version may already be several, joined by an earlier addition."""
+    both = {name: [part for v in (old, new) for part in _parts(v, name)] for name in {**old, **new}}
+    return {name: AND.join(dict.fromkeys(found)) for name, found in both.items()}
+
+
+def _parts(versions: Mapping[str, str], name: str) -> list[str]:
+    return versions[name].split(AND) if name in versions else []
 
 
 def _repeated(old: ResultRecord, new: ResultRecord) -> float:

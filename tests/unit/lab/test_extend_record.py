@@ -63,6 +63,13 @@ def test_more_seeds_bring_their_command(tmp_path: Path) -> None:
         assert [claim.verdict.holding for claim in both.claims] == [3, 0]
 
 
+def test_a_version_is_named_once_however_often_runs_are_added(tmp_path: Path) -> None:
+    made_with = recorded(tmp_path, *CELLS[:3])
+    parts = [replace(made_with, versions={"torch": version}) for version in ("2.1", "2.2", "2.1")]
+    both = extended(extended(parts[0], parts[1]), parts[2])
+    assert both.versions == {"torch": "2.1 and 2.2"}
+
+
 def test_a_record_of_something_else_is_not_extended(tmp_path: Path) -> None:
     old = recorded(tmp_path / "old", *CELLS[:4])
     longer = recorded(tmp_path / "new", *CELLS[5:], rounds=25)
