@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from pfl_node.lab.measures import MEASURES
 from pfl_node.lab.publish.at_a_glance import by_experiment, by_paper, is_size, plain_size
 from pfl_node.lab.publish.full_scale import not_run
 from pfl_node.lab.publish.paper_groups import OURS, group_of, order
@@ -42,7 +43,7 @@ bit](lab.md#result-files)), or where a processor is named, on that kind only.
 TIED = """Runs that cannot be told from the best: the 95 % interval of the difference over the seeds contains zero.
 With three seeds that interval is wide, so a tie is not evidence that two runs are equal."""
 
-PIVOT = """Every run has {size}. Bold: the highest mean at a point, and the means that
+PIVOT = """Every run has {size}. Bold: the best mean at a point, and the means that
 cannot be told from it. Costs are means over the points."""
 
 COST = """The CPU time is an estimate from that of a node and round in the largest record with the same model;
@@ -172,7 +173,8 @@ def _standings(record: ResultRecord) -> str:
     def named(s: Standing) -> str:
         return f"{s.run} ({phrases.number(metric, s.mean)})"
 
-    heads = ("at", f"highest {phrases.heading(metric)}", "tied with it")
+    best_is = "highest" if MEASURES[metric].better == "higher" else "lowest"
+    heads = ("at", f"{best_is} {phrases.heading(metric)}", "tied with it")
     rows: list[Sequence[str]] = [heads]
     rows += [
         (point, named(best), ", ".join(named(s) for s in others if s.tied) or phrases.NOTHING)
@@ -182,7 +184,8 @@ def _standings(record: ResultRecord) -> str:
         return "\n\n".join((wrap(TIED), markdown_table([row[1:] for row in rows], words_first=2)))
     counts = ", ".join(f"{run} {n}" for run, n in times_tied(found))
     ranks = ", ".join(f"{run} {rank:.1f}" for run, rank in mean_ranks(found))
-    summary = f"Best or tied at how many of the {len(found)} points: {counts}. Mean rank by accuracy: {ranks}."
+    summary = f"Best or tied at how many of the {len(found)} points: {counts}."
+    summary += f" Mean rank by {MEASURES[metric].title}: {ranks}."
     return "\n\n".join((wrap(TIED), markdown_table(rows, words_first=3), wrap(summary)))
 
 

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from pfl_node.lab.measures import MEASURES
 from pfl_node.lab.publish.records import RecordedRow, ResultRecord
 from pfl_node.lab.results import Estimate
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One run at one point, beside the run with the highest mean."""
+    """One run at one point, beside the run with the best mean."""
 
     run: str
     mean: float
-    behind: Estimate  # the best run minus this one, seed by seed
+    behind: Estimate  # by how much the best run is better than this one, seed by seed
 
     @property
     def tied(self) -> bool:
@@ -39,13 +40,14 @@ def _ranked(rows: Sequence[RecordedRow], metric: str) -> list[Standing]:
     seeds = set.intersection(*(set(v) for v in values.values())) if values else set()
     if len(seeds) < 2:
         return []
+    way = 1.0 if MEASURES[metric].better == "higher" else -1.0
     means = {run: Estimate(tuple(v[s] for s in sorted(seeds))).mean for run, v in values.items()}
-    best: Mapping[int, float] = values[max(means, key=means.__getitem__)]
+    best: Mapping[int, float] = values[max(means, key=lambda run: way * means[run])]
     ranked = [
-        Standing(run, means[run], Estimate(tuple(best[s] - v[s] for s in sorted(seeds))))
+        Standing(run, means[run], Estimate(tuple(way * (best[s] - v[s]) for s in sorted(seeds))))
         for run, v in values.items()
     ]
-    return sorted(ranked, key=lambda s: -s.mean)
+    return sorted(ranked, key=lambda s: -way * s.mean)
 
 
 def times_tied(found: Mapping[str, Sequence[Standing]]) -> list[tuple[str, int]]:

@@ -416,6 +416,16 @@ def test_standings_are_paired_by_seed(record: ResultRecord) -> None:
     assert times_tied(found) == [("A", 1), ("C", 1)]
 
 
+def test_the_best_run_has_the_lowest_mean_where_lower_is_better(record: ResultRecord) -> None:
+    rows = [replace(row, figures={"loss": row.figures["accuracy"]}) for row in compared(A=(80, 81), B=(70, 71.1))]
+    found = standings(replace(record, rows=rows), "loss")
+    assert [(s.run, s.tied) for s in found["first"]] == [("B", True), ("A", False)]
+    own = replace(record, paper="no paper: a comparison", rows=rows, metrics=["loss"], claims=())
+    text = words(results_page.page([own]))
+    assert "lowest loss" in text
+    assert "Mean rank by loss: B 1.0, A 2.0." in text
+
+
 def test_the_page_shows_standings_of_our_own_experiments_only(record: ResultRecord) -> None:
     rows = compared(A=(80, 81, 82), B=(79.1, 79.9, 81), C=(81, 80, 67))
     own = replace(record, paper="no paper: a comparison", rows=rows, metrics=["accuracy"], claims=())
