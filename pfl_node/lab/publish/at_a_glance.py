@@ -13,6 +13,7 @@ from pfl_node.lab.report.result_table import markdown_table
 
 COUNTED = (phrases.HOLDS, phrases.UNDECIDED, phrases.CONTRADICTED)
 SEVERAL = 3  # seeds
+UNITS = (" nodes", " rounds")  # ends of the differences in size
 
 
 def by_paper(records: Sequence[ResultRecord]) -> str:
@@ -43,9 +44,9 @@ def by_experiment(records: Sequence[ResultRecord]) -> str:
     for record in records:
         counts = count([record])
         numbers = (len(seeds_of(record)), *(counts[kind] for kind in COUNTED), _single(counts))
-        link = f"[{record.name}](#{anchor(record.name)})"
-        rows.append((link, table_of(record), size(record), *map(str, numbers)))
-    return markdown_table(rows, words_first=3)
+        rows.append((f"[{record.name}]", table_of(record), size(record), *map(str, numbers)))
+    links = "\n".join(f"[{record.name}]: #{anchor(record.name)}" for record in records)
+    return f"{markdown_table(rows, words_first=3)}\n\n{links}"
 
 
 def count(records: Sequence[ResultRecord]) -> Mapping[str, int]:
@@ -61,11 +62,18 @@ def size(record: ResultRecord) -> str:
     """How the size differs from the paper's, or, without a paper, the size."""
     if group_of(record) == OURS:
         return "; ".join(dict.fromkeys(map(plain_size, record.rows)))
-    sizes = [text for row in record.rows for text in row.differences if is_size(text)]
     if not any(row.differences for row in record.rows):
         return "the paper's"
     other = any(not is_size(text) for row in record.rows for text in row.differences)
-    return "; ".join([*dict.fromkeys(sizes), *(["other settings"] if other else [])])
+    return "; ".join([*sizes(record), *(["other settings"] if other else [])])
+
+
+def sizes(record: ResultRecord) -> list[str]:
+    """How the numbers of nodes and rounds differ from the paper's. Where they are several, the record's own table
+    has them."""
+    found = dict.fromkeys(text for row in record.rows for text in row.differences if is_size(text))
+    units = {unit: [text for text in found if text.endswith(unit)] for unit in UNITS}
+    return [texts[0] if len(texts) == 1 else f"several numbers of{unit}" for unit, texts in units.items() if texts]
 
 
 def plain_size(row: RecordedRow) -> str:
@@ -74,7 +82,7 @@ def plain_size(row: RecordedRow) -> str:
 
 
 def is_size(difference: str) -> bool:
-    return difference.endswith((" nodes", " rounds"))
+    return difference.endswith(UNITS)
 
 
 def anchor(heading: str) -> str:

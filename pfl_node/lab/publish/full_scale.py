@@ -7,7 +7,7 @@ from functools import cache
 
 from pfl_node.lab import spec
 from pfl_node.lab.experiment import Cell
-from pfl_node.lab.publish.at_a_glance import is_size
+from pfl_node.lab.publish.at_a_glance import sizes
 from pfl_node.lab.publish.paper_groups import shipped
 from pfl_node.lab.publish.records import ResultRecord, seeds_of
 from pfl_node.lab.report import phrases
@@ -30,7 +30,9 @@ def _rows(records: Sequence[ResultRecord]) -> Iterator[Sequence[str]]:
             cells = _planned(name)
             most = max(cells, key=lambda cell: cell.nodes * (cell.settings.rounds or 1))
             size = f"{most.nodes} × {most.settings.rounds:,} × {len(cells)}"
-            yield f"`{name}`", found.paper, size, _recorded(kept), _cost(kept, cells)
+            first, *more = map(_recorded, kept) if kept else [phrases.NOTHING]
+            yield f"`{name}`", found.paper, size, first, _cost(kept, cells)
+            yield from (("", "", "", text, "") for text in more)
 
 
 @cache
@@ -44,12 +46,8 @@ def is_whole(record: ResultRecord) -> bool:
     return whole and not any(row.differences for row in record.rows)
 
 
-def _recorded(records: Sequence[ResultRecord]) -> str:
-    parts = []
-    for record in records:
-        sizes = dict.fromkeys(text for row in record.rows for text in row.differences if is_size(text))
-        parts.append("; ".join([*sizes, phrases.plural(len(seeds_of(record)), "seed")]))
-    return ", and ".join(parts) or phrases.NOTHING
+def _recorded(record: ResultRecord) -> str:
+    return "; ".join([*sizes(record), phrases.plural(len(seeds_of(record)), "seed")])
 
 
 def _cost(records: Sequence[ResultRecord], cells: Sequence[Cell]) -> str:

@@ -36,11 +36,12 @@ def order(name: str) -> tuple[int, str]:
 
 
 def table_of(record: ResultRecord) -> str:
-    """The tables and figures of the paper that it repeats."""
-    found = PAPER.search(record.paper)
-    if group_of(record) in (NO_FIGURES, OURS) or not found:
+    """The tables and figures of the paper that it repeats, or what it takes from the papers that it names."""
+    found = [*PAPER.finditer(record.paper)]
+    if group_of(record) == OURS or not found:
         return record.paper
-    return record.paper[found.end() :].lstrip(", ") or record.paper
+    last = found[-1 if group_of(record) == NO_FIGURES else 0]
+    return record.paper[last.end() :].lstrip(", ") or record.paper
 
 
 def shipped() -> Iterator[tuple[str, Spec]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
@@ -26,8 +27,9 @@ INTRO = """\
 Our results beside the papers' figures. The lab ([lab.md](lab.md)) simulated everything here on real
 data. A figure is our mean ± half of its 95 % confidence interval (Student's t over the seeds); one
 seed has no interval. In parentheses is the paper's figure and, if the settings are the paper's,
-ours minus the paper's. [lab.md](lab.md#measures) says what each metric means. DATA in a command is
-a directory with the [data sets](lab.md#data-sets).
+ours minus the paper's. A number in the column `differs` is that of a line below the table: how the
+run differs from the spec's paper scale. [lab.md](lab.md#measures) says what each metric means. DATA
+in a command is a directory with the [data sets](lab.md#data-sets).
 
 A claim is an order that a paper's table or text states; one of ours is marked. It **holds** if the
 95 % interval of the difference, seed by seed, meets it, is **contradicted** if the whole interval
@@ -131,10 +133,13 @@ def _tables(record: ResultRecord) -> list[str]:
     ]
     seeds = [str(max((len(figure.values) for figure in row.figures.values()), default=0)) for row in record.rows]
     counted = [("seeds", seeds)] if len(set(seeds)) > 1 else []
-    others = [("differs", [_differences(row, common, record) for row in record.rows])]
+    texts = [_differences(row, common, record) for row in record.rows]
+    numbers = {text: str(n) for n, text in enumerate(dict.fromkeys(filter(None, texts)), start=1)}
+    others = [("differs", [numbers.get(text, "") for text in texts])]
     columns = [*filter(_has_content, [*words, *figures]), *counted, *filter(_has_content, others)]
     rows = list(zip(*([heading, *cells] for heading, cells in columns), strict=True))
-    return [*parts, markdown_table(rows, words_first=len([*filter(_has_content, words)]))]
+    table = markdown_table(rows, words_first=len([*filter(_has_content, words)]))
+    return [*parts, table, "\n".join(wrap(f"{n}. {text}") for text, n in numbers.items())]
 
 
 def _has_content(column: tuple[str, Sequence[str]]) -> bool:
@@ -174,19 +179,19 @@ def _standings(record: ResultRecord) -> str:
         return f"{s.run} ({phrases.number(metric, s.mean)})"
 
     best_is = "highest" if MEASURES[metric].better == "higher" else "lowest"
-    heads = ("at", f"{best_is} {phrases.heading(metric)}", "tied with it")
-    rows: list[Sequence[str]] = [heads]
-    rows += [
-        (point, named(best), ", ".join(named(s) for s in others if s.tied) or phrases.NOTHING)
-        for point, (best, *others) in found.items()
-    ]
-    if list(found) == [""]:
-        return "\n\n".join((wrap(TIED), markdown_table([row[1:] for row in rows], words_first=2)))
+    texts = {}
+    for point, (best, *others) in found.items():
+        tied = ", ".join(named(s) for s in others if s.tied) or "none"
+        texts[point] = f"{named(best)}; tied with it: {tied}"
+    heading = f"The {best_is} {phrases.heading(metric)}"
+    if list(texts) == [""]:
+        return "\n\n".join((wrap(TIED), wrap(f"{heading}: {texts['']}.")))
+    items = "\n".join(wrap(f"- {point}: {text}") for point, text in texts.items())
     counts = ", ".join(f"{run} {n}" for run, n in times_tied(found))
     ranks = ", ".join(f"{run} {rank:.1f}" for run, rank in mean_ranks(found))
     summary = f"Best or tied at how many of the {len(found)} points: {counts}."
     summary += f" Mean rank by {MEASURES[metric].title}: {ranks}."
-    return "\n\n".join((wrap(TIED), markdown_table(rows, words_first=3), wrap(summary)))
+    return "\n\n".join((wrap(TIED), f"{heading}, and the runs tied with it:", items, wrap(summary)))
 
 
 # -- claims ----------------------------------------------------------------------------------------------------
@@ -228,9 +233,11 @@ def _papers_difference(record: ResultRecord, claim: RecordedClaim) -> str:
 
 
 def wrap(text: str, width: int = 100) -> str:
+    """The lines of an item of a list are indented."""
     from textwrap import fill
 
-    return fill(text, width, subsequent_indent="  " if text.startswith("- ") else "", break_on_hyphens=False)
+    marker = re.match(r"- |\d+\. ", text)
+    return fill(text, width, subsequent_indent=" " * len(marker[0]) if marker else "", break_on_hyphens=False)
 
 
 def appendices(folder: Path) -> list[str]:

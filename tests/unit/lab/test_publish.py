@@ -308,6 +308,30 @@ def test_each_row_has_our_mean_the_papers_figure_and_what_differs(text: str) -> 
     assert text.endswith("## By hand\n\nText.\n")
 
 
+def test_what_some_rows_differ_in_is_told_once_below_the_table(record: ResultRecord) -> None:
+    """As a column, it would make every line of the table as long as the longest text."""
+    local, el, facade = record.rows
+    own = "policy.degree = 2 (spec: 4); train.lr = 0.02 (spec: 0.01)"
+    rows = [local, *(replace(row, differences=[*row.differences, *own.split("; ")]) for row in (el, facade))]
+    text = results_page.page([replace(record, rows=rows)])
+    table = [line for line in text.splitlines() if line.startswith(("| Local ", "| EL ", "| FACADE "))]
+    assert [line.rsplit("|", 2)[1].strip() for line in table] == ["", "1", "1"]
+    assert text.count(own) == 1
+    assert f"\n\n1. {own}\n" in text
+
+
+def test_several_sizes_are_counted_at_a_glance_and_told_in_the_table_of_the_record(record: ResultRecord) -> None:
+    rows = [replace(row, differences=["8 of 32 nodes", f"{i} of 40 rounds"]) for i, row in enumerate(record.rows)]
+    text = results_page.page([replace(record, rows=rows)])
+    assert cells_of(text, "| [mine-4]")[2] == "8 of 32 nodes; several numbers of rounds"
+    assert "\n1. 0 of 40 rounds\n2. 1 of 40 rounds\n" in text
+
+
+def test_every_experiment_at_a_glance_leads_to_its_section(text: str) -> None:
+    assert "\n[mine-4]: #mine-4\n" in text
+    assert "\n### mine-4\n" in text
+
+
 def test_our_difference_from_the_paper_is_shown_at_its_size_only(record: ResultRecord) -> None:
     whole = replace(record, rows=[replace(row, differences=()) for row in record.rows])
     row = next(line for line in results_page.page([whole]).splitlines() if line.startswith("| FACADE "))
@@ -430,7 +454,7 @@ def test_the_page_shows_standings_of_our_own_experiments_only(record: ResultReco
     rows = compared(A=(80, 81, 82), B=(79.1, 79.9, 81), C=(81, 80, 67))
     own = replace(record, paper="no paper: a comparison", rows=rows, metrics=["accuracy"], claims=())
     text = words(results_page.page([own]))
-    assert "| first | A (81.0)" in text
+    assert "- first: A (81.0); tied with it: C (76.0)" in text
     assert "Best or tied at how many of the 1 points: A 1, C 1." in text
     assert "Mean rank by accuracy: A 1.0, B 2.0, C 3.0." in text
     assert "tied with it" not in results_page.page([replace(own, paper="Somebody 2020")])
