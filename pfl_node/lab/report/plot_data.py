@@ -160,5 +160,6 @@ def head_losses(found: CellResult, cluster: int | None) -> Mapping[int, Series]:
     for round, rows in sorted(found.series.items()):
         by_node = [row["losses"] for node, row in rows.items() if node in members and row.get("losses")]
         for head, values in enumerate(zip(*by_node, strict=True)):
-            losses.setdefault(head, {})[round] = fmean(values)
+            if known := [value for value in values if value is not None]:  # None: it was not finite
+                losses.setdefault(head, {})[round] = fmean(known)
     return losses
