@@ -1,9 +1,11 @@
-"""Fairness between groups, from confusion matrices: rows are the true classes, columns the predictions."""
+"""Fairness between groups, from confusion matrices: rows are the true classes, columns the predictions. NaN: no
+two groups have a class in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from math import isfinite, nan
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +28,20 @@ def equalized_odds(groups: Sequence[Confusion]) -> float:
 def equalized_odds_sum(groups: Sequence[Confusion]) -> float:
     """The sum of the differences of true and false positive rates, which the tables of the thesis print; with more
     than two groups, the largest sum of any pair."""
-    return max(
-        (_gap(pair, _true_positives) + _gap(pair, _false_positives) for pair in combinations(groups, 2)),
-        default=0.0,
-    )
+    pairs = combinations(groups, 2)
+    return _largest([_gap(pair, _true_positives) + _gap(pair, _false_positives) for pair in pairs])
 
 
 def _gap(groups: Sequence[Confusion], rates: Callable[[Matrix], Matrix]) -> float:
     """Skips classes for which one of the groups has no rate."""
     found = [rates(np.asarray(group, dtype=np.float64)) for group in groups]
-    gaps = [float(np.nanmean(np.abs(a - b))) for a, b in combinations(found, 2) if np.isfinite(a - b).any()]
-    return max(gaps, default=0.0)
+    gaps = [np.abs(a - b) for a, b in combinations(found, 2)]
+    return _largest([float(np.nanmean(gap)) if np.isfinite(gap).any() else nan for gap in gaps])
+
+
+def _largest(gaps: Sequence[float]) -> float:
+    """Of the known gaps; 0 for a group alone."""
+    return max((gap for gap in gaps if isfinite(gap)), default=nan if gaps else 0.0)
 
 
 def _predicted(matrix: Matrix) -> Matrix:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite, nan
 from statistics import fmean
 from typing import Any, Literal
 
@@ -93,7 +94,8 @@ def _fair(rule: Callable[[Sequence[fairness.Confusion]], float]) -> Callable[[Ce
             matrices = [n["confusion"] for n in members if n.get("confusion")]
             if matrices:
                 groups.append(np.sum(matrices, axis=0).tolist())
-        return rule(groups) if len(groups) > 1 else None
+        gap = rule(groups) if len(groups) > 1 else nan
+        return gap if isfinite(gap) else None
 
     return of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from fairlearn.metrics import (
 )
 
 from pfl_node.lab import fairness
+from pfl_node.lab.measures import MEASURES, CellResult
 
 Labels = npt.NDArray[np.int64]
 CLASSES = 5
@@ -101,6 +103,16 @@ def test_a_class_that_a_group_does_not_have_says_nothing() -> None:
     whole = [[8, 2, 0], [0, 10, 0], [1, 0, 9]]
     lacking = [[6, 4, 0], [0, 10, 0], [0, 0, 0]]
     assert fairness.equalized_odds([whole, lacking]) == pytest.approx((0.2 + 0.0) / 2)
+
+
+def test_groups_without_a_common_class_are_not_called_fair() -> None:
+    one, other = [[9, 1], [0, 0]], [[0, 0], [4, 6]]
+    for rule in (fairness.equalized_odds, fairness.equalized_odds_sum):
+        assert isnan(rule([one, other]))
+        assert rule([one, other, one]) == 0  # of the pair that can be compared
+    nodes = [{"id": i, "cluster": i, "confusion": matrix} for i, matrix in enumerate((one, other))]
+    assert MEASURES["equalized_odds"].of(CellResult({"per_node": nodes})) is None
+    assert MEASURES["demographic_parity"].of(CellResult({"per_node": nodes})) == pytest.approx(0.5)
 
 
 def test_one_group_alone_has_no_gap() -> None:
