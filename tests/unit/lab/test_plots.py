@@ -277,7 +277,10 @@ def test_a_long_title_and_many_runs_stay_inside_the_drawing() -> None:
 
 
 def test_a_loss_that_was_not_finite_is_left_out_of_the_mean_of_a_head() -> None:
-    rows = {0: {"a": {"losses": [None, 2.0]}, "b": {"losses": [1.0, 4.0]}}, 1: {"a": {"losses": [None, 1.0]}}}
+    rows: dict[int, dict[str, Any]] = {
+        0: {"a": {"losses": [None, 2.0]}, "b": {"losses": [1.0, 4.0]}},
+        1: {"a": {"losses": [None, 1.0]}},
+    }
     assert plot_data.head_losses(found(rows, a=0, b=0), 0) == {0: {0: 1.0}, 1: {0: 3.0, 1: 1.0}}
 
 
