@@ -1,9 +1,9 @@
 """Keeps freed memory of a model's or an activation's size in the process. Linux with glibc only.
 
 By default glibc returns such blocks to the kernel and maps them again page by page. Evaluating 64 images with
-`facade_lenet` then takes 4,000 page faults and 1.3 times as long; sending a model of 1 MB, for which gRPC has a
-buffer, takes 2.6 times as long. The price: a process may keep KEEP bytes that it does not need. This is
-documented behaviour of glibc (mallopt(3)).
+`facade_lenet` then takes 4,000 page faults and 1.4 times the CPU time (`python -m benchmarks.kept_memory`); gRPC,
+which allocates a buffer for every message, took 2.6 times as long to send a model of 1 MB. The price: a process
+may keep KEEP bytes that it does not need. This is documented behaviour of glibc (mallopt(3)).
 """
 
 from __future__ import annotations
