@@ -104,6 +104,7 @@ class Reason(StrEnum):
     """Why a message was refused; a label of the metrics."""
 
     GARBAGE = "garbage"  # not a message of this protocol
+    VERSION = "version"  # of a message format that this node does not support
     TRUNCATED = "truncated"  # ended early
     CHECKSUM = "checksum"  # bytes changed in transit
     LAYOUT = "layout"  # a model of another shape

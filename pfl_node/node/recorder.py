@@ -26,7 +26,9 @@ from pfl_node.steps import DIVERGED, OUT_OF_MEMORY, Publish, Record, Report
 from pfl_node.types import ACCURACY, Eval, PeerId
 
 # The peer has another model, run or policy, or its answer budget is spent: retrying does not help.
-MISFIT = frozenset(r.value for r in (Reason.LAYOUT, Reason.UNKNOWN_RUN, Reason.NOT_SERVED, Reason.BUDGET))
+MISFIT = frozenset(
+    r.value for r in (Reason.LAYOUT, Reason.UNKNOWN_RUN, Reason.VERSION, Reason.NOT_SERVED, Reason.BUDGET)
+)
 
 # Beside the policy's snapshot in a checkpoint: the local state, and the compressor's state.
 LOCAL, SENT = "local", "sent"

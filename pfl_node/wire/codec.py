@@ -110,10 +110,11 @@ def read_header(message: bytes) -> tuple[Chunk, Envelope]:
     header = chunk.header
     if header is None:
         raise Refused(Reason.GARBAGE, "the first chunk has no header")
+    if not header.version:
+        raise Refused(Reason.GARBAGE, "the header has no format version")
     if header.version not in (VERSION, STRUCTURED):
-        raise Refused(
-            Reason.GARBAGE, f"format version {header.version}; this node supports {VERSION} and {STRUCTURED}"
-        )
+        text = f"message format {header.version}; this node supports {VERSION} and {STRUCTURED}"
+        raise Refused(Reason.VERSION, text)
     part = PARTS.get(header.part)
     if part is None:
         raise Refused(Reason.GARBAGE, f"part {header.part} is unknown")

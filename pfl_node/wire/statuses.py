@@ -22,6 +22,7 @@ STATUS: dict[Reason, grpc.StatusCode] = {
     Reason.TRUNCATED: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.NOT_FINITE: grpc.StatusCode.INVALID_ARGUMENT,
     Reason.CHECKSUM: grpc.StatusCode.DATA_LOSS,
+    Reason.VERSION: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.LAYOUT: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.UNKNOWN_RUN: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.STALE_ROUND: grpc.StatusCode.FAILED_PRECONDITION,

@@ -224,7 +224,7 @@ def header(**said: Any) -> Callable[[AttackedPair], bytes]:
 MODELS: dict[str, tuple[Callable[[AttackedPair], bytes], Reason]] = {
     "garbage bytes": (lambda _: random.Random(1).randbytes(5000), Reason.GARBAGE),
     "an empty message": (lambda _: b"", Reason.GARBAGE),
-    "another version": (header(version=9), Reason.GARBAGE),
+    "another version": (header(version=9), Reason.VERSION),
     "a truncated stream": (cut, Reason.TRUNCATED),
     "half a payload": (lambda s: with_data(s.chunk(), lambda d: d[: len(d) // 2]), Reason.TRUNCATED),
     "another layout": (header(layout="0" * 32), Reason.LAYOUT),

@@ -57,7 +57,18 @@ def test_without_sure_names_nothing_counts_against_anybody() -> None:
 
 @pytest.mark.parametrize(
     "reason",
-    ["layout", "stale_round", "future_round", "truncated", "unknown_run", "not_ready", "internal", "gone", "ok"],
+    [
+        "layout",
+        "version",
+        "stale_round",
+        "future_round",
+        "truncated",
+        "unknown_run",
+        "not_ready",
+        "internal",
+        "gone",
+        "ok",
+    ],
 )
 def test_what_says_nothing_about_a_peer_does_not_count(reason: str) -> None:
     guard, _ = make_guard()

@@ -82,7 +82,7 @@ def many_notes() -> bytes:
 BAD: dict[str, tuple[Callable[[], list[bytes]], Reason, grpc.StatusCode]] = {
     "garbage bytes": (lambda: [b"\xff\xfe\xfdgarbage"], Reason.GARBAGE, Code.INVALID_ARGUMENT),
     "no header": (lambda: [pb.ModelChunk(data=b"12").SerializeToString()], Reason.GARBAGE, Code.INVALID_ARGUMENT),
-    "another version": (lambda: [chunk(version=7).SerializeToString()], Reason.GARBAGE, Code.INVALID_ARGUMENT),
+    "another version": (lambda: [chunk(version=7).SerializeToString()], Reason.VERSION, Code.FAILED_PRECONDITION),
     "an empty stream": (list, Reason.TRUNCATED, Code.INVALID_ARGUMENT),
     "a truncated stream": (lambda: [without_trailer()], Reason.TRUNCATED, Code.INVALID_ARGUMENT),
     "half a payload": (lambda: [with_data(chunk().data[:4000])], Reason.TRUNCATED, Code.INVALID_ARGUMENT),

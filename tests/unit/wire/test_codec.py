@@ -153,7 +153,8 @@ MODEL = model_of(100)
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        ({"version": 3}, Reason.GARBAGE),
+        ({"version": 0}, Reason.GARBAGE),
+        ({"version": 3}, Reason.VERSION),
         ({"encoding": 0}, Reason.GARBAGE),
         ({"encoding": 77}, Reason.GARBAGE),
         ({"part": 0}, Reason.GARBAGE),
