@@ -14,8 +14,8 @@ LONGEST = 16  # largest multiple of the first quarantine
 FADED = 0.01  # a smaller penalty is forgotten, together with earlier quarantines
 PEERS = 4096  # peers that are remembered; the least recently penalised is dropped first, unless quarantined
 
-# Other reasons are not the peer's fault: one of us is behind, the run, task or release differs, or the link is bad.
-# The sender of a truncated stream may have cancelled it because this node was too slow.
+# Other reasons are not the peer's fault: one of us is behind, run, task or release differ, or the link is bad. The
+# sender of a truncated stream may have cancelled it because this node was too slow.
 WEIGHTS = {
     Reason.GARBAGE: 1.0,
     Reason.NOT_FINITE: 1.0,
