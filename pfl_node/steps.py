@@ -290,6 +290,7 @@ class Report(Step[None]):
     tag: int = 0
     notes: Mapping[str, float] = field(default_factory=dict)
     vectors: Mapping[str, Model] = field(default_factory=dict)
+    publish: bool = True  # False: peers keep fetching what was published last
 
     def __post_init__(self) -> None:
         _check_vectors(self.model, self.vectors)

@@ -172,9 +172,10 @@ class Recorder:
         self.publish(step)
 
     async def report(self, step: Report) -> None:
-        """A round is complete: publish, measure if due, write the journal, save a checkpoint if due."""
+        """A round is complete: publish its model, measure if due, write the journal, save a checkpoint if due."""
         self.reports += 1
-        self.publish(Publish(step.model, step.round, step.tag, step.notes, step.vectors))
+        if step.publish:
+            self.publish(Publish(step.model, step.round, step.tag, step.notes, step.vectors))
         ahead = self.ended(step.round)
         self.reported["round"] = dict(step.data)
         due = (step.round + 1) % self.settings.eval.every == 0

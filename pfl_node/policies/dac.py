@@ -45,8 +45,8 @@ class Dac(Policy):
             self.update_estimates(offers, peers)
             # paper: n_k as reported; here: at most 10 times the median (`aggregate.claim`), because peers may lie
             self.model = await Average(trained, w, weights=n, own=float(self.samples), claimed=True)
-            await Report(t, self.model, {"from": [o.sender for o in offers]}, notes=self.similarities)
             await Publish(trained, t, notes=self.similarities)  # peers fetch the trained model, not the average
+            await Report(t, self.model, {"from": [o.sender for o in offers]}, publish=False)
         await Linger()
 
     def sample(self, peers: Sequence[PeerId], tau_t: float) -> list[PeerId]:

@@ -45,10 +45,9 @@ class Ggc(Policy):
             self.C = [o.sender for o in group]
             own, *p = weights(self.offer(w), group, self.claim)
             self.model = await Average(w, [o.model for o in group], p, own)
-            await Report(t, self.model, {"from": self.C})
             # paper: its code averages one client after the other, so that the later ones get averages of the
             # earlier ones; here: peers fetch the trained model, because the search has judged that one
-            await Publish(w, t)
+            await Report(t, self.model, {"from": self.C}, publish=False)
         await Linger()
 
     async def bggc(self, w: Model, peers: Sequence[PeerId]) -> list[Offer]:

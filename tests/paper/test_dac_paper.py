@@ -108,13 +108,13 @@ def test_no_client_serves_a_model_that_is_untrained_or_only_averaged() -> None:
     """What is exchanged is the result of local training, in the first round too."""
     _, hand = played({A: replace(offer(A, model(10, 2)), samples=1)})
     assert [s.model for s in hand.all(Publish)] == [model(1), model(1)]
-    assert isinstance(hand.asked[hand.asked.index(hand.all(Report)[0]) + 1], Publish)
+    assert not hand.all(Report)[0].publish
 
 
 def test_the_similarities_travel_with_the_model() -> None:
     """The two-hop estimate needs s_kj of the sampled peers."""
     policy, hand = played({A: offer(A, model(0, 4)), B: offer(B, model(0, 0.5))})
-    assert hand.all(Report)[0].notes == {A: 0.25, B: 2.0} == policy.s
+    assert hand.all(Publish)[-1].notes == {A: 0.25, B: 2.0} == policy.s
 
 
 def test_of_a_peer_never_met_the_most_similar_one_that_knows_it_is_believed() -> None:
@@ -140,7 +140,7 @@ def test_what_was_measured_is_never_replaced_by_what_was_heard() -> None:
 def test_hearsay_goes_two_hops_and_no_further() -> None:
     """A node sends only similarities that it measured itself."""
     _, hand = played({A: replace(offer(A, model(0, 1)), notes={C: 7.0})})
-    assert hand.all(Report)[0].notes == {A: 1.0}
+    assert hand.all(Publish)[-1].notes == {A: 1.0}
 
 
 def test_each_round_draws_anew() -> None:

@@ -121,6 +121,15 @@ def test_a_report_publishes_the_model_and_is_written_down_with_its_figures(tmp_p
     assert scene.work.models == {"measured": 4}
 
 
+def test_a_report_can_leave_the_published_model_as_it_is(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        await scene.recorder.report(Report(0, scene.policy.model, publish=False))
+
+    scene = play(tmp_path, act)
+    assert scene.published == []
+    assert scene.journal[0]["event"] == "round"
+
+
 def test_it_measures_only_when_that_is_due(tmp_path: Path) -> None:
     scene = play(tmp_path, lambda s: s.rounds(6), eval={"every": 3})
     assert [row["round"] for row in scene.journal if "test_loss" in row] == [2, 5]
