@@ -27,26 +27,24 @@ class Bandit(Policy):
         exploit: int = Field(2, ge=0, description="models fetched from peers that helped before")
         memory: float = Field(0.95, ge=0, le=1, description="factor on the counts of each peer, per round")
         score_samples: int = Field(100, ge=1, description="own samples to score models on, at most")
+        least: float = Field(0.05, ge=0, le=1, description="probability below which an average is not used")
 
     lockstep = pulls = late = True
     asks, serves, keeps = False, ("model",), ("start", "belief")
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.start = self.model  # where the next training starts; self.model is the one I use and report
+        self.start: Model | None = None  # where the next training starts; self.model is the one I use and report
         self.belief = dict[PeerId, tuple[float, float]]()  # 1 + how often a peer's model helped, and did not
 
     async def main(self) -> None:
-        if self.round == 0:
-            self.start = self.model = await Fresh(common=True)
+        if self.start is None:
+            self.start = await Fresh(common=True)
         for t in self.remaining():
             v = await Train(self.start)  # 1
             await Publish(v, t)
-            self.start = await self.average(v, await self.receive(v, t))
-            own, shared = posterior(await Score([v, self.start], split="val", samples=self.cfg.score_samples))
-            self.model = await Average(v, [self.start], [shared], own)  # 7
-            await Report(t, self.model)
-            await Publish(v, t)  # peers fetch the trained model, not the average
+            self.start, self.model = await self.average(v, await self.receive(v, t))
+            await Report(t, self.model, publish=False)  # peers fetch v
         await Linger()
 
     async def receive(self, v: Model, t: int) -> list[Offer]:
@@ -58,23 +56,25 @@ class Bandit(Policy):
         order = {j: self.rng.random() if drawn[j] > 0.5 else 2 - drawn[j] for j in drawn}
         return [*exchanged, *await Fetch(sorted(order, key=order.__getitem__)[: self.cfg.exploit])]  # 3
 
-    async def average(self, v: Model, offers: Sequence[Offer]) -> Model:
+    async def average(self, v: Model, offers: Sequence[Offer]) -> tuple[Model, Model]:
+        """The next start, and the personal model."""
         if not offers:
-            return v
+            return v, v
         scores = await Score([o.model.over(v) for o in offers], samples=self.cfg.score_samples)
         ranked, f = best_first(zip(offers, scores, strict=True), "loss"), self.cfg.memory  # 4
         groups = [await Average(v, [o.model for o in ranked[: m + 1]]) for m in range(len(ranked))]
-        tried = await Score(groups, split="val", samples=self.cfg.score_samples)
+        alone, *tried = await Score([v, *groups], split="val", samples=self.cfg.score_samples)
         best = best_first(enumerate(tried), "loss")[0]  # 5
+        p, w = probability(tried[best], alone), groups[best]
+        used = best + 1 if p > self.cfg.least else 0  # 6
         self.belief = {j: (1 + f * (a - 1), 1 + f * (b - 1)) for j, (a, b) in self.belief.items()}  # 8
         for i, o in enumerate(ranked):
             a, b = self.belief.get(o.sender, NEW)
-            self.belief[o.sender] = (a + 1, b) if i <= best else (a, b + 1)
-        return groups[best]  # 6
+            self.belief[o.sender] = (a + 1, b) if i < used else (a, b + 1)
+        return (w, v.plus(w.plus(v, -1), p)) if used else (v, v)  # 7
 
 
-def posterior(scores: Sequence[Eval]) -> list[float]:
-    """The probability of each model, proportional to the likelihood of the samples it was scored on."""
-    losses = [s.loss if isfinite(s.loss) else WORST for s in scores]
-    p = [exp(-min(s.samples * (x - min(losses)), 700)) for s, x in zip(scores, losses, strict=True)]
-    return [x / sum(p) for x in p]
+def probability(w: Eval, v: Eval) -> float:
+    """Of w, if one of both models is the right one: the likelihoods of the samples decide."""
+    loss_w, loss_v = (s.loss if isfinite(s.loss) else WORST for s in (w, v))
+    return 1 / (1 + exp(max(-700.0, min(w.samples * (loss_w - loss_v), 700.0))))
