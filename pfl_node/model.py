@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,14 @@ class Layout:
         for entry in self.entries:
             yield entry, slice(start, start + entry.size)
             start += entry.size
+
+    @cached_property
+    def bounds(self) -> tuple[int, ...]:
+        """Where the stretches of the vector end. Trained tensors in a row are one stretch, and each buffer is one:
+        its numbers may be much larger."""
+        spans = [(entry.trained, span.stop) for entry, span in self.spans() if entry.size]
+        inner = [end for (trained, end), (follows, _) in pairwise(spans) if not (trained and follows)]
+        return (*inner, self.size) if self.size else ()
 
     def __hash__(self) -> int:
         return hash(self.digest)

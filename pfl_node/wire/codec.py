@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Any, cast, get_args
 
 import xxhash
@@ -19,12 +20,14 @@ from pfl_node.settings import WireSettings
 from pfl_node.types import MAX_VECTOR_NAME, MAX_VECTORS, Envelope, Offer, Part, PeerId
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.coordinates import check as check_coordinates
-from pfl_node.wire.encodings import PACKED, PLAIN
+from pfl_node.wire.encodings import PACKED, PLAIN, Coding
 from pfl_node.wire.framing import SPARE, Chunk, frame, parse
 from pfl_node.wire.payload import Payload, Stream
 from pfl_node.wire.vector_reader import IndexReader, PayloadReader, VectorReader, unzstd
 
-VERSION, STRUCTURED = 1, 2  # of the format; older nodes refuse the second one, which has vectors or partial models
+# Of the format; older nodes refuse the second one, which has vectors or partial models, and the third, in which a
+# buffer begins a new block of int8.
+VERSION, STRUCTURED, STRETCHES = 1, 2, 3
 MAX_NOTES = 4096
 MAX_CONTENT = 64  # bytes of a content name
 HEAVY = 4 << 20  # bytes of a vector that take some milliseconds to decompress
@@ -65,16 +68,19 @@ def encode(
 
 
 def _header(payload: Payload, envelope: Envelope, settings: WireSettings, stream: Stream | None) -> pb.Header:
-    layout = payload.model.layout
+    layout, encoding = payload.model.layout, payload.encoding(settings)
+    version = STRUCTURED if payload.vectors or payload.present else VERSION
+    if in_stretches(PLAIN[encoding], [m.layout for m in payload.models]):
+        version = STRETCHES
     return pb.Header(
-        version=STRUCTURED if payload.vectors or payload.present else VERSION,
+        version=version,
         sender=envelope.sender,
         run=envelope.run,
         round=envelope.round,
         tag=envelope.tag,
         samples=envelope.samples,
         notes=envelope.notes or None,
-        encoding=cast(Any, ENCODING_NUMBERS[payload.encoding(settings)]),
+        encoding=cast(Any, ENCODING_NUMBERS[encoding]),
         zstd=settings.zstd > 0,
         layout=layout.digest,
         part=cast(Any, PART_NUMBERS[layout.part]),
@@ -90,6 +96,11 @@ def _header(payload: Payload, envelope: Envelope, settings: WireSettings, stream
 def _vector(name: str, layout: Layout) -> pb.Vector:
     part: Any = PART_NUMBERS[layout.part]
     return pb.Vector(name=name, part=part, layout=layout.digest, numbers=layout.size)
+
+
+def in_stretches(coding: Coding, layouts: Iterable[Layout]) -> bool:
+    """Whether a vector of one of these layouts is encoded in several stretches."""
+    return coding.scaled and any(len(layout.bounds) > 1 for layout in layouts)
 
 
 def _with_last(pieces: Iterator[memoryview]) -> Iterator[tuple[memoryview, bool]]:
@@ -112,8 +123,8 @@ def read_header(message: bytes) -> tuple[Chunk, Envelope]:
         raise Refused(Reason.GARBAGE, "the first chunk has no header")
     if not header.version:
         raise Refused(Reason.GARBAGE, "the header has no format version")
-    if header.version not in (VERSION, STRUCTURED):
-        text = f"message format {header.version}; this node supports {VERSION} and {STRUCTURED}"
+    if header.version not in (VERSION, STRUCTURED, STRETCHES):
+        text = f"message format {header.version}; this node supports {VERSION} to {STRETCHES}"
         raise Refused(Reason.VERSION, text)
     part = PARTS.get(header.part)
     if part is None:
@@ -178,11 +189,12 @@ class Decoder:
             raise Refused(Reason.TRUNCATED, f"the first {header.offset} bytes are not here; send them again")
         layouts = [layout, *(_layout_of(vector, layout) for vector in header.vectors)]
         coding = (PACKED if header.zstd else PLAIN)[ENCODINGS[header.encoding]]
+        if header.version < STRETCHES and in_stretches(coding, layouts):
+            text = f"int8 of a model with buffers in message format {header.version}; this node needs {STRETCHES}"
+            raise Refused(Reason.VERSION, text)
         self.received = 0  # bytes of payload
         self._index = _index_reader(header, layout)
-        numbers = [one.size for one in layouts]
-        if self._index:
-            numbers[0] = header.present.count
+        numbers = [header.present.count if self._index else layout.size, *(one.size for one in layouts[1:])]
         self.nbytes = 4 * sum(numbers) + (4 * numbers[0] if self._index else 0)  # of memory when decoding is done
         unpacks = header.present.index_size > HEAVY_INDEX
         self.heavy = unpacks or (header.zstd and self.nbytes > HEAVY)  # one chunk may take long to decode
@@ -192,10 +204,14 @@ class Decoder:
         self._envelope = envelope
         self._layouts = layouts
         self._hasher = xxhash.xxh3_64()
-        self._most = _check_size(header, header.present.index_size + sum(map(coding.size, numbers)))
         beyond = Reason.BOMB if header.zstd else Reason.TOO_LARGE
         views = header.present.index_size <= SPARE  # else a few numbers could keep a large index in memory
-        self._vectors = [VectorReader(n, coding, beyond, views=views) for n in numbers]
+        indices = [self._index, *repeat(None, len(layouts) - 1)]
+        self._vectors = [
+            VectorReader(one, coding, beyond, index, views=views)
+            for one, index in zip(layouts, indices, strict=True)
+        ]
+        self._most = _check_size(header, [vector.limits for vector in self._vectors])
         self._payload = PayloadReader([self._index, *self._vectors] if self._index else self._vectors)
         self._unpack = unzstd(self._payload) if header.zstd else self._payload.write
 
@@ -305,11 +321,12 @@ def misfit(digest: str, layout: Layout) -> Refused:
     return Refused(Reason.LAYOUT, f"this {layout.part} does not fit: {layout.difference(digest)}")
 
 
-def _check_size(header: pb.Header, size: int) -> int:
+def _check_size(header: pb.Header, limits: Iterable[tuple[int, int]]) -> int:
     """The largest payload to accept; zstd adds a little to data that it cannot compress."""
-    most = size + size // 128 + 1024 if header.zstd else size
+    least, most = (header.present.index_size + sum(sizes) for sizes in zip(*limits, strict=True))
+    most = most + most // 128 + 1024 if header.zstd else most
     if header.encoded_size > most:
         raise Refused(Reason.TOO_LARGE, f"{header.encoded_size} bytes; the layout allows {most}")
-    if header.encoded_size and not header.zstd and header.encoded_size < size:
-        raise Refused(Reason.TRUNCATED, f"{header.encoded_size} bytes announced; the layout has {size}")
+    if header.encoded_size and not header.zstd and header.encoded_size < least:
+        raise Refused(Reason.TRUNCATED, f"{header.encoded_size} bytes announced; the layout has {least}")
     return header.encoded_size or most

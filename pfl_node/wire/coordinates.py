@@ -8,6 +8,8 @@ sender takes the smaller one. The header is checked before memory is allocated, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -87,6 +89,13 @@ def unpack(given: pb.Coordinates, index: bytes, size: int) -> Indices:
     if found.size != given.count or (found.size and found[-1] >= size):
         raise Refused(Reason.GARBAGE, f"an index of {found.size} places; {given.count} are announced")
     return found.astype(np.int32)
+
+
+def counts_below(given: pb.Coordinates, bounds: Sequence[int]) -> list[int]:
+    """How many of the numbers in the runs of checked coordinates are below each bound."""
+    starts, lengths = np.array(given.runs, np.int64).reshape(-1, 2).T
+    found = np.clip(np.array(bounds, np.int64)[:, None] - starts, 0, lengths).sum(axis=1)
+    return [int(count) for count in found]
 
 
 def _places(raw: Bytes) -> npt.NDArray[np.int64]:

@@ -1,6 +1,8 @@
 """Encodes float32 vectors as fp32, fp16 or int8 with a scale per block; as byte planes for zstd. Pure numpy.
 
-An encoding works on blocks, and whole blocks (the last may be short) can be decoded independently.
+An encoding works on blocks, and whole blocks (the last may be short) can be decoded independently. If blocks have
+scales, the stretches of a layout are encoded one by one: weights of 0.05 that share a scale with a running
+variance of 100 would become 0.
 
 Errors: fp32 none; fp16 half a unit of the 11-bit mantissa, and values beyond 65504 are clipped; int8 at most
 max|block| / 254, and a block with all values below 1e-35 becomes zero. NaN and infinity stay non-finite.
@@ -8,7 +10,8 @@ max|block| / 254, and a block with all values below 1e-35 becomes zero. NaN and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +21,7 @@ from pfl_node.model import Vector
 
 INT8_BLOCK = 1024
 PLANE_BLOCK = 16384
+SCALE = 4  # bytes
 
 _FP16_MAX = np.float32(65504)
 _MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))  # 127 times this is finite
@@ -26,6 +30,7 @@ _TINY = np.float32(1e-35)
 
 class Coding(Protocol):
     block: int  # numbers
+    scaled: bool  # whether a block has a scale
 
     def size(self, numbers: int) -> int:
         """The number of encoded bytes of this many numbers from the start of a block."""
@@ -42,6 +47,7 @@ class Coding(Protocol):
 
 class Plain:
     block = 1
+    scaled = False
 
     def __init__(self, dtype: str) -> None:
         self.dtype = np.dtype(dtype)
@@ -70,6 +76,7 @@ class Planes:
     """Each block as all first bytes, then all second bytes, and so on: adjacent exponents compress better."""
 
     block = PLANE_BLOCK
+    scaled = False
 
     def __init__(self, dtype: str) -> None:
         self.dtype = np.dtype(dtype)
@@ -97,9 +104,10 @@ class Int8:
     """Blocks of a float32 scale and one signed byte per number."""
 
     block = INT8_BLOCK
+    scaled = True
 
     def size(self, numbers: int) -> int:
-        return numbers + 4 * -(-numbers // self.block)
+        return numbers + SCALE * -(-numbers // self.block)
 
     def encode(self, numbers: Vector) -> memoryview:
         out = np.empty(self.size(numbers.size), np.uint8)
@@ -125,6 +133,17 @@ class Int8:
             yield self.block, slice(0, whole), slice(0, self.size(whole))
         if numbers > whole:
             yield numbers - whole, slice(whole, numbers), slice(self.size(whole), self.size(numbers))
+
+
+def stretches(coding: Coding, ends: Sequence[int]) -> list[slice]:
+    """What is encoded on its own of a vector whose stretches end at these places."""
+    found = ends if coding.scaled else ends[-1:]
+    return [slice(start, end) for start, end in pairwise((0, *found)) if end > start]
+
+
+def size_of(coding: Coding, ends: Sequence[int]) -> int:
+    """The number of encoded bytes of this vector."""
+    return sum(coding.size(part.stop - part.start) for part in stretches(coding, ends))
 
 
 def _narrow(numbers: Vector, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:

@@ -3,18 +3,19 @@ vectors, each encoded on its own. With zstd, all of it is one frame. Sans-io."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, repeat
 
+import numpy as np
 import zstandard
 
-from pfl_node.model import Model, PartialModel
+from pfl_node.model import Model, PartialModel, Vector
 from pfl_node.settings import WireSettings
 from pfl_node.wire import peer_pb2 as pb
 from pfl_node.wire.coordinates import Bytes, pack
-from pfl_node.wire.encodings import PACKED, PLAIN, Coding
+from pfl_node.wire.encodings import PACKED, PLAIN, Coding, size_of, stretches
 from pfl_node.wire.transfer_progress import MessageSize
 from pfl_node.wire.vector_reader import ZSTD_WINDOW_LOG
 
@@ -79,7 +80,7 @@ class Payload:
     def size(self, settings: WireSettings) -> int:
         """Bytes before compression."""
         coding = PLAIN[self.encoding(settings)]
-        return sum(map(len, self._index)) + sum(coding.size(m.numbers.size) for m in self.models)
+        return sum(map(len, self._index)) + sum(size_of(coding, ends_in(m)) for m in self.models)
 
     def is_one_message(self, settings: WireSettings) -> bool:
         return self.size(settings) <= ONE_MESSAGE
@@ -92,14 +93,26 @@ class Payload:
     def pieces(self, settings: WireSettings, stream: Stream | None) -> Iterator[memoryview]:
         """The encoded bytes, in pieces for one message each."""
         encoding, one = self.encoding(settings), self.is_one_message(settings)
+        plain, most = PLAIN[encoding], repeat(settings.chunk)
+        vectors = [m.numbers[part] for m in self.models for part in stretches(plain, ends_in(m))]
         if settings.zstd:
-            encoded = _encoded(self.models, PACKED[encoding], repeat(settings.chunk))
+            encoded = _encoded(vectors, PACKED[encoding], most)
             packed = _compressed(chain(self._index, encoded), self.nbytes, settings.zstd)
             return _regrouped(packed, _sizes(2 * ONE_MESSAGE if one else settings.chunk, stream))
         if stream is None and one:
-            return _joined([*self._index, *(PLAIN[encoding].encode(m.numbers) for m in self.models)])
+            return _joined([*self._index, *map(plain.encode, vectors)])
         sizes = _sizes(settings.chunk, stream)
-        return chain(_cut(self._index, sizes), _encoded(self.models, PLAIN[encoding], sizes))
+        if len(vectors) > len(self.models):  # many are short
+            return _regrouped(chain(self._index, _encoded(vectors, plain, most)), sizes)
+        return chain(_cut(self._index, sizes), _encoded(vectors, plain, sizes))
+
+
+def ends_in(model: Model) -> Sequence[int]:
+    """Where the stretches of the layout end among the numbers that are known."""
+    bounds = model.layout.bounds
+    if not isinstance(model, PartialModel):
+        return bounds
+    return [int(end) for end in np.searchsorted(model.indices, np.array(bounds, np.int32))]
 
 
 def _sizes(most: int, stream: Stream | None) -> Iterator[int]:
@@ -120,14 +133,14 @@ def _cut(pieces: list[memoryview], sizes: Iterator[int]) -> Iterator[memoryview]
             piece = piece[size:]
 
 
-def _encoded(models: tuple[Model, ...], coding: Coding, sizes: Iterator[int]) -> Iterator[memoryview]:
+def _encoded(vectors: Sequence[Vector], coding: Coding, sizes: Iterator[int]) -> Iterator[memoryview]:
     """The encoded vectors in pieces of whole blocks: at least one block, at most as many bytes as `sizes` says."""
     block = coding.size(coding.block)
-    for model in models:
+    for numbers in vectors:
         start = 0
-        while start < model.numbers.size:
+        while start < numbers.size:
             end = start + max(1, next(sizes) // block) * coding.block
-            yield coding.encode(model.numbers[start:end])
+            yield coding.encode(numbers[start:end])
             start = end
 
 
@@ -139,7 +152,7 @@ def _compressed(pieces: Iterator[memoryview], size: int, level: int) -> Iterator
     yield packer.flush()
 
 
-def _regrouped(pieces: Iterator[bytes], sizes: Iterator[int]) -> Iterator[memoryview]:
+def _regrouped(pieces: Iterator[bytes] | Iterator[memoryview], sizes: Iterator[int]) -> Iterator[memoryview]:
     """The same bytes in pieces of these sizes; the last may be shorter."""
     ready, size = b"", next(sizes)
     for piece in pieces:

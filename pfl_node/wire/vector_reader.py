@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -11,8 +12,8 @@ import zstandard
 from pfl_node.errors import Reason, Refused
 from pfl_node.model import Indices, Layout, PartialModel, Vector
 from pfl_node.wire import peer_pb2 as pb
-from pfl_node.wire.coordinates import unpack
-from pfl_node.wire.encodings import Coding
+from pfl_node.wire.coordinates import counts_below, unpack
+from pfl_node.wire.encodings import SCALE, Coding, size_of, stretches
 
 ZSTD_WINDOW_LOG = 20  # limits the receiver's memory; weights have no long-distance repetitions to exploit
 ZSTD_STEP = 1 << 17  # bytes decompressed at a time
@@ -20,16 +21,25 @@ ZSTD_STEP = 1 << 17  # bytes decompressed at a time
 
 class VectorReader:
     """If one chunk contains the whole vector in its final form, the vector is a view of the chunk. A view keeps
-    the chunk in memory: without `views`, the vector is copied."""
+    the chunk in memory: without `views`, the vector is copied. `index`: of a partial model; it is read first."""
 
-    def __init__(self, numbers: int, coding: Coding, beyond: Reason, *, views: bool = True) -> None:
-        self._numbers = numbers
+    def __init__(
+        self,
+        layout: Layout,
+        coding: Coding,
+        beyond: Reason,
+        index: IndexReader | None = None,
+        *,
+        views: bool = True,
+    ) -> None:
+        self._layout = layout
+        self._numbers = index.count if index else layout.size
         self._coding = coding
         self._beyond = beyond
+        self._index = index
         self._views = views
         self._out: Vector | None = None
         self._at = 0  # decoded numbers
-        self._left = coding.size(numbers)  # bytes still expected
         self._partial = bytearray()  # the beginning of a block that ends in a later chunk
 
     @property
@@ -43,30 +53,51 @@ class VectorReader:
         return self._numbers - self._at
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the most bytes. An index that has not arrived says in which stretches the numbers are."""
+        if self._index is None or not self._index.left:
+            return self.left, self.left
+        least = self._coding.size(self._numbers)
+        return least, least + SCALE * len(self._layout.bounds) * self._coding.scaled
+
+    @property
+    def _ends(self) -> Sequence[int]:
+        """Where the stretches of the layout end among the numbers that arrive."""
+        return self._index.ends(self._layout) if self._index else self._layout.bounds
+
+    @cached_property
+    def _stretches(self) -> list[int]:
+        """Where those end that are not complete; the first comes last."""
+        return [part.stop for part in reversed(stretches(self._coding, self._ends))]
+
+    @cached_property
     def left(self) -> int:
         """Bytes that are still expected."""
-        return self._left
+        return size_of(self._coding, self._ends)
 
     def write(self, data: memoryview) -> int:
         """Also the sink of zstd's stream writer, hence the returned length."""
         given = len(data)
-        if given > self._left:
+        if given > self.left:
             raise Refused(self._beyond, f"more than the {self._numbers} numbers of the layout")
-        if self._views and self._out is None and not self._partial and given == self._left:
+        if self._views and self._out is None and not self._partial and given == self.left:
             self._out = self._coding.view(data)
             if self._out is not None:
                 self._check(self._out)
                 data = data[given:]
-        self._left -= given
+        self.left -= given
         while data:
-            block = min(self._coding.block, self.missing)
+            here = self._stretches[-1] - self._at
+            block = min(self._coding.block, here)
             size = self._coding.size(block)
             if self._partial or len(data) < size:
                 data = self._complete_block(data, block, size)
             else:
-                blocks = len(data) // size
+                blocks = min(len(data) // size, here // block)
                 self._decode(data[: blocks * size], blocks * block)
                 data = data[blocks * size :]
+            if self._at == self._stretches[-1]:
+                self._stretches.pop()
         return given
 
     def _complete_block(self, data: memoryview, block: int, size: int) -> memoryview:
@@ -99,12 +130,24 @@ class IndexReader:
         self._places: Indices | None = None
 
     @property
+    def count(self) -> int:
+        """The numbers that are present."""
+        return self._present.count
+
+    @property
     def left(self) -> int:
         return self._present.index_size - len(self._index)
 
     @property
     def missing(self) -> int:
         return self.left
+
+    def ends(self, layout: Layout) -> Sequence[int]:
+        """Where the stretches of the layout end among the numbers that are present; of an index, once it is
+        complete."""
+        if self._places is None:
+            return counts_below(self._present, layout.bounds)
+        return [int(end) for end in np.searchsorted(self._places, np.array(layout.bounds, np.int32))]
 
     def write(self, data: memoryview) -> int:
         self._index += data

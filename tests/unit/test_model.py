@@ -173,6 +173,19 @@ def test_a_multiple_of_another_model_is_added() -> None:
     assert found.vector.dtype == np.float32
 
 
+@given(layouts)
+def test_each_buffer_is_a_stretch_and_so_are_trained_tensors_in_a_row(layout: Layout) -> None:
+    starts = (0, *layout.bounds)
+    assert starts == tuple(sorted(set(starts)))
+    assert starts[-1] == layout.size
+    for entry, span in layout.spans():
+        inside = [bound for bound in layout.bounds if span.start < bound < span.stop]
+        assert not inside
+        assert entry.trained or {span.start, span.stop} <= set(starts)
+    if all(entry.trained for entry in layout.entries):
+        assert len(layout.bounds) <= 1
+
+
 def test_models_of_different_layouts_are_not_added() -> None:
     other = Layout((Entry("v", (TINY.size,)),), ())
     with pytest.raises(LayoutMismatch, match=r"cannot add .*: they have different layouts"):

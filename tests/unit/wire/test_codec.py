@@ -154,7 +154,7 @@ MODEL = model_of(100)
     ("header", "reason"),
     [
         ({"version": 0}, Reason.GARBAGE),
-        ({"version": 3}, Reason.VERSION),
+        ({"version": 4}, Reason.VERSION),
         ({"encoding": 0}, Reason.GARBAGE),
         ({"encoding": 77}, Reason.GARBAGE),
         ({"part": 0}, Reason.GARBAGE),
