@@ -45,7 +45,8 @@ class Placement:
 
 def placement_of(module: nn.Module, head: Head = None, *, private: Globs = (), shared: Globs = ()) -> Placement:
     """By default trained parameters and batch statistics are shared, frozen parameters (requires_grad off) are
-    frozen, and other buffers are private. `private` and `shared` are globs over names of tensors and modules.
+    frozen, and other buffers are private, also the integer counters of batch statistics: an encoding would round
+    them. `private` and `shared` are globs over names of tensors and modules.
 
     A tied parameter appears once, under its first name. The statistics of a batch normalisation whose parameters
     are all frozen are frozen, too. Non-persistent buffers are in none of them: every job begins with their initial
@@ -106,9 +107,18 @@ def _batch_statistics(module: nn.Module) -> dict[str, Where]:
     found: dict[str, Where] = {}
     for path, layer in module.named_modules():
         if isinstance(layer, _NormBase):
-            place: Where = "frozen" if is_frozen(layer) else "shared"
-            found |= {f"{path}.{key}" if path else key: place for key in layer._buffers}
+            frozen = is_frozen(layer)
+            for key, buffer in layer._buffers.items():
+                shared = buffer is not None and buffer.is_floating_point()
+                found[f"{path}.{key}" if path else key] = "frozen" if frozen else "shared" if shared else "private"
     return found
+
+
+def counters_in(module: nn.Module, layout: Layout) -> npt.NDArray[np.intp]:
+    """The places of the counters of batch statistics, which have no effect on a model's outputs."""
+    counters = {name for name, place in _batch_statistics(module).items() if place == "private"}
+    spans = [np.arange(span.start, span.stop) for entry, span in layout.spans() if entry.name in counters]
+    return np.concatenate([*spans, np.empty(0, np.intp)]).astype(np.intp)
 
 
 def is_frozen(layer: nn.Module) -> bool:

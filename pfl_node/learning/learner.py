@@ -352,9 +352,9 @@ class Learner:
         between: Between,
     ) -> Measured:
         """Nodes of a process share test data, so equal models are evaluated once."""
-        memory, shared = self._networks.of(model).pool.memory, draw is None and data is self._splits["test"]
-        what = self._metrics if self._metrics.names else self._given_loss
-        key = memory.key(model, private, data, what) if shared else None
+        network, shared = self._networks.of(model), draw is None and data is self._splits["test"]
+        memory, what = network.pool.memory, self._metrics if self._metrics.names else self._given_loss
+        key = memory.key(model, network.for_outputs(private), data, what) if shared else None
         if key is not None and (known := memory.get(key)) is not None:
             return known
         space.load(model, private)

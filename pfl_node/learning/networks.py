@@ -43,6 +43,7 @@ class LearnedNetwork:
         self.pool = pool_for(module, placement, device)
         self.placement = self.pool.placement
         self.layout = self.pool.layout
+        self._counters = layouts.counters_in(module, placement.private)
 
     def fresh(self, seed: int) -> Model:
         module = self.build(seed)
@@ -59,6 +60,14 @@ class LearnedNetwork:
         if self._private[0] != seed and self.placement.private.size:
             self.fresh(seed)
         return self._private[1]
+
+    def for_outputs(self, private: Vector | None) -> Vector | None:
+        """The private part that determines a model's outputs."""
+        if private is None or not self._counters.size:
+            return private
+        found = private.copy()
+        found[self._counters] = 0
+        return found
 
     def tensors(self, model: Model, private: Vector | None) -> dict[str, layouts.Array]:
         """Named arrays in the shapes and types of the module."""

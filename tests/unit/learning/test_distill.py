@@ -13,7 +13,7 @@ from pfl_node import predictions
 from pfl_node.errors import ConfigError
 from pfl_node.learning.distill import LOSSES, Recipe, softened
 from pfl_node.learning.learner import Learner
-from pfl_node.model import Model
+from pfl_node.model import Model, StateCell
 from tests.unit.learning.nets import Tied, blobs, convolutions, plain, student, with_batch_norm, with_dropout
 
 NETS = [plain, with_batch_norm, with_dropout, Tied]
@@ -147,11 +147,13 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_ones(make: Ca
 def test_batch_normalisation_learns_from_what_it_is_trained_on_only() -> None:
     me = student(with_batch_norm)
     teacher = teacher_of(me)
-    taught = me.tensors(me.distill(me.fresh(0), seed=0, teacher=teacher, epochs=3, batch=5, held=0))
+    cell, more = StateCell(me.start(0)), StateCell(me.start(0))
+    model = me.distill(me.fresh(0), seed=0, teacher=teacher, epochs=3, batch=5, held=0, state=cell)
+    taught = me.tensors(model, cell.state)
     assert taught["2.num_batches_tracked"] == 18
     assert taught["2.running_mean"].any()
-    held = me.distill(me.fresh(0), seed=0, teacher=teacher, epochs=1, batch=5, held=0.5)
-    assert me.tensors(held)["2.num_batches_tracked"] == 3  # looking at the held half moved nothing
+    held = me.distill(me.fresh(0), seed=0, teacher=teacher, epochs=1, batch=5, held=0.5, state=more)
+    assert me.tensors(held, more.state)["2.num_batches_tracked"] == 3  # looking at the held half moved nothing
 
 
 @pytest.mark.parametrize(("samples", "batch"), [(1, 50), (2, 50), (11, 5), (4, 1)])

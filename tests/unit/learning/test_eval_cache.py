@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor, nn
 
 from pfl_node.learning.eval_cache import EvalCache
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.task import Data
-from pfl_node.model import Model
+from pfl_node.model import Model, StateCell
 from tests.unit.learning.nets import blobs, learner
 
 LOOKED: list[int] = []  # how many samples, at every look of a module
@@ -35,6 +36,19 @@ def test_nodes_with_the_same_model_and_the_same_test_data_measure_once() -> None
     copy = Model(second.layout, model.vector.copy())
     assert first.score([model], split="test") == second.score([copy], split="test")
     assert LOOKED == [9]
+
+
+def test_nodes_that_have_trained_for_different_times_measure_the_same_model_once() -> None:
+    """The counters of batch normalisation are a node's own, and have no effect on outputs."""
+    options = {"test": blobs(9)}
+    first, second = (learner(lambda: nn.Sequential(Watched(), nn.BatchNorm1d(3)), None, options) for _ in range(2))
+    cells = [StateCell(me.start(0)) for me in (first, second)]
+    model = first.train(first.fresh(0), seed=0, state=cells[0])
+    assert not np.array_equal(*(cell.state.private for cell in cells))  # type: ignore[arg-type]
+    LOOKED.clear()
+    scores = [me.score([model], split="test", state=cell) for me, cell in zip((first, second), cells, strict=True)]
+    assert scores[0] == scores[1]
+    assert len(LOOKED) == 1
 
 
 def test_another_model_or_other_data_is_measured_anew() -> None:

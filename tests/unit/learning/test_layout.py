@@ -26,9 +26,9 @@ def test_the_head_is_the_last_layer_with_parameters_unless_the_task_says_otherwi
 
 def test_parameters_come_before_buffers_in_each_part() -> None:
     core, head = names(layout_of(with_batch_norm()))
-    assert core[-3:] == ["2.running_mean", "2.running_var", "2.num_batches_tracked"]
+    assert core[-2:] == ["2.running_mean", "2.running_var"]
     assert core[:4] == ["1.weight", "1.bias", "2.weight", "2.bias"]
-    assert head == ["5.weight", "5.bias", "5.running_mean", "5.running_var", "5.num_batches_tracked"]
+    assert head == ["5.weight", "5.bias", "5.running_mean", "5.running_var"]
     trained = [e.trained for e in layout_of(with_batch_norm()).core_entries]
     assert trained == sorted(trained, reverse=True)
 
@@ -113,7 +113,7 @@ def test_the_values_of_frozen_parameters_are_part_of_the_digest() -> None:
     assert layout_of(plain()).difference(layout_of(with_batch_norm()).digest).startswith("another layout")
 
 
-def test_batch_statistics_travel_and_other_buffers_stay_unless_they_are_listed() -> None:
+def test_batch_statistics_travel_but_their_counters_and_other_buffers_stay_unless_they_are_listed() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -123,9 +123,9 @@ def test_batch_statistics_travel_and_other_buffers_stay_unless_they_are_listed()
             self.out = nn.Linear(4, 2)
 
     placement = placement_of(Scaled())
-    assert [e.name for e in placement.private.entries] == ["scaler.mean"]
+    assert [e.name for e in placement.private.entries] == ["scaler.mean", "bn.num_batches_tracked"]
     assert "bn.running_mean" in names(placement.shared)[0]
-    assert placement_of(Scaled(), shared="scaler").private.size == 0
+    assert placement_of(Scaled(), shared=["scaler", "bn"]).private.size == 0
     with pytest.raises(TaskError, match=r"'scaler\.mean' is both in `private` and in `shared`"):
         placement_of(Scaled(), private="scaler", shared="*.mean")
 
@@ -141,6 +141,7 @@ def test_a_frozen_batch_norm_is_part_of_the_base_with_its_statistics() -> None:
         "2.running_mean",
         "2.running_var",
         "2.num_batches_tracked",
+        "5.num_batches_tracked",
     }
 
 
@@ -222,7 +223,8 @@ def test_the_same_module_has_the_same_digest_and_another_head_another_one() -> N
 @pytest.mark.parametrize("make", [plain, with_batch_norm, convolutions, Tied])
 def test_tensors_go_into_the_vector_and_come_back_with_shape_and_type(make: type[nn.Module]) -> None:
     module = make()
-    layout = placement_of(module, shared=["calls", "mask"] if make is Tied else ()).shared
+    shared = {Tied: ["calls", "mask"], with_batch_norm: "*.num_batches_tracked"}.get(make, ())
+    layout = placement_of(module, shared=shared).shared
     model = Model(layout, pack(module, layout))
     dtypes = {name: t.dtype for name, t, _ in tensors_of(module)}
     arrays = unpack(model, dtypes)

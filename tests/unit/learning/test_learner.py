@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pfl_node.errors import ConfigError, LayoutMismatch, TaskError
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.task import Data
-from pfl_node.model import Model
+from pfl_node.model import Model, StateCell
 from pfl_node.settings import TrainSettings
 from tests.unit.learning.nets import (
     Tied,
@@ -107,7 +107,8 @@ def test_training_a_core_that_does_not_exist_changes_nothing() -> None:
 
 def test_statistics_of_batch_normalisation_travel_and_are_not_decayed() -> None:
     me = learner(with_batch_norm, weight_decay=0.5)
-    trained = me.tensors(me.train(me.fresh(0), seed=1, epochs=2))
+    cell = StateCell(me.start(0))
+    trained = me.tensors(me.train(me.fresh(0), seed=1, epochs=2, state=cell), cell.state)
     assert trained["2.num_batches_tracked"] == 10
     assert trained["2.running_mean"].any()
 
