@@ -177,6 +177,15 @@ class Model:
             raise LayoutMismatch(f"cannot add {other!r} to {self!r}: they have different layouts")
         return Model(self.layout, self.vector + np.float32(times) * other.vector)
 
+    def trained_only(self) -> Model:
+        """The same with zeros for buffers, as in a gradient: of the difference of two models, what training
+        changed."""
+        vector = self.vector.copy()
+        for entry, span in self.layout.spans():
+            if not entry.trained:
+                vector[span] = 0
+        return Model(self.layout, vector)
+
     @property
     def numbers(self) -> Vector:
         """Those that are known: of a model all, of a partial model only some."""

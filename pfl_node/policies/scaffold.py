@@ -43,7 +43,7 @@ class Scaffold(Dpsgd):
         if self.cfg.option == "I":
             new = await Gradient(x, samples=max(1, self.samples))  # 12 (i): g_i(x)
         else:
-            moved = x.plus(y_i, -1)
+            moved = x.plus(y_i, -1).trained_only()  # batch statistics do not move along gradients
             new = c_i.plus(c, -1).plus(moved, 1 / (self.cfg.K * self.cfg.eta_l))  # 12 (ii)
         # paper: the server adds the mean change of all c_i to c; here: each node adds its own change before the
         # average, because the mean of all c then stays the mean of all c_i

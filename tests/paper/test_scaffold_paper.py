@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from pfl_node.model import Model
+from pfl_node.model import Entry, Layout, Model
 from pfl_node.policies.dpsgd import Dpsgd
 from pfl_node.policies.scaffold import Scaffold
 from pfl_node.steps import Average, Gather, Gradient, Report, Send, Step, Train
@@ -40,6 +40,18 @@ def test_option_ii_takes_the_control_variate_from_the_local_steps() -> None:
     hand.run(policy.main())
     assert core_of(policy.c_i) == 2 - 5 + (10 - 4) / (4 * 0.5)
     assert hand.all(Gradient) == []
+
+
+def test_what_no_gradient_moves_is_not_part_of_a_control_variate() -> None:
+    """Line 12 (ii): c_i is a mean of local gradients, which batch statistics do not have."""
+    layout = Layout((Entry("core", (2,)), Entry("running_var", (), False)), ())
+    policy = with_(make(Scaffold, rounds=1, K=4, eta_l=0.5), 0.0, 0.0)
+    policy.model, policy.c = Model(layout, np.zeros(3, np.float32)), Model(layout, np.zeros(3, np.float32))
+    policy.c_i, hand = policy.c, Hand()
+    hand.answers[Train] = lambda s: Model(layout, np.array([4, 4, 100], np.float32))
+    hand.run(policy.main())
+    assert policy.c.vector.tolist() == policy.c_i.vector.tolist() == [-2, -2, 0]
+    assert policy.model.vector.tolist() == [4, 4, 100]
 
 
 def test_option_i_takes_it_from_a_pass_over_all_my_data() -> None:

@@ -173,6 +173,14 @@ def test_a_multiple_of_another_model_is_added() -> None:
     assert found.vector.dtype == np.float32
 
 
+def test_the_trained_numbers_alone_are_those_of_parameters() -> None:
+    layout = Layout((Entry("w", (2,)), Entry("mean", (3,), False)), (Entry("out", (2,)), Entry("var", (), False)))
+    model = Model(layout, np.ones(8, np.float32))
+    assert model.trained_only().vector.tolist() == [1, 1, 0, 0, 0, 1, 1, 0]
+    assert model.head.trained_only().vector.tolist() == [1, 1, 0]
+    assert model.vector.all()
+
+
 @given(layouts)
 def test_each_buffer_is_a_stretch_and_so_are_trained_tensors_in_a_row(layout: Layout) -> None:
     starts = (0, *layout.bounds)
