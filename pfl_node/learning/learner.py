@@ -23,13 +23,13 @@ from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.fit_check import probe
 from pfl_node.learning.fitting import Fitting, Training, check_loop
 from pfl_node.learning.gradients import ahead_of, gradient
-from pfl_node.learning.networks import LearnedNetwork, Networks
+from pfl_node.learning.networks import networks_of
 from pfl_node.learning.penalties import Penalties
 from pfl_node.learning.precision import autocast
 from pfl_node.learning.samples import Samples, Tree
 from pfl_node.learning.scoring import Figures, draw_samples, each, mean_loss, measure
 from pfl_node.learning.seeding import generator, seed_layers
-from pfl_node.learning.task import Task, other_network
+from pfl_node.learning.task import Task
 from pfl_node.learning.task_metrics import metrics_of
 from pfl_node.learning.torch_optim import checked
 from pfl_node.learning.train_options import levels_of, number_of_batches, resolve
@@ -391,10 +391,3 @@ class Learner:
             f"task {self._name}: the policy needs auxiliary samples, which the task lacks: return `auxiliary`, "
             "inputs that are the same at every place (digits: --set task.auxiliary=0.5)"
         )
-
-
-def networks_of(task: Task, student: str | None, device: torch.device) -> Networks:
-    own = LearnedNetwork(task.name, task.model, device, task.head, task.private, task.shared)
-    if student is None:
-        return Networks(own)
-    return Networks(own, LearnedNetwork(task.name, other_network(task, student), device))

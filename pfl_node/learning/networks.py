@@ -15,6 +15,7 @@ from torch import nn
 from pfl_node.errors import LayoutMismatch, TaskError
 from pfl_node.learning import layout as layouts
 from pfl_node.learning.seeding import seeded
+from pfl_node.learning.task import Task, other_network
 from pfl_node.learning.workspace import Only, Workspace
 from pfl_node.learning.workspace_pool import pool_for
 from pfl_node.model import Layout, LocalState, Model, StateCell, Vector
@@ -164,3 +165,10 @@ def _restore_other(only: Only, after: Vector, before: Vector, layout: Layout) ->
         after[layout.core_size :] = before[layout.core_size :]
     elif only == "head":
         after[: layout.core_size] = before[: layout.core_size]
+
+
+def networks_of(task: Task, student: str | None, device: torch.device) -> Networks:
+    own = LearnedNetwork(task.name, task.model, device, task.head, task.private, task.shared)
+    if student is None:
+        return Networks(own)
+    return Networks(own, LearnedNetwork(task.name, other_network(task, student), device))
