@@ -146,9 +146,10 @@ class Train(Lesson[Model]):
     """Train on my own data. None: as the run's settings say. `prox` is the weight of a proximal term towards
     `anchor` (None: the initial model). `correction` is added to the gradient of every step. `penalty` names a
     function of the task, of `learning/penalties.py` or of a file ("mine.py:function") that returns a term of the
-    loss; it gets the `anchors` as modules and the `knobs` as arguments. If the training diverges, the answer is
-    the initial model, and the journal records `diverged`. `partners`: if the policy is `correlated`, the
-    neighbours that get the result and send theirs in this round; their noise and mine cancel."""
+    loss; it gets the `anchors` as modules and the `knobs` as arguments. `plain`: every batch is one step of plain
+    SGD, whatever the run's optimizer. If the training diverges, the answer is the initial model, and the journal
+    records `diverged`. `partners`: if the policy is `correlated`, the neighbours that get the result and send
+    theirs in this round; their noise and mine cancel."""
 
     model: Model
     only: Literal["core", "head"] | None = None
@@ -161,6 +162,7 @@ class Train(Lesson[Model]):
     penalty: str | None = None
     anchors: Mapping[str, Model] = field(default_factory=dict)
     knobs: Mapping[str, float] = field(default_factory=dict)
+    plain: bool = False
     partners: Sequence[PeerId] = ()
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from pfl_node.learning.samples import Batch, Samples, StackedSamples, call
 from pfl_node.learning.seeding import seed_layers
 from pfl_node.learning.task import Task
 from pfl_node.learning.torch_compile import compile_errors, compiled
-from pfl_node.learning.train_options import Options
+from pfl_node.learning.train_options import Options, plain_sgd
 from pfl_node.learning.training_loop import Between, TrainingRun, batches, lr_factors
 from pfl_node.learning.warn_once import warn_once
 from pfl_node.learning.workspace import Only, Workspace
@@ -49,6 +49,7 @@ class Training:
     correction: Model | None = None  # added to every gradient
     penalty: Term | None = None  # added to the loss
     partners: tuple[PairSeeds, int] = ALONE  # seeds of the pairs, usual number of neighbours
+    plain: bool = False
 
 
 class Fitting:
@@ -65,7 +66,7 @@ class Fitting:
         if self._own is not None:
             self._run_own(self._own, space, job)
             return
-        options, only, state = job.options, job.only, job.state
+        options, only, state = plain_sgd(job.options) if job.plain else job.options, job.only, job.state
         lone = min(options.batch, self._train.n) == 1
         rate = lr_factors(options, job.round, self._train.n)
         given: dict[str, Any] = {"anchor": job.anchor, "correction": job.correction, "lr_factor": rate}
@@ -98,6 +99,11 @@ class Fitting:
             descent.run(read, loss, job.between)
 
     def _run_own(self, fit: Fit, space: Workspace, job: Training) -> None:
+        if job.plain:
+            raise TaskError(
+                f"task {self._name}: the policy needs steps of plain SGD, and the task has a training loop of its "
+                "own: leave out `fit`, or use another policy"
+            )
         kept = kept_values.read(job.state.state, OWN) if job.state else {}
         given: dict[str, Any] = {"only": job.only, "seed": job.seed, "round": job.round, "anchor": job.anchor}
         given |= {"correction": job.correction, "penalty": job.penalty}

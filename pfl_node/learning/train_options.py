@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -46,6 +46,13 @@ class Options:
     accumulate: int = 1
     precision: str = "fp32"
     compile: bool = False
+
+
+def plain_sgd(options: Options) -> Options:
+    """One step -lr (gradient + weight_decay * parameters) for every batch. The weight decay stays, because it is a
+    part of the objective; without clipping, a step is linear in the gradient."""
+    alone: dict[str, Any] = {"momentum": 0.0, "arguments": None, "keep": False, "schedule": None, "clip": None}
+    return replace(options, optimizer="sgd", accumulate=1, **alone)
 
 
 def levels_of(task: Task, settings: TrainSettings) -> Levels:

@@ -37,7 +37,7 @@ class Scaffold(Dpsgd):
 
     async def learn(self) -> None:
         x, c, c_i = self.model, self.c, self.c_i
-        y_i = await Train(x, steps=self.cfg.K, lr=self.cfg.eta_l, correction=c.plus(c_i, -1))  # 8-11
+        y_i = await Train(x, steps=self.cfg.K, lr=self.cfg.eta_l, correction=c.plus(c_i, -1), plain=True)  # 8-11
         if y_i == x:  # the training was discarded
             return
         if self.cfg.option == "I":

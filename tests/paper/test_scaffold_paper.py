@@ -29,7 +29,7 @@ def test_local_steps_are_corrected_by_c_minus_c_i() -> None:
     policy, hand = with_(make(Scaffold, rounds=1, K=7, eta_l=0.2), 5.0, 2.0), Hand()
     hand.run(policy.main())
     (train,) = hand.all(Train)
-    assert (train.steps, train.lr) == (7, 0.2)
+    assert (train.steps, train.lr, train.plain) == (7, 0.2, True)
     assert train.correction == model(3.0)
 
 

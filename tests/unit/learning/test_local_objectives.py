@@ -222,6 +222,65 @@ def test_a_correction_of_another_layout_is_refused() -> None:
         me.train(me.fresh(0), seed=1, correction=me.fresh(0).core)
 
 
+# -- plain SGD -------------------------------------------------------------------------------------------------
+
+OTHER_STEPS: dict[str, dict[str, Any]] = {
+    "momentum": {"momentum": 0.9},
+    "kept momentum": {"momentum": 0.9, "keep_optimizer": True},
+    "nesterov": {"momentum": 0.9, "optimizer_options": {"nesterov": True}},
+    "adam": {"optimizer": "adam", "keep_optimizer": True},
+    "adamw": {"optimizer": "AdamW", "optimizer_options": {"weight_decay": 0.5}},
+    "lbfgs": {"optimizer": "LBFGS"},
+    "accumulate": {"accumulate": 3},
+    "clip": {"clip": 0.01},
+    "schedule": {"schedule": "step", "schedule_every": 1},
+    "warmup": {"warmup": 9},
+}
+
+
+@pytest.mark.parametrize("settings", OTHER_STEPS.values(), ids=OTHER_STEPS)
+def test_plain_steps_are_those_of_plain_sgd_whatever_the_optimizer_of_the_run(settings: dict[str, Any]) -> None:
+    me, reference = learner(**settings), learner()
+    model = me.fresh(0)
+    cell = StateCell(me.start(0)) if me.stateful else None
+    me.train(model, seed=7, state=cell)  # momentum of another training
+    options: dict[str, Any] = {"seed": 1, "steps": 4, "lr": 0.1, "correction": vector_like(model), "round": 2}
+    expected = reference.train(model, **options)
+    assert me.train(model, **options, plain=True, state=cell) == expected
+    assert me.train(model, **options) != expected
+    assert reference.train(model, **options, plain=True) == expected
+
+
+def test_plain_steps_include_the_weight_decay_which_is_part_of_the_objective() -> None:
+    decays = learner(weight_decay=0.1)
+    model = decays.fresh(0)
+    expected = decays.train(model, seed=1, lr=0.1)
+    assert decays.train(model, seed=1, lr=0.1, plain=True) == expected
+    assert expected != learner().train(model, seed=1, lr=0.1)
+    assert learner(optimizer="adam", weight_decay=0.1).train(model, seed=1, lr=0.1, plain=True) == expected
+
+
+@pytest.mark.parametrize("settings", [{}, *OTHER_STEPS.values()], ids=["sgd", *OTHER_STEPS])
+def test_plain_steps_yield_the_mean_of_their_gradients(settings: dict[str, Any]) -> None:
+    """SCAFFOLD, line 12 (ii): (x - y_i) / (K eta_l) is the mean of the corrected gradients."""
+    me = learner(batch=40, **settings)  # one batch has all the samples
+    x = me.fresh(0)
+    correction, steps, eta_l = vector_like(x), 3, 0.1
+    y, total = x, np.zeros_like(x.vector)
+    for _ in range(steps):
+        corrected = me.gradient(y, seed=1).plus(correction)
+        y, total = y.plus(corrected, -eta_l), total + corrected.vector
+    cell = StateCell(me.start(0)) if me.stateful else None
+    found = me.train(x, seed=1, steps=steps, lr=eta_l, correction=correction, plain=True, state=cell)
+    np.testing.assert_allclose(x.plus(found, -1).vector / (steps * eta_l), total / steps, atol=1e-5)
+
+
+def test_a_task_with_its_own_loop_is_refused_because_its_steps_may_be_others() -> None:
+    own = learner(task_options={"fit": sgd})
+    with pytest.raises(TaskError, match=r"task blobs: the policy needs steps of plain SGD, .* leave out `fit`"):
+        own.train(own.fresh(0), seed=1, plain=True, state=StateCell(own.start(0)))
+
+
 # -- corrections in a task's own loop ----------------------------------------------------------------------------
 
 
