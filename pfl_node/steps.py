@@ -147,9 +147,11 @@ class Train(Lesson[Model]):
     `anchor` (None: the initial model). `correction` is added to the gradient of every step. `penalty` names a
     function of the task, of `learning/penalties.py` or of a file ("mine.py:function") that returns a term of the
     loss; it gets the `anchors` as modules and the `knobs` as arguments. `plain`: every batch is one step of plain
-    SGD, whatever the run's optimizer. If the training diverges, the answer is the initial model, and the journal
-    records `diverged`. `partners`: if the policy is `correlated`, the neighbours that get the result and send
-    theirs in this round; their noise and mine cancel."""
+    SGD, whatever the run's optimizer. `slot`: the number of the state that continues from round to round (an
+    optimizer's with `train.keep_optimizer`, that of a task's own loop), for a policy with several models. If the
+    training diverges, the answer is the initial model, and the journal records `diverged`. `partners`: if the
+    policy is `correlated`, the neighbours that get the result and send theirs in this round; their noise and mine
+    cancel."""
 
     model: Model
     only: Literal["core", "head"] | None = None
@@ -163,6 +165,7 @@ class Train(Lesson[Model]):
     anchors: Mapping[str, Model] = field(default_factory=dict)
     knobs: Mapping[str, float] = field(default_factory=dict)
     plain: bool = False
+    slot: int = 0
     partners: Sequence[PeerId] = ()
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ ADAPTERS = {
     "lightning": "pfl_node.learning.lightning_loop:fit",
     "transformers": "pfl_node.learning.transformers_loop:fit",
 }
-OWN = "fit/"  # prefix of the values that a task's loop keeps in the local state
+KEPT, OWN = "optimizer", "fit"  # first words of the names in the local state: kept optimizers, a task's own loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,11 @@ class Training:
     penalty: Term | None = None  # added to the loss
     partners: tuple[PairSeeds, int] = ALONE  # seeds of the pairs, usual number of neighbours
     plain: bool = False
+    slot: int = 0
+
+    def prefix(self, word: str) -> str:
+        """Of the names of values that belong to this training's slot."""
+        return f"{word}.{self.slot}/" if self.slot else f"{word}/"  # checkpoints of version 0.1 have no numbers
 
 
 class Fitting:
@@ -71,7 +76,7 @@ class Fitting:
         rate = lr_factors(options, job.round, self._train.n)
         given: dict[str, Any] = {"anchor": job.anchor, "correction": job.correction, "lr_factor": rate}
         descent = TrainingRun(space, options, only=only, lone_samples=lone, **given)
-        kept = f"optimizer/{only or 'all'}/"
+        kept = f"{job.prefix(KEPT)}{only or 'all'}/"
         if options.keep and state:
             descent.load(kept_values.read(state.state, kept))
         if self._private:
@@ -104,7 +109,7 @@ class Fitting:
                 f"task {self._name}: the policy needs steps of plain SGD, and the task has a training loop of its "
                 "own: leave out `fit`, or use another policy"
             )
-        kept = kept_values.read(job.state.state, OWN) if job.state else {}
+        kept = kept_values.read(job.state.state, job.prefix(OWN)) if job.state else {}
         given: dict[str, Any] = {"only": job.only, "seed": job.seed, "round": job.round, "anchor": job.anchor}
         given |= {"correction": job.correction, "penalty": job.penalty}
         work = Work(space, self._train, job.options, **given, state=kept, loss=self._loss, between=job.between)
@@ -113,7 +118,7 @@ class Fitting:
             fit(space.module, work)
         work.check(self._name)
         if job.state:
-            job.state.state = kept_values.write(job.state.state, OWN, work.state)
+            job.state.state = kept_values.write(job.state.state, job.prefix(OWN), work.state)
 
 
 def loop_of(task: Task) -> Fit | None:

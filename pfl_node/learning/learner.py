@@ -147,6 +147,7 @@ class Learner:
         anchors: Mapping[str, Model] | None = None,
         knobs: Mapping[str, float] | None = None,
         plain: bool = False,
+        slot: int = 0,
         past: Model | None = None,
         lookahead: float = 0.0,
         round: int = 0,
@@ -156,8 +157,9 @@ class Learner:
     ) -> Model:
         """Train on my data. `prox` is the weight of a proximal term towards `anchor` (None: the initial model).
         `correction` is added to every gradient. `penalty`, with `anchors` and `knobs`, names a term of the loss.
-        `plain`: as `plain_sgd` says. With `past`, training starts `lookahead` times the distance to it beyond the
-        model. `round` sets the rate of a schedule. The result may not be finite. `between`: after each batch."""
+        `plain`, `slot`: as in the step Train. With `past`, training starts `lookahead` times the distance to it
+        beyond the model. `round` sets the learning rate of a schedule. The result may not be finite. `between` is
+        called after every batch."""
         for other in (anchor, correction, *(anchors or {}).values()):
             self._networks.check_alike(model, other)
         if self._private and penalty:
@@ -167,7 +169,7 @@ class Learner:
             return model
         given: dict[str, Any] = {"only": only, "seed": seed, "anchor": anchor or model, "round": round}
         given |= {"partners": partners, "correction": correction, "state": state, "between": between or nothing}
-        given |= {"plain": plain}
+        given |= {"plain": plain, "slot": slot}
         with (
             memory_errors(self._device),
             own_stream(self._stream),

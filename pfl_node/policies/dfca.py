@@ -44,7 +44,7 @@ class Dfca(Policy):
             await self.merge()  # step 3, of the last round
             scores = await Score(self.models, samples=self.cfg.samples)
             self.j = best_first(enumerate(scores), "loss")[0]  # step 1 (4)
-            self.model = self.models[self.j] = await Train(self.models[self.j])  # step 2 (5)
+            self.model = self.models[self.j] = await Train(self.models[self.j], slot=self.j)  # step 2 (5)
             peers = await Peers()
             to = self.rng.sample(peers, min(self.cfg.degree, len(peers)))
             await Send(to, self.model, tag=self.j)  # the one that it trained, and no other

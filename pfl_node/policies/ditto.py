@@ -30,7 +30,9 @@ class Ditto(El):
         # paper: Algorithm 1 solves for w, then takes s steps eta (grad F(v) + lambda (v - w^t)) of v; its code
         # takes a step of each on each batch; here: two trainings, because a policy's step is one training, and v
         # and w get the same number of steps, as in its code
-        self.model = await Train(self.model, prox=self.cfg.lam, anchor=self.w)  # v
+        # paper: v and w have no parameter in common; here: both train the private tensors of a task, because a
+        # node has one set of them
+        self.model = await Train(self.model, prox=self.cfg.lam, anchor=self.w, slot=1)  # v
         self.w = trained
 
     async def mix(self, t: int, near: Near) -> None:

@@ -37,7 +37,7 @@ class Facade(El):
             return await super().step(t)
         await self.have_heads(t)
         self.j, losses = await self.choose(self.cfg.samples, self.cfg.own_samples)  # 3
-        self.model = await Train(self.whole(self.j))  # 4
+        self.model = await Train(self.whole(self.j), slot=self.j)  # 4
         self.heads[self.j] = self.model.of(self.part)
         await self.merge(await self.exchange(t, await self.near(t), self.model, tag=self.j))  # 5-7
         return await Report(t, self.model, {"head": self.j, "losses": losses}, tag=self.j)

@@ -36,6 +36,7 @@ def test_the_model_with_the_lowest_loss_on_my_data_is_trained() -> None:
     hand.run(policy.main())
     assert hand.all(Score)[0].split == "train"
     assert hand.all(Train)[0].model == model(7, 4)
+    assert hand.all(Train)[0].slot == 1  # the state of an optimizer belongs to one of the k
     assert policy.models == [model(3, 9), model(8, 5)]
     assert hand.all(Report)[0].data == {"head": 1, "losses": [9, 4]}
 

@@ -38,6 +38,12 @@ def test_the_personal_model_is_pulled_towards_the_common_one_of_this_round() -> 
     assert core_of(policy.model) == 12
 
 
+def test_the_two_models_have_separate_optimizers() -> None:
+    """Algorithm 1, lambda = 0: v is trained as if there were no w, also with `train.keep_optimizer`."""
+    _, hand = played(rounds=2)
+    assert [s.slot for s in hand.all(Train)] == [0, 1, 0, 1]
+
+
 def test_only_the_common_model_is_sent_and_averaged() -> None:
     """Algorithm 1: w_k^t - w^t is sent and aggregated, v_k stays."""
     policy, hand = played(rounds=2)  # in the first round both are trained from the same model

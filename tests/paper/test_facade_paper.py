@@ -28,6 +28,7 @@ def test_the_model_with_the_lowest_loss_on_the_training_data_is_trained() -> Non
     _, hand = played(rounds=1, heads=[9, 4])
     assert hand.all(Score)[0].split == "train"
     assert hand.all(Train)[0].model == model(0, 4)
+    assert hand.all(Train)[0].slot == 1  # the state of an optimizer belongs to one of the k
     assert hand.all(Report)[0].data["head"] == 1
 
 

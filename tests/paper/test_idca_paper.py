@@ -24,6 +24,7 @@ def test_the_model_with_the_lowest_loss_is_trained_and_sent_with_its_index() -> 
     """5.1: "the rest of the algorithm, including the model selection step, sharing, [...] remained"."""
     _, hand = played()
     assert hand.all(Train)[0].model == model(7, 4)
+    assert hand.all(Train)[0].slot == 1  # the state of an optimizer belongs to one of the k
     assert (hand.all(Send)[0].model, hand.all(Send)[0].tag) == (model(8, 5), 1)
 
 

@@ -62,6 +62,14 @@ def test_what_a_loop_keeps_goes_from_round_to_round_in_the_local_state() -> None
     assert me.stateful
 
 
+def test_what_a_loop_keeps_belongs_to_one_slot() -> None:
+    me = learner(task_options={"fit": sgd})
+    cell = StateCell(me.start(0))
+    for slot in (0, 1, 1):
+        me.train(me.fresh(0), seed=1, slot=slot, state=cell)
+    assert cell.state.facts == {"fit/rounds": 1, "fit.1/rounds": 2}
+
+
 def test_a_loop_is_called_between_batches_and_ends_when_the_node_stops() -> None:
     me, calls = learner(task_options={"fit": sgd}), []
 

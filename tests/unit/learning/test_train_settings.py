@@ -122,6 +122,32 @@ def test_the_optimiser_of_each_part_is_kept_apart() -> None:
     assert not learner(optimizer="adam").stateful
 
 
+@pytest.mark.parametrize("only", [None, "head"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "AdamW"])
+def test_the_state_of_a_slot_is_that_of_its_trainings_alone(optimizer: str, only: Any) -> None:
+    momentum: dict[str, Any] = {"momentum": 0.9} if optimizer == "sgd" else {}
+    me = learner(optimizer=optimizer, keep_optimizer=True, **momentum)
+
+    def model_of_slot(slot: int, others: bool) -> Any:
+        cell, mine, other = StateCell(me.start(0)), me.fresh(0), me.fresh(1)
+        for t in range(3):
+            if others:
+                other = me.train(other, seed=100 + t, only=only, slot=1 - slot, state=cell)
+            mine = me.train(mine, seed=t, only=only, slot=slot, state=cell)
+        return mine
+
+    assert model_of_slot(1, True) == model_of_slot(1, False) == model_of_slot(0, True) == model_of_slot(0, False)
+
+
+def test_the_state_of_an_old_checkpoint_is_that_of_the_first_slot() -> None:
+    me = learner(optimizer="adam", keep_optimizer=True)
+    cell = StateCell(me.start(0))
+    me.train(me.fresh(0), seed=1, state=cell)
+    assert {name.rpartition("/0/")[0] for name in cell.state.tensors} == {"optimizer/all"}
+    me.train(me.fresh(0), seed=1, slot=2, state=cell)
+    assert {name.rpartition("/0/")[0] for name in cell.state.tensors} == {"optimizer/all", "optimizer.2/all"}
+
+
 def test_schedules_are_the_formulas_of_their_names() -> None:
     cosine = Schedule(shape="cosine", rounds=10, factor=0.0)
     assert [cosine.at(t, t + 1) for t in (0, 5, 10, 12)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
