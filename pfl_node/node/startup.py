@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 from pfl_node.aggregate import limit
-from pfl_node.errors import ConfigError, TaskError
+from pfl_node.errors import ConfigError, PolicyFailed, TaskError
 from pfl_node.learning.task import Place
 from pfl_node.model import Model
 from pfl_node.node.ports import LearnerFacts, Plan, Store
+from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
@@ -98,16 +99,21 @@ def make_policy(plan: Plan, settings: Settings, me: PeerId, learner: LearnerFact
             "return `auxiliary` from the task or, for digits, --set task.auxiliary=0.5"
         )
     check_gradients(cls, settings, learner)
-    policy = cls(
-        me=me,
-        cfg=plan.cfg,
-        model=model,
-        rounds=settings.rounds,
-        seed=settings.seed,
-        rng=random.Random(f"{settings.seed}/policy/{me}"),
-        samples=learner.samples,
-        truth=learner.cluster if cls.oracular else None,
-    )
+    try:
+        policy = cls(
+            me=me,
+            cfg=plan.cfg,
+            model=model,
+            rounds=settings.rounds,
+            seed=settings.seed,
+            rng=random.Random(f"{settings.seed}/policy/{me}"),
+            samples=learner.samples,
+            truth=learner.cluster if cls.oracular else None,
+        )
+    except Exception as error:
+        if fault := users_fault("policy", settings.policy.name, error, PolicyFailed):
+            raise fault from error
+        raise
     if missing := [name for name in cls.keeps if not hasattr(policy, name)]:
         raise ConfigError(f"policy {settings.policy.name} keeps {missing[0]!r}, which its __init__ does not set")
     policy.claim = limit(settings.aggregate.claim, exact=cls.exact)

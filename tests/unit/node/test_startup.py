@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pfl_node.errors import ConfigError, TaskError
-from pfl_node.model import Entry, Layout
+from pfl_node.errors import ConfigError, LayoutMismatch, PolicyFailed, TaskError
+from pfl_node.model import Entry, Layout, Model
 from pfl_node.node.ports import Plan
 from pfl_node.node.startup import check_correlated, check_lab, check_reports, entry_round, make_policy
 from pfl_node.policies import configure, load_policy
@@ -109,6 +110,31 @@ def test_who_moves_along_gradients_needs_a_model_without_batch_statistics() -> N
     assert made(Plain, learner)
     with pytest.raises(ConfigError, match=r"bn\.running_mean of task ward has none: use a model without batch"):
         made(OnlyGradients, learner)
+
+
+class MakesFloat64(Plain):
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.c = Model(self.model.layout, np.zeros(self.model.layout.size))  # type: ignore[arg-type]
+
+
+class ForgetsSuper(Plain):
+    def __init__(self, **given: Any) -> None:
+        self.c = self.model
+
+
+@pytest.mark.parametrize(
+    ("cls", "says"), [(MakesFloat64, "the layout holds .* is float64"), (ForgetsSuper, "AttributeError: ")]
+)
+def test_an_error_in_the_init_of_a_policy_is_one_line_that_names_policy_and_place(
+    cls: type[Policy], says: str
+) -> None:
+    with pytest.raises(
+        PolicyFailed, match=rf"^policy mine.py:M failed \(test_startup.py, line \d+\): {says}[^\n]*$"
+    ):
+        made(cls, ToyLearner(), policy={"name": "mine.py:M"})
+    with pytest.raises((LayoutMismatch, AttributeError)):  # one of ours: a bug, with its traceback
+        made(cls, ToyLearner())
 
 
 class InStep(Plain):
