@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
@@ -48,6 +48,7 @@ class Pusher:
         """Push to all, `wire.concurrency` at a time, and return the peers that accepted. Without a round, wait for
         every push; with one, only as long as these peers usually need; in no case longer than `round.transfer`."""
         check_message(step, self._context.mailbox.vectors, self._context.learner.layout)
+        check_part(step.model.layout.part, self._context.mailbox.takes)
         self._number += 1
         number, began = self._number, now()
         pending = {p: None for p in step.to if self._may_start(p, step)}
@@ -173,6 +174,12 @@ def check_message(step: Send | Publish | Report, declared: Mapping[str, Part], l
         raise LayoutMismatch(
             f"a {kind} with the vectors {given}, but the policy declares vectors = {dict(expected)}"
         )
+
+
+def check_part(part: Part, takes: Sequence[Part]) -> None:
+    """Raises LayoutMismatch for a push that every peer would refuse, because all have the same policy."""
+    if part not in takes:
+        raise LayoutMismatch(f"a Send of a {part}, but the policy declares takes = {tuple(takes)}")
 
 
 class PushSlots:

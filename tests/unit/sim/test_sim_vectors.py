@@ -89,6 +89,21 @@ def test_a_model_of_another_layout_is_refused_by_its_sender(tmp_path: Path) -> N
     assert len(ran(tmp_path, Strange, nodes=2, rounds=1).of("round")) == 2
 
 
+def test_a_part_that_the_policy_does_not_take_is_refused_by_its_sender(tmp_path: Path) -> None:
+    class SendsAll(Policy):
+        takes = ("core",)
+
+        async def main(self) -> None:
+            with pytest.raises(LayoutMismatch, match=r"a Send of a model, .* declares takes = \('core',\)"):
+                await Send(await Peers(), self.model, round=0)
+            await Send(await Peers(), self.model.core, round=0)
+            await Report(0, self.model)
+
+    run = ran(tmp_path, SendsAll, nodes=2, rounds=1)
+    assert len(run.of("round")) == 2
+    assert not run.swarm.refused()
+
+
 def test_an_offer_with_vectors_counts_their_bytes() -> None:
     offer = Offer(A, constant(1.0), vectors={"y": constant(1.0), "h": constant(1.0).head})
     assert offer.nbytes == 2 * LAYOUT.nbytes + LAYOUT.head.nbytes

@@ -39,7 +39,12 @@ BAD: list[tuple[type[Policy], str, type[Exception], str]] = [
     (bad_policies.Diverges, "answers may be anything: nobody", Broken, "its final model is not finite"),
     (bad_policies.CorrectsParts, "works in a swarm of 1", LayoutMismatch, r"a Train with Model\(core, 3 numbers"),
     (bad_policies.Misspells, "works in a swarm of 1", ConfigError, "there is no 'distance'"),
-    (bad_policies.SendsParts, "works in a swarm of 3", Broken, r"same policy: {'layout': \d+}"),
+    (
+        bad_policies.SendsParts,
+        "works in a swarm of 3",
+        LayoutMismatch,
+        r"a Send of a core, but .* takes = \('model'",
+    ),
     (bad_policies.SendsParts, "answers may be anything: some", Broken, r"it sent core, but takes \('model',\)"),
     (bad_policies.Dices, "the same seed gives the same journal", Broken, 'same seed differ, line .*"eyes"'),
     (
