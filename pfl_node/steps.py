@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from types import coroutine
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -189,6 +190,8 @@ class Gradient(Lesson[Model]):
     samples: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.batch, Integral):
+            raise TypeError(f"a batch has a whole number, not {self.batch!r}")
         if self.samples is not None and self.samples < 1:
             raise ValueError(f"a gradient needs at least one sample, not {self.samples}")
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Generator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pfl_node import steps
@@ -161,6 +162,13 @@ def test_numbers_without_a_layout_and_a_penalty_without_a_name_are_refused_at_on
 
     with pytest.raises(TypeError, match=r'a penalty is given by its name: penalty=f"\{__file__\}:pull"'):
         Train(model, penalty=pull)  # type: ignore[arg-type]
+
+
+def test_the_batch_of_a_gradient_is_a_whole_number() -> None:
+    assert Gradient(constant(1.0), np.int64(3)).batch == 3  # type: ignore[arg-type]
+    for batch in ("0", 0.5, None):
+        with pytest.raises(TypeError, match=f"^a batch has a whole number, not {batch!r}$"):
+            Gradient(constant(1.0), batch)  # type: ignore[arg-type]
 
 
 def test_a_gradient_has_at_least_one_sample() -> None:
