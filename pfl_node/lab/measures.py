@@ -75,7 +75,7 @@ def _middle(found: CellResult) -> float | None:
 def _worst_decile(found: CellResult) -> float | None:
     """The mean accuracy of the tenth of the honest nodes, at least one, that do worst."""
     known = sorted(n["accuracy"] for n in found.nodes if n.get("honest", True) and n.get("accuracy") is not None)
-    return fmean(known[: max(1, round(len(known) / 10))]) if known else None
+    return fmean(known[: max(1, (len(known) + 5) // 10)]) if known else None
 
 
 def _communication(found: CellResult) -> float | None:

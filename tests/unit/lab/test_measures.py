@@ -60,6 +60,12 @@ def test_the_worst_decile_is_the_mean_of_the_tenth_of_the_honest_nodes_that_do_w
     assert of("worst_decile", found(node("a", 0, accuracy=None))) is None
 
 
+@pytest.mark.parametrize(("nodes", "worst"), [(1, 1), (4, 1), (14, 1), (15, 2), (24, 2), (25, 3), (35, 4)])
+def test_the_number_of_nodes_in_the_worst_decile_is_rounded_half_up(nodes: int, worst: int) -> None:
+    every = [node(str(i), 0, accuracy=i / 100) for i in range(nodes)]
+    assert of("worst_decile", found(*every)) == pytest.approx((worst - 1) / 200)
+
+
 def test_fairness_is_between_clusters_whose_nodes_are_added_up() -> None:
     half = [[5, 5], [5, 5]]
     nodes = [node("a", 0, confusion=RIGHT), node("b", 0, confusion=RIGHT), node("c", 1, confusion=half)]
