@@ -159,7 +159,7 @@ class RoundSettings(Section):
     """Share of the awaited peers that suffices; the round then does not wait for the others."""
     staleness: NonNegativeInt = 1
     """Number of rounds by which a model may be late and still be used, for policies that average with neighbours
-    (`el`, `dpsgd`, `deprl`, `facade`, `idca` and their variants); 0: late models are refused."""
+    (`el`, `dpsgd`, `deprl`, `facade`, `idca`, `bandit` and their variants); 0: late models are refused."""
     transfer: PositiveFloat = 300.0
     """Longest time in seconds that a node waits for a model that is arriving, or that it sends, as long as the
     transfer makes progress. After that, a model that it sends continues in the background."""
