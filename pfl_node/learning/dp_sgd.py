@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from pfl_node.errors import ConfigError, StoreError, TaskError
+from pfl_node.learning.auxiliary import IGNORED
 from pfl_node.learning.layout import is_frozen
-from pfl_node.learning.samples import Samples, call, each_leaf
+from pfl_node.learning.samples import Batch, Samples, call, each_leaf, leaves, take
 from pfl_node.learning.seeding import noise_of
 from pfl_node.learning.task import Task
 from pfl_node.learning.train_options import Options
@@ -66,7 +67,7 @@ def private_training(
             f"task {task.name}: private tensors are not exchanged, so privacy.dp_correlated adds noise to them "
             "that never cancels: leave out `private` or privacy.dp_correlated"
         )
-    return DpSgd(settings, account)
+    return DpSgd(settings, account, own_loss=task.loss is not None)
 
 
 class Partners(NamedTuple):
@@ -110,11 +111,12 @@ def _normal(chance: np.random.Generator, like: Tensor) -> Tensor:
 class DpSgd:
     """The private training of one learner."""
 
-    def __init__(self, settings: PrivacySettings, account: DpAccount) -> None:
+    def __init__(self, settings: PrivacySettings, account: DpAccount, *, own_loss: bool = False) -> None:
         from pfl_node.learning.accountant import epsilon
 
         self._settings = settings
         self._account = account
+        self._own_loss = own_loss  # the loss is the task's, not the default
         self._epsilon = epsilon
         self._compared = False  # whether the gradients were compared with those of torch, once per learner
         account.epsilon = epsilon(account.steps, settings.dp_delta)
@@ -161,11 +163,22 @@ class DpSgd:
 
             def losses(index: Tensor) -> Iterator[Tensor]:
                 for batch in data.batches(torch.split(index, most), seed_from(seed, next(steps))):
-                    x = each_leaf(batch.x, _contiguous)
-                    yield loss(call(space.module, x), batch.target)
+                    for piece in self._independent(batch):
+                        x = each_leaf(piece.x, _contiguous)
+                        yield loss(call(space.module, x), piece.target)
 
             steps = count()
             descent.follow(batches, lambda index: self._noisy(params, index, expected, losses, noise), between)
+
+    def _independent(self, batch: Batch) -> Iterator[Batch]:
+        """Single samples if the loss of the model or of the task may be a mean over the labels that the batch does
+        not ignore: one sample would then scale the gradients of the others."""
+        labels = leaves((batch.x, batch.y) if self._own_loss else batch.x)
+        if not any(not t.is_floating_point() and bool((t == IGNORED).any()) for t in labels):
+            yield batch
+            return
+        for row in (slice(i, i + 1) for i in range(batch.n)):
+            yield Batch(take(batch.x, row), take(batch.y, row), 1)
 
     def _plan(self, options: Options, samples: int) -> tuple[DpStep, int]:
         batch = min(options.batch, samples)

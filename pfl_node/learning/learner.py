@@ -376,7 +376,7 @@ class Learner:
         return found._replace(figures=self._metrics.complete(found.figures, run))
 
     def _loss(self, output: Tree, y: Tree) -> Tensor:
-        return mean_loss(self._given_loss, output, y)
+        return mean_loss(self._given_loss, output, y, by_sample=self._private is not None)
 
     def _with_auxiliary(self, task: Task, images: bool) -> tuple[Auxiliary, Novelty] | None:
         if task.auxiliary is None or self._classes is None:

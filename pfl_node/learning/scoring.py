@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfl_node.errors import TaskError
+from pfl_node.learning.auxiliary import IGNORED
 from pfl_node.learning.eval_cache import Measured
 from pfl_node.learning.samples import Batch, Samples, Tree, call, in_order, take
 from pfl_node.learning.training_loop import Between
@@ -21,15 +22,27 @@ Loss = Callable[[Any, Any], Tensor]
 Figures = npt.NDArray[np.float64]
 
 
-def mean_loss(given: Loss | None, output: Tree, y: Tree) -> Tensor:
-    """The mean loss of a batch; None: the loss that the model computed, or cross-entropy."""
+def mean_loss(given: Loss | None, output: Tree, y: Tree, *, by_sample: bool = False) -> Tensor:
+    """The mean loss of a batch; None: the loss that the model computed, or cross-entropy. That is the mean over
+    the labels of the batch or, with `by_sample`, over the samples, whatever labels other samples ignore."""
     if given is None:
         own: Tensor | None = None if isinstance(output, Tensor) else getattr(output, "loss", None)
-        return cross_entropy(scores_of(output), y) if own is None else own
+        if own is not None:
+            return own
+        return _mean_of_samples(scores_of(output), y) if by_sample else cross_entropy(scores_of(output), y)
     loss = given(output, y)
     if not isinstance(loss, Tensor):
         raise TaskError(f"the loss returned a {type(loss).__name__}, not a tensor")
     return loss if loss.ndim == 0 else loss.mean()
+
+
+def _mean_of_samples(scores: Tensor, y: Tensor) -> Tensor:
+    """The mean over the samples of the mean over their own labels; 0 for a sample that ignores all of them."""
+    losses = cross_entropy(scores, y, reduction="none").reshape(len(scores), -1)
+    if y.is_floating_point():  # probabilities
+        return losses.mean()
+    labels = (y != IGNORED).reshape(len(scores), -1).sum(1).clamp(min=1)
+    return (losses.sum(1) / labels).mean()
 
 
 def scores_of(output: Tree) -> Tree:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from torch import nn
 
 from pfl_node.errors import ConfigError, StoreError, TaskError
 from pfl_node.learning.accountant import epsilon
+from pfl_node.learning.auxiliary import IGNORED
+from pfl_node.learning.data import Data
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.seeding import generator, noise_of
-from pfl_node.learning.task import Place
+from pfl_node.learning.task import Place, Task
 from pfl_node.learning.tasks import load_task
 from pfl_node.model import Model
 from pfl_node.protocol.privacy.dp_account import DpAccount, DpStep
@@ -61,6 +64,45 @@ def test_one_sample_moves_a_step_by_no_more_than_its_clipped_gradient() -> None:
     assert np.linalg.norm(first.vector - second.vector) <= 2 * clip / N + 1e-6
     start = learner().fresh(0)
     assert np.linalg.norm(first.vector - start.vector) <= clip + 1e-6
+
+
+def tokens(first: int, form: str) -> Task:
+    """Samples of 50 positions with one valid label, except that all of the first one's are `first`."""
+    chance = torch.Generator().manual_seed(0)
+    y = torch.full((N, 50), IGNORED)
+    y[:, 0] = 1
+    y[0] = first
+    x = 3 + 0.1 * torch.randn(N, 4, 50, generator=chance)
+    if form == "of the model":
+        data: Any = {"x": x.numpy(), "labels": y.numpy()}
+        return Task("tokens", LossInside, data, val=data)
+    loss = nn.CrossEntropyLoss() if form == "of the task" else None
+    return task(lambda: nn.Conv1d(4, 3, 1), Data(x, y), loss=loss)
+
+
+class LossInside(nn.Module):
+    """Computes its own loss, like the models of Hugging Face."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv1d(4, 3, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        logits = self.inner(x)
+        return SimpleNamespace(logits=logits, loss=nn.functional.cross_entropy(logits, labels))
+
+
+@pytest.mark.parametrize("form", ["default", "of the model", "of the task"])
+def test_a_sample_with_many_labels_does_not_scale_those_that_ignore_most(form: str) -> None:
+    """Nulling a sample changes the sum of the clipped gradients by at most one clip."""
+    sums = []
+    for first in (1, IGNORED):
+        settings = PrivacySettings(dp=True, dp_noise=1e-9)
+        me = Learner(tokens(first, form), TrainSettings(batch=N, steps=1, lr=1.0), "cpu", settings)
+        start = me.fresh(0)
+        sums.append(N * (start.vector - me.train(start, seed=1).vector))
+    assert 0.5 < np.linalg.norm(sums[0] - sums[1]) <= 1 + 1e-4
+    assert np.linalg.norm(sums[1]) == pytest.approx(N - 1, rel=0.05)  # the same direction, each clipped
 
 
 def test_noise_has_the_scale_that_the_settings_say() -> None:
