@@ -6,12 +6,10 @@ independently with the same probability, so batches differ in size and may be em
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import count
 from math import sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import structlog
@@ -19,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from pfl_node.errors import ConfigError, StoreError, TaskError
-from pfl_node.learning.auxiliary import IGNORED
 from pfl_node.learning.layout import is_frozen
-from pfl_node.learning.samples import Batch, Samples, call, each_leaf, leaves, take
+from pfl_node.learning.sample_gradients import Loss, SampleGradients, gradients_of_samples
+from pfl_node.learning.samples import Samples
 from pfl_node.learning.seeding import noise_of
 from pfl_node.learning.task import Task
 from pfl_node.learning.train_options import Options
@@ -33,14 +31,7 @@ from pfl_node.protocol.privacy.pair_noise import PairSeeds, own_variance
 from pfl_node.seeds import seed_from
 from pfl_node.settings.sections import PrivacySettings
 
-if TYPE_CHECKING:
-    from opacus import GradSampleModule
-
 log = structlog.get_logger(__name__)
-
-AT_ONCE = 1 << 26  # numbers of per-sample gradients in memory at a time
-Loss = Callable[[Any, Any], Tensor]  # called with (output, y); the mean over a batch
-LossAt = Callable[[Tensor], Iterator[Tensor]]  # the mean losses of pieces of an index
 
 
 def private_training(
@@ -118,7 +109,7 @@ class DpSgd:
         self._account = account
         self._own_loss = own_loss  # the loss is the task's, not the default
         self._epsilon = epsilon
-        self._compared = False  # whether the gradients were compared with those of torch, once per learner
+        self._compared = False  # whether the gradients of samples were checked, once per learner
         account.epsilon = epsilon(account.steps, settings.dp_delta)
 
     def may(self, options: Options, samples: int) -> bool:
@@ -158,27 +149,16 @@ class DpSgd:
         noise = StepNoise(self._settings, Partners(*partners), step.rate * data.n / options.batch, chance)
         batches = (torch.from_numpy(np.flatnonzero(chance.random(data.n) < step.rate)) for _ in range(times))
         expected = step.rate * data.n
-        with _gradients_of_samples(space.module) as params:
-            most = max(1, AT_ONCE // max(1, sum(p.numel() for p in params)))
+        steps = count()
+        with gradients_of_samples(space.module) as params:
+            singles = SampleGradients(space.module, params, data, loss, own_loss=self._own_loss)
+            self._compared = self._compared or singles.check(seed)
 
-            def losses(index: Tensor) -> Iterator[Tensor]:
-                for batch in data.batches(torch.split(index, most), seed_from(seed, next(steps))):
-                    for piece in self._independent(batch):
-                        x = each_leaf(piece.x, _contiguous)
-                        yield loss(call(space.module, x), piece.target)
+            def differentiate(index: Tensor) -> None:
+                found = singles.pieces(index, seed_from(seed, next(steps))) if len(index) else ()
+                self._noisy(params, found, expected, noise)
 
-            steps = count()
-            descent.follow(batches, lambda index: self._noisy(params, index, expected, losses, noise), between)
-
-    def _independent(self, batch: Batch) -> Iterator[Batch]:
-        """Single samples if the loss of the model or of the task may be a mean over the labels that the batch does
-        not ignore: one sample would then scale the gradients of the others."""
-        labels = leaves((batch.x, batch.y) if self._own_loss else batch.x)
-        if not any(not t.is_floating_point() and bool((t == IGNORED).any()) for t in labels):
-            yield batch
-            return
-        for row in (slice(i, i + 1) for i in range(batch.n)):
-            yield Batch(take(batch.x, row), take(batch.y, row), 1)
+            descent.follow(batches, differentiate, between)
 
     def _plan(self, options: Options, samples: int) -> tuple[DpStep, int]:
         batch = min(options.batch, samples)
@@ -186,45 +166,19 @@ class DpSgd:
         return DpStep(self._settings.dp_noise, batch / samples), times
 
     def _noisy(
-        self,
-        params: list[nn.Parameter],
-        index: Tensor,
-        expected: float,
-        losses: LossAt,
-        noise: StepNoise,
+        self, params: list[nn.Parameter], found: Iterable[list[Tensor]], expected: float, noise: StepNoise
     ) -> None:
         """The gradient of a batch: clipped, summed, with noise, divided by the expected batch size."""
         clip = self._settings.dp_clip
         sums = [torch.zeros_like(p) for p in params]
-        for loss in losses(index) if len(index) else ():
-            loss.backward()  # type: ignore[no-untyped-call]
-            if not self._compared:
-                self._compare(params)
-            singles = [p.grad_sample.flatten(1) for p in params]  # type: ignore[attr-defined]
+        for singles in found:
             norms = torch.stack([g.norm(dim=1) for g in singles]).norm(dim=0)
             factors = torch.nan_to_num((clip / norms).clamp(max=1.0))
             for total, single, param in zip(sums, singles, params, strict=True):
                 total += (factors @ torch.nan_to_num(single)).view_as(param)
-                param.grad_sample = None  # type: ignore[attr-defined]
         for total, param in zip(sums, params, strict=True):
             assert param.grad is not None
             param.grad.copy_((total + noise.like(param)) / expected)
-
-    def _compare(self, params: list[nn.Parameter]) -> None:
-        """Opacus has its own gradient rules for many layers; a wrong one would void the guarantee."""
-        for param in params:
-            ours, theirs = param.grad_sample.mean(0), param.grad  # type: ignore[attr-defined]
-            assert theirs is not None
-            if not theirs.isfinite().all():
-                return
-            if not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-3 * float(theirs.abs().max()) + 1e-7):
-                raise TaskError("privacy.dp: Opacus and torch disagree about the gradients of this model")
-        self._compared = True
-
-
-def _contiguous(x: Tensor) -> Tensor:
-    """Opacus is wrong for other memory formats."""
-    return x.clone(memory_format=torch.contiguous_format)
 
 
 def check_buffers(task: str, before: Model, after: Vector) -> None:
@@ -235,27 +189,3 @@ def check_buffers(task: str, before: Model, after: Vector) -> None:
                 f"task {task}: privacy.dp adds no noise to {entry.name}, which training changes: "
                 "use layers that keep no statistics of samples"
             )
-
-
-@contextmanager
-def _gradients_of_samples(module: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """Within the context, a backward pass stores per-sample gradients in the yielded parameters."""
-    from opacus import GradSampleModule
-
-    warnings.filterwarnings(
-        "ignore", "Full backward hook is firing"
-    )  # because the first layer's inputs have no gradients
-    hooked = GradSampleModule(module, loss_reduction="mean", strict=True)
-    try:
-        yield [p for p in module.parameters() if p.requires_grad]
-    finally:
-        _undo(hooked, module)
-
-
-def _undo(hooked: GradSampleModule, module: nn.Module) -> None:
-    """Remove the hooks: the module belongs to a pool, and other nodes train it without hooks."""
-    hooked.remove_hooks()
-    for name in ("grad_sample", "_forward_counter", "_current_grad_sample"):
-        for param in module.parameters():
-            if hasattr(param, name):
-                delattr(param, name)

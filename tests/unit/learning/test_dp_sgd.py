@@ -196,11 +196,12 @@ def test_batches_are_poisson_samples_of_the_rate_that_is_accounted() -> None:
             return self.inner(x)  # type: ignore[no-any-return]
 
     me = private(Counting, train={"batch": 4, "steps": 200})
+    me.train(me.fresh(0), seed=2, steps=1)  # checks the gradients
     sizes.clear()
     moved(me)
     (step,) = me.account.steps
     assert step.rate == 4 / N
-    assert me.account.steps[step] == 200
+    assert me.account.steps[step] == 201
     assert 150 < len(sizes) <= 200  # about one in 70 is empty
     assert sum(sizes) / 200 == pytest.approx(4, rel=0.15)
     assert np.var(sizes) == pytest.approx(4 * (1 - 4 / N), rel=0.4)
