@@ -27,7 +27,7 @@ from pfl_node.learning.training_loop import Between, TrainingRun
 from pfl_node.learning.workspace import Workspace
 from pfl_node.model import Model, Vector
 from pfl_node.protocol.privacy.dp_account import DpAccount, DpStep
-from pfl_node.protocol.privacy.pair_noise import PairSeeds, own_variance
+from pfl_node.protocol.privacy.pair_noise import PairSeeds, agreement, own_variance
 from pfl_node.seeds import seed_from
 from pfl_node.settings.sections import PrivacySettings
 
@@ -77,10 +77,15 @@ class StepNoise:
     divides by less."""
 
     def __init__(
-        self, settings: PrivacySettings, partners: Partners, fill: float, chance: np.random.Generator
+        self,
+        settings: PrivacySettings,
+        partners: Partners,
+        fill: float,
+        chance: np.random.Generator,
+        agreed: str,
     ) -> None:
         self._own, self._scale = chance, settings.dp_clip * settings.dp_noise
-        self._pairs = [(sign, noise_of("pair", seed)) for sign, seed in partners.seeds]
+        self._pairs = [(sign, noise_of("pair", seed, agreed)) for sign, seed in partners.seeds]
         if not self._pairs:
             return
         pair = settings.dp_pair_noise
@@ -146,7 +151,9 @@ class DpSgd:
         """The steps that `may` permitted."""
         chance = noise_of("dp", self._account.secret, seed)
         step, times = self._plan(options, data.n)
-        noise = StepNoise(self._settings, Partners(*partners), step.rate * data.n / options.batch, chance)
+        near, duration = Partners(*partners), options.epochs if options.steps is None else options.steps
+        agreed = agreement(self._settings, near.degree, options.batch, options.lr, duration)
+        noise = StepNoise(self._settings, near, step.rate * data.n / options.batch, chance, agreed)
         batches = (torch.from_numpy(np.flatnonzero(chance.random(data.n) < step.rate)) for _ in range(times))
         expected = step.rate * data.n
         steps = count()

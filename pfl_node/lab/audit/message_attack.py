@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfl_node.policies.topology import regular
-from pfl_node.protocol.privacy.pair_noise import own_variance, pair_seeds
+from pfl_node.protocol.privacy.pair_noise import agreement, own_variance, pair_seeds
 from pfl_node.settings import Settings
 from pfl_node.types import PeerId
 
@@ -138,7 +138,8 @@ class MessageAttack:
         """The pair noise as DP-SGD draws it, projected on the sample's gradient."""
         from pfl_node.learning.seeding import noise_of
 
-        chance, privacy = noise_of("pair", seed), self.exchange.settings.privacy
+        privacy = self.exchange.settings.privacy
+        chance = noise_of("pair", seed, agreement(privacy, self.exchange.degree, self._batch, lr=1.0, duration=1))
         drawn = np.concatenate([chance.standard_normal(e.shape).ravel() for e, _ in self.start.layout.spans()])
         unit = privacy.dp_noise * privacy.dp_clip / self._batch
         return float(drawn @ self._direction) * unit * self.exchange.pair

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import sqrt
 
+from pfl_node.settings.sections import PrivacySettings
 from pfl_node.types import PeerId
 
 SharedSecret = Callable[[PeerId], bytes | None]  # the secret shared with a peer; None: the peer has no key
@@ -32,6 +33,13 @@ def pair_seeds(me: PeerId, peers: Iterable[PeerId], secret: SharedSecret, run: s
     """Both nodes of a pair get the same seed and opposite signs. A peer without a key is left out."""
     known = ((peer, found) for peer in sorted(set(peers) - {me}) if (found := secret(peer)) is not None)
     return tuple((1 if me < peer else -1, f"{found.hex()}/{run}/{round}") for peer, found in known)
+
+
+def agreement(privacy: PrivacySettings, degree: int, batch: int, lr: float, duration: float) -> str:
+    """The settings on which the account of a node relies at its neighbours, as a part of the seed of each pair's
+    noise. Nodes with other settings add noise that does not cancel: accuracy suffers, and not privacy."""
+    shares = (privacy.dp_noise, privacy.dp_clip, privacy.dp_pair_noise, privacy.dp_colluders)
+    return "/".join(repr(float(n)) for n in (*shares, degree, batch, lr, duration))
 
 
 def least_variance(pair: float, honest: int) -> float:

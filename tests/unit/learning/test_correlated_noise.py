@@ -105,6 +105,40 @@ def test_the_covariance_of_real_messages_leaves_an_observer_the_noise_of_dp_sgd(
     assert covariance[0, 1] == pytest.approx(-0.49, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("privacy", "train"),
+    [
+        ({"dp_pair_noise": 7.0}, {}),
+        ({"dp_colluders": 0}, {}),
+        ({"dp_clip": 2e-9}, {}),
+        ({"dp_noise": 2 * NOISE}, {}),
+        ({}, {"batch": N // 2}),
+        ({}, {"lr": 0.5}),
+    ],
+)
+def test_a_neighbour_with_other_settings_shares_no_noise(privacy: dict[str, Any], train: dict[str, Any]) -> None:
+    """Less noise of its own, or more of the pair, would reveal more of mine than the account says."""
+    nodes = [node("a", model=wide), node("b", model=wide, train=train, **privacy), node("c", model=wide)]
+    start = nodes[0].fresh(0)
+    found = np.array([messages(nodes, start, round) for round in range(10)]) / UNIT
+    correlation = np.corrcoef(found.transpose(1, 0, 2).reshape(3, -1))
+    assert abs(correlation[0, 1]) < 0.06
+    assert correlation[0, 2] < -0.2
+
+
+def test_a_neighbour_that_expects_another_degree_shares_no_noise() -> None:
+    nodes = [node(name, model=wide) for name in "ab"]
+    start = nodes[0].fresh(0)
+
+    def sent(me: Learner, sign: int, degree: int) -> Matrix:
+        found = me.train(start, seed=1, partners=(((sign, "seed"),), degree))
+        return (found.vector.astype(np.float64) - start.vector) / UNIT
+
+    mine, same, other = sent(nodes[0], 1, 2), sent(nodes[1], -1, 2), sent(nodes[1], -1, 4)
+    assert np.corrcoef(mine, same)[0, 1] < -0.2
+    assert abs(np.corrcoef(mine, other)[0, 1]) < 0.15
+
+
 @pytest.mark.parametrize("rate", [0.25, 1.0])
 def test_epsilon_is_that_of_the_quadratic_form_of_three_nodes(rate: float) -> None:
     """Renyi divergences of the Poisson-sampled Gaussian mechanism in all three coordinates: the distributions
