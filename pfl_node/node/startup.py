@@ -58,6 +58,12 @@ def check_correlated(cls: type[Policy], cfg: PolicyConfig, settings: Settings) -
             f"privacy.dp_correlated does not work with policy {settings.policy.name} as configured: neighbours "
             "do not exchange whole models both ways; use dpsgd, or el with policy.graph = shared"
         )
+    if (colluders := settings.privacy.dp_colluders) >= (degree := cls.pair_degree(cfg)):
+        raise ConfigError(
+            f"privacy.dp_colluders = {colluders} leaves no honest one of {degree} neighbours, so noise of pairs "
+            "would only add to that of privacy.dp: raise the degree of the graph, lower privacy.dp_colluders, or "
+            "leave out privacy.dp_correlated"
+        )
     if settings.aggregate.rule != "mean":
         raise ConfigError(
             f"privacy.dp_correlated needs aggregate.rule = mean: {settings.aggregate.rule} does not cancel noise"
