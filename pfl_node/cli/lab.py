@@ -52,7 +52,8 @@ Download = Annotated[bool, typer.Option("--download", help="Download missing dat
 Result = Annotated[Path, typer.Argument(metavar="DIR", help="A results directory of `pfl-node lab run`.")]
 Side = Annotated[Path, typer.Argument(metavar="DIR[/RUN]", help="A results directory, or one run in it.")]
 Tensorboard = Annotated[Path | None, typer.Option(metavar="LOGDIR", help="Also write the curves for TensorBoard.")]
-AUDIT = ("attack on", "control", "AUC ± chance", "TPR at 1 % FPR", "epsilon", "AUC at most", "answers", "accuracy")
+AUDIT = ("attack on", "control", "AUC ± chance", "TPR at 1 % FPR", "epsilon", "reported", "AUC at most")
+AUDIT += ("answers", "accuracy")
 
 
 @app.command("list")
@@ -376,6 +377,7 @@ def _audit_cells(row: "AuditFinding") -> tuple[str, ...]:
         f"{row.found.auc:.3f} ± {row.found.chance:.3f}",
         f"{row.found.tpr:.1%}",
         number(row.epsilon, ".3g"),
+        number(row.reported, ".3g"),
         number(row.at_most.auc if row.at_most else None, ".3f"),
         number(row.answers, ".3g"),
         number(row.accuracy, ".1%"),

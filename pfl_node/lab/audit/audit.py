@@ -50,6 +50,7 @@ class AuditFinding:
     found: Roc
     at_most: Roc | None = None  # the bound for any attack
     epsilon: float | None = None
+    reported: float | None = None  # the epsilon that the node itself reports, if the attacker's may differ
     accuracy: float | None = None  # accuracy of the models on test data
     answers: float | None = None  # answers per attempt
 
@@ -130,19 +131,21 @@ def attack_messages(settings: Settings, nodes: int, trials: int) -> Iterator[Aud
     """Attack one sample with the messages that observers of a round see. Epsilon is that of all rounds."""
     from pfl_node.learning.accountant import epsilon
 
-    policy, privacy = load_policy(settings.policy.name), settings.privacy
-    degree = policy.pair_degree(configure(policy, settings.policy.options))
-    found = MessageAttack(settings, nodes, degree)
+    privacy, found = settings.privacy, MessageAttack(settings, nodes)
+    few = privacy.dp_colluders
+    assumed = Attacker(f"{few} neighbour{'s' * (few != 1)}, all others", neighbours=few, others=True)
     everybody = Attacker("all neighbours", neighbours=nodes)
-    attackers = (ALONE, EAVESDROPPER, NEIGHBOUR, everybody)
+    attackers = (ALONE, EAVESDROPPER, NEIGHBOUR, assumed, everybody)
     scores = found.scores(attackers, trials)
     rate = min(1.0, (settings.train.batch or 8) / found.samples)
     steps = (settings.rounds or 1) * (settings.train.steps or 1)
+    reported = epsilon({DpStep(privacy.dp_noise, rate): steps}, privacy.dp_delta)
     for attacker in attackers:
         sigma = privacy.dp_noise * found.exchange.noise(attacker)[0]
         spent = epsilon({DpStep(sigma, rate): steps}, privacy.dp_delta)
+        most = gaussian_bound(sigma)
         yield AuditFinding(
-            MESSAGES, attacker.name, roc(*scores[attacker.name]), gaussian_bound(sigma), epsilon=spent
+            MESSAGES, attacker.name, roc(*scores[attacker.name]), most, epsilon=spent, reported=reported
         )
 
 

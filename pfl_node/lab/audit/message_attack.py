@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pfl_node.policies.topology import regular
+from pfl_node.policies import configure, load_policy
+from pfl_node.policies.base import PolicyConfig
+from pfl_node.policies.dpsgd import Dpsgd
+from pfl_node.policies.topology import Graph, regular
 from pfl_node.protocol.privacy.pair_noise import agreement, own_variance, pair_seeds
 from pfl_node.settings import Settings
 from pfl_node.types import PeerId
@@ -35,6 +38,7 @@ class Attacker:
     name: str
     messages: bool = True  # sees the messages of all nodes, not only the victim's
     neighbours: int = 0  # number of neighbours whose secrets it has
+    others: bool = False  # has the secrets of all nodes that are not neighbours
 
 
 ALONE = Attacker("one message", messages=False)
@@ -43,23 +47,29 @@ NEIGHBOUR = Attacker("neighbour", neighbours=1)
 
 
 class NoisyExchange:
-    """One step of DP-SGD at each node of a regular graph, in units of the noise that plain DP-SGD adds."""
+    """One step of DP-SGD at each node of the policy's graph, in units of the noise that plain DP-SGD adds to a
+    full batch. `fills` are the batches of the nodes as fractions of `train.batch`."""
 
-    def __init__(self, settings: Settings, nodes: int, degree: int) -> None:
-        self.settings, self.degree = settings, degree
+    def __init__(self, settings: Settings, nodes: int, fills: Sequence[float] = ()) -> None:
+        policy = load_policy(settings.policy.name)
+        cfg = configure(policy, settings.policy.options)
+        self.settings, self.degree = settings, policy.pair_degree(cfg)
         self.ids = [PeerId(f"n{i:03}") for i in range(nodes)]
-        self.graph = regular(tuple(self.ids), degree, settings.seed, 0)
+        self.graph = _graph(cfg, self.ids, self.degree, settings.seed)
         self.victim = self.ids[0]
+        self.fills = fills or [1.0] * nodes
         privacy = settings.privacy
         self.pair = privacy.dp_pair_noise
-        near = [len(self.graph[id]) for id in self.ids]
-        self.own = [own_variance(self.pair, d, privacy.dp_colluders, degree) for d in near]
+        self.own = [
+            own_variance(self.pair, len(self.graph[id]), privacy.dp_colluders, self.degree, 1 / fill)
+            for id, fill in zip(self.ids, self.fills, strict=True)
+        ]
 
     def noise(self, attacker: Attacker) -> tuple[float, Vector]:
-        """The standard deviation of the noise that the attacker cannot remove from the victim's gradient, and the
-        weights with which it combines the messages for that."""
+        """The standard deviation of the noise that the attacker cannot remove from the victim's gradient, relative
+        to a clipped sample as in plain DP-SGD, and the weights with which it combines the messages for that."""
         known = self.colluders(attacker)
-        n = len(self.ids)
+        n, fill = len(self.ids), self.fills[0]
         covariance = np.diag(self.own)
         for i, one in enumerate(self.ids):
             for other in self.graph[one]:
@@ -67,12 +77,14 @@ class NoisyExchange:
                     covariance[i, i] += self.pair**2
                     covariance[i, self.ids.index(other)] -= self.pair**2
         if not attacker.messages:
-            return sqrt(covariance[0, 0]), np.eye(n)[0]
+            return fill * sqrt(covariance[0, 0]), np.eye(n)[0]
         inverse = np.linalg.inv(covariance)
-        return 1 / sqrt(inverse[0, 0]), inverse[0] / inverse[0, 0]
+        return fill / sqrt(inverse[0, 0]), inverse[0] / inverse[0, 0]
 
     def colluders(self, attacker: Attacker) -> Sequence[PeerId]:
-        return self.graph[self.victim][: attacker.neighbours]
+        near = self.graph[self.victim]
+        others = [id for id in self.ids if id not in (self.victim, *near)] if attacker.others else []
+        return (*near[: attacker.neighbours], *others)
 
     def secret(self, one: PeerId, other: PeerId) -> bytes:
         return sha256("/".join((str(self.settings.seed), *sorted((one, other)))).encode()).digest()
@@ -86,10 +98,12 @@ class MessageAttack:
     """Attempts on one sample, half of them on a victim that has it. Every node has one sample more than in the
     task: the attacked one, or one without a gradient, so that the number of samples reveals nothing."""
 
-    def __init__(self, settings: Settings, nodes: int, degree: int) -> None:
-        self.exchange = NoisyExchange(settings, nodes, degree)
+    def __init__(self, settings: Settings, nodes: int) -> None:
         tasks = [_task(settings, i, nodes) for i in range(nodes)]
-        self._batch = min(len(task.train.y) for task in tasks) + 1
+        sizes = [len(task.train.y) + 1 for task in tasks]
+        self.samples = sizes[0] - 1  # of the victim, without the attacked one
+        self._batch = max(settings.train.batch or 0, *sizes)  # so that the attacked sample is in it
+        self.exchange = NoisyExchange(settings, nodes, [size / self._batch for size in sizes])
         first = self._learner(tasks[0], quiet=True)
         self.start = first.train(first.fresh(0), seed=0, steps=WARM_UP)
         x = tasks[0].test.x[:1].numpy()
@@ -102,11 +116,6 @@ class MessageAttack:
         ]
         self._clean, sample = np.array(clean[:-1]), clean[-1] - clean[0]
         self._direction = sample / np.linalg.norm(sample)
-
-    @property
-    def samples(self) -> int:
-        """Number of the victim's samples, without the attacked one."""
-        return self._batch - 1
 
     def scores(self, attackers: Sequence[Attacker], trials: int) -> dict[str, tuple[list[float], list[float]]]:
         """For each attacker, its scores of attempts on a victim that has the sample, and on one that does not."""
@@ -162,6 +171,14 @@ class MessageAttack:
     def _update(self, me: Learner, options: dict[str, Any]) -> Vector:
         """The noisy gradient that a message reveals."""
         return self.start.vector.astype(np.float64) - me.train(self.start, **options).vector
+
+
+def _graph(cfg: PolicyConfig, ids: Sequence[PeerId], degree: int, seed: int) -> Graph:
+    """The graph of the first round."""
+    if not isinstance(cfg, Dpsgd.Config):
+        return regular(tuple(ids), degree, seed, 0)
+    found = cfg.graph_of(set(ids), set(ids), seed)
+    return {id: found.get(id, ()) for id in ids}
 
 
 def _task(settings: Settings, index: int, nodes: int) -> Task:
