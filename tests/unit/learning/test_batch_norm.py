@@ -23,10 +23,8 @@ COUNTERS = ("2.num_batches_tracked", "5.num_batches_tracked")
 
 
 def deep() -> nn.Module:
-    hidden = (nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU())
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(4, 64), nn.BatchNorm1d(64), nn.ReLU(), *hidden[:2], nn.Linear(64, CLASSES)
-    )
+    first = nn.Linear(4, 64), nn.BatchNorm1d(64), nn.ReLU()
+    return nn.Sequential(nn.Flatten(), *first, nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Linear(64, CLASSES))
 
 
 @pytest.fixture(scope="module")

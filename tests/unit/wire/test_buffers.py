@@ -134,14 +134,10 @@ def test_an_older_node_that_shares_scales_between_tensors_is_refused_without_a_p
 
 def test_models_without_buffers_are_encoded_as_before() -> None:
     """The digest is that of the version before buffers began blocks of their own."""
-    chance, layout = (
-        np.random.default_rng(0),
-        Layout((Entry("a", (900,)), Entry("b", (21000,))), (Entry("h", (513,)),)),
-    )
-    model, seen = (
-        Model(layout, chance.integers(-999, 999, layout.size).astype(np.float32) / 1000),
-        hashlib.sha256(),
-    )
+    chance, seen = np.random.default_rng(0), hashlib.sha256()
+    layout = Layout((Entry("a", (900,)), Entry("b", (21000,))), (Entry("h", (513,)),))
+    thousandths = chance.integers(-999, 999, layout.size).astype(np.float32)
+    model = Model(layout, thousandths / np.float32(1000))
     places = chance.permutation(layout.size)
     for sent in (
         model,
