@@ -29,8 +29,8 @@ class LastSent(NamedTuple):
     """The last model of a stream. A peer that gets the same model again gets other numbers of it."""
 
     model: Model
-    partial: PartialModel  # of it
-    to: set[PeerId]
+    partial: PartialModel  # the first message of it
+    times: Counter[PeerId]  # messages of it to each peer
 
 
 class Compressor:
@@ -60,8 +60,8 @@ class Compressor:
     ) -> Model:
         """The part of a model that is sent to this peer. `base`: a model that the receivers have. `fetched`: the
         peer asked for it. What one peer fetches, the receivers of the policy's messages have not got, so that
-        each part has two streams, with a memory and a turn of their own. `resumes`: the peer has a beginning of
-        the last message."""
+        each part has two streams, with a memory and a turn of their own, which only the first message of a
+        model changes. `resumes`: the peer has a beginning of the last message."""
         partial = isinstance(model, PartialModel) or model.layout.part == "predictions"
         if not self.how.kind or partial or not model.layout.size:
             return model
@@ -69,11 +69,12 @@ class Compressor:
             return self._fragment(model, to, round)
         stream = f"{FETCHED if fetched else ''}{model.layout.part}"
         last = self._last.get(stream)
-        again = last is not None and to in last.to and not resumes
+        again = last is not None and to in last.times and not fetched
         if last is None or again or not _same_array(last.model, model):
-            self._last[stream] = last = LastSent(model, self._top(model, base, stream), set())
-        last.to.add(to)
-        return last.partial
+            self._last[stream] = last = LastSent(model, self._top(model, base, stream), BoundedCounter())
+        if to not in last.times or not resumes:
+            last.times[to] += 1
+        return self._rest(last, last.times[to] - 1, stream)
 
     def _fragment(self, model: Model, to: PeerId, round: int | None) -> PartialModel:
         of = self.how.slices
@@ -88,7 +89,7 @@ class Compressor:
     def _top(self, model: Model, base: Model | None, stream: str) -> PartialModel:
         n = model.layout.size
         before = base.vector if base is not None else self._before(model, stream)
-        count = max(1, int(self.how.share * n + 0.5))
+        count = self._count(n)
         turns = prime(-(-n // -(-count // IN_TURN)))
         turn = self._messages[stream] % turns
         change = model.vector - before
@@ -101,6 +102,23 @@ class Compressor:
             sent[places] = model.vector[places]
             self._sent[stream] = sent
         return PartialModel(model.layout, places, model.vector[places], same=True)
+
+    def _rest(self, last: LastSent, times: int, stream: str) -> PartialModel:
+        """What a peer gets that has fetched this model so many times: the numbers that come next by their change,
+        and the first again after all. The memory does not count them as sent, because the others have not got
+        them: a peer could otherwise keep all changes from the others."""
+        n = last.model.layout.size
+        count = self._count(n)
+        skip = times % -(-n // count) * count
+        if not skip:
+            return last.partial
+        change = np.abs(last.model.vector - self._sent[stream])
+        change[last.partial.indices] = np.inf
+        places = np.setdiff1d(largest(change, min(skip + count, n)), largest(change, skip), assume_unique=True)
+        return PartialModel(last.model.layout, places, last.model.vector[places], same=True)
+
+    def _count(self, n: int) -> int:
+        return max(1, int(self.how.share * n + 0.5))
 
     def _before(self, model: Model, stream: str) -> Vector:
         known, part = self._sent.get(stream), model.layout.part
@@ -123,12 +141,14 @@ class Compressor:
 
     def dump(self) -> dict[str, Any]:
         """The state for the next segment of a simulation, in which the last model may be sent to further peers."""
-        return {**(self.snapshot() or {}), "last": {stream: tuple(last) for stream, last in self._last.items()}}
+        last = {stream: (model, partial, Counter(times)) for stream, (model, partial, times) in self._last.items()}
+        return {**(self.snapshot() or {}), "last": last}
 
     def load(self, row: Mapping[str, Any]) -> None:
         self.restore(row)
-        rows = row["last"].items()
-        self._last = {stream: LastSent(model, partial, set(to)) for stream, (model, partial, to) in rows}
+        for stream, (model, partial, times) in row["last"].items():
+            self._last[stream] = LastSent(model, partial, BoundedCounter())
+            self._last[stream].times.update(times)
 
 
 def largest(numbers: Vector, count: int) -> Indices:
