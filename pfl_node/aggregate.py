@@ -12,13 +12,13 @@ from functools import cache
 from math import inf, sqrt
 from statistics import median as median_of
 from statistics import median_low
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pfl_node.errors import LayoutMismatch
-from pfl_node.model import Indices, Model, PartialModel
+from pfl_node.model import Indices, Model, PartialModel, Vector
 
 BLOCK = 1 << 15  # numbers of one model at a time, so that intermediate results stay in the cache
 STACKED = 1 << 18  # numbers of all models together, for rules that compare the models
@@ -27,6 +27,7 @@ Numbers = npt.NDArray[np.float64]
 Claim = float | Literal["auto"] | None
 RuleName = Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping"]
 AUTO = 10.0  # times the median
+WHOLE: tuple[RuleName, ...] = ("krum", "multi_krum")  # rules that compare whole models
 
 
 class Rule(Protocol):
@@ -57,14 +58,16 @@ def combine(
     If `own` is 0, my model is only the centre of clipping, and the result if no other model is usable. If my model
     is not finite, the others are combined without it, and clipping, which then has no centre, becomes the median.
 
-    A partial model is completed with my numbers. But if its sender says nothing about the absent ones, the mean
-    leaves them out: each number is then the mean of those that are known, or mine.
+    A partial model is completed with my numbers. But a fragment, whose sender says nothing about the absent ones,
+    counts only where it has numbers, or with mine everywhere the others would be outvoted. Krum compares whole
+    models, so that a fragment is completed there: `check_fragments` refuses this.
     """
     given = _counted(others, weights)
     _check([mine, *others], [own, *given])
     centred = mine.is_finite()
     if not centred or settings.rule != "mean":  # the mean completes partial models itself, block by block
-        others = [m.over(mine) for m in others]
+        whole = not centred or settings.rule in WHOLE
+        others = [m if _is_fragment(m) and not whole else m.over(mine) for m in others]
     usable = [(m, w) for m, w in zip(others, given, strict=True) if w > 0 and m.is_finite()]
     if not usable:
         return mine
@@ -75,6 +78,8 @@ def combine(
         return clipping(mine, models, settings.byzantine, settings.clip, shares, own)
     if centred and own > 0:
         models, shares = [mine, *models], [own, *shares]
+    if settings.rule != "mean" and any(map(_is_fragment, models)):
+        return _trimmed_known(models, settings.byzantine if settings.rule == "trimmed_mean" else len(models), mine)
     match settings.rule:
         case "mean":
             partial = any(isinstance(m, PartialModel) for m in models)
@@ -157,11 +162,17 @@ def clipping(
     Dieuleveut, Hendrikx 2025), at least to that of the nearest. If there are at most that many bad models and one
     honest one, the radius is at most an honest distance. A single model is not clipped, because there is nothing
     to compare it with.
+
+    A fragment is as far away as if its absent numbers were as far as those that it has. The mean of each number is
+    over those who sent it.
     """
-    away = [_distance(mine, model) for model in others]
+    away = [_away(mine, model) for model in others]
     if radius is None:
         radius = sorted(away)[max(0, len(away) - 1 - 2 * byzantine)]
     shares = _shares([own, *_counted(others, weights)])
+    if any(map(_is_fragment, others)):
+        moved = [_moved(mine, m, 1.0 if d <= radius else radius / d) for m, d in zip(others, away, strict=True)]
+        return _blend_known([mine, *moved], shares, mine)
     pulled = shares[1:] * [1.0 if d <= radius else radius / d for d in away]
     shares[0] += (shares[1:] - pulled).sum()
     shares[1:] = pulled
@@ -194,7 +205,7 @@ def _blend(models: Sequence[Model], shares: Numbers) -> Model:
 def _blend_known(models: Sequence[Model], shares: Numbers, mine: Model) -> Model:
     """The weighted mean of the known numbers of each coordinate; of mine where there are none."""
     out = np.empty(mine.layout.size, np.float32)
-    gaps = any(isinstance(m, PartialModel) and not m.same for m in models)
+    gaps = any(map(_is_fragment, models))
     for part in _parts(out.size, BLOCK):
         own = mine.vector[part].astype(np.float64)
         total, weight = np.zeros((2, own.size))
@@ -208,7 +219,7 @@ def _blend_known(models: Sequence[Model], shares: Numbers, mine: Model) -> Model
     return Model(mine.layout, out)
 
 
-def _known(model: Model, part: slice, own: Numbers) -> tuple[slice | Indices, Numbers]:
+def _known(model: Model, part: slice, own: npt.NDArray[Any]) -> tuple[slice | Indices, Numbers]:
     """The places in this part of the vector at which a model counts, and its numbers there."""
     if not isinstance(model, PartialModel):
         return slice(None), model.vector[part].astype(np.float64)
@@ -223,8 +234,7 @@ def _known(model: Model, part: slice, own: Numbers) -> tuple[slice | Indices, Nu
 
 
 def _trimmed(models: Sequence[Model], cut: int) -> Model:
-    """The mean of each coordinate without its `cut` smallest and largest values. A sorting network compares whole
-    rows at once, several times as fast as sorting column by column."""
+    """The mean of each coordinate without its `cut` smallest and largest values."""
     n = len(models)
     if n == 1:
         return models[0]
@@ -235,10 +245,7 @@ def _trimmed(models: Sequence[Model], cut: int) -> Model:
         *rows, spare = scratch[:, : out[part].size]
         for row, model in zip(rows, models, strict=True):
             np.copyto(row, model.vector[part])
-        for low, high in _network(n, cut):
-            np.minimum(rows[low], rows[high], out=spare)
-            np.maximum(rows[low], rows[high], out=rows[high])
-            rows[low], spare = spare, rows[low]
+        _sort(rows, spare, cut)
         middle = total[: spare.size]
         middle.fill(0.0)
         for row in rows[cut : n - cut]:
@@ -246,6 +253,36 @@ def _trimmed(models: Sequence[Model], cut: int) -> Model:
         middle /= n - 2 * cut
         out[part] = middle
     return Model(models[0].layout, out)
+
+
+def _trimmed_known(models: Sequence[Model], cut: int, mine: Model) -> Model:
+    """As `_trimmed`, of the known numbers of each coordinate; of mine where there are none. At least one or two of
+    them remain."""
+    n = len(models)
+    out = mine.vector.copy()
+    scratch = np.empty((n + 1, _stacked(n)), np.float32)
+    for part in _parts(out.size, _stacked(n)):
+        own, *rows, spare = out[part], *scratch[:, : out[part].size]
+        count = np.zeros(own.size, np.int32)
+        for row, model in zip(rows, models, strict=True):
+            row.fill(np.inf)  # an absent number comes after all others
+            where, numbers = _known(model, part, own)
+            row[where] = numbers
+            count[where] += 1
+        _sort(rows, spare)
+        for c in (np.flatnonzero(np.bincount(count)[1:]) + 1).tolist():
+            few, columns = min(cut, (c - 1) // 2), np.flatnonzero(count == c)
+            own[columns] = np.mean([row[columns] for row in rows[few : c - few]], axis=0, dtype=np.float64)
+    return Model(mine.layout, out)
+
+
+def _sort(rows: list[Vector], spare: Vector, cut: int = 0) -> None:
+    """Sort each column, except within the outer `cut` rows. A sorting network compares whole rows at once, several
+    times as fast as sorting column by column."""
+    for low, high in _network(len(rows), cut):
+        np.minimum(rows[low], rows[high], out=spare)
+        np.maximum(rows[low], rows[high], out=rows[high])
+        rows[low], spare = spare, rows[low]
 
 
 @cache
@@ -301,6 +338,29 @@ def _distance(one: Model, other: Model) -> float:
         np.subtract(one.vector[part], other.vector[part], out=gap, dtype=np.float64)
         total += float(np.square(gap, out=gap).sum())
     return sqrt(total)
+
+
+def _away(mine: Model, other: Model) -> float:
+    if not isinstance(other, PartialModel):
+        return _distance(mine, other)
+    gap = other.values.astype(np.float64) - mine.vector[other.indices]
+    return sqrt(float(np.square(gap, out=gap).sum()) * mine.layout.size / max(1, gap.size))
+
+
+def _moved(mine: Model, other: Model, share: float) -> Model:
+    """This share of the way from mine to the other."""
+    if share == 1:
+        return other
+    where = other.indices if isinstance(other, PartialModel) else slice(None)
+    own = mine.vector[where].astype(np.float64)
+    numbers = (own + share * (other.numbers - own)).astype(np.float32)
+    if isinstance(other, PartialModel):
+        return PartialModel(other.layout, other.indices, numbers, same=other.same)
+    return Model(other.layout, numbers)
+
+
+def _is_fragment(model: Model) -> bool:
+    return isinstance(model, PartialModel) and not model.same
 
 
 def _stacked(n: int) -> int:

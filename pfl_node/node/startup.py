@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from pfl_node.aggregate import limit
+from pfl_node.aggregate import WHOLE, limit
 from pfl_node.errors import ConfigError, PolicyFailed, TaskError
 from pfl_node.learning.task import Place
 from pfl_node.model import Model
@@ -13,7 +13,7 @@ from pfl_node.plugin import users_fault
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.seeds import seed_from
 from pfl_node.settings import Settings
-from pfl_node.settings.compress_type import NONE
+from pfl_node.settings.compress_type import NONE, Compression
 from pfl_node.types import PeerId
 
 HEAD_START = 3  # rounds; a swarm further ahead has started without this node, a nearer one may wait for it
@@ -75,6 +75,23 @@ def check_correlated(cls: type[Policy], cfg: PolicyConfig, settings: Settings) -
         )
 
 
+def compares_fragments(cls: type[Policy], settings: Settings) -> bool:
+    """Whether the run's rule, which selects among whole models, would get fragments. Completed with mine, they
+    differ from each other more than from mine, so that mine is selected."""
+    sent = cls.fragments or Compression.parse(settings.wire.compress).kind == "fragments"
+    return sent and settings.aggregate.rule in WHOLE
+
+
+def check_fragments(cls: type[Policy], settings: Settings) -> None:
+    if compares_fragments(cls, settings):
+        name, rule = settings.policy.name, settings.aggregate.rule
+        which = f"policy {name} sends" if cls.fragments else f"wire.compress = {settings.wire.compress} sends"
+        raise ConfigError(
+            f"aggregate.rule = {rule} compares whole models, and {which} fragments: use median, trimmed_mean or "
+            f"clipping, or {'another policy' if cls.fragments else 'wire.compress = none'}"
+        )
+
+
 def check_gradients(cls: type[Policy], settings: Settings, learner: LearnerFacts) -> None:
     """A gradient covers only parameters that are sent: private ones and batch statistics would keep their
     initial values."""
@@ -95,6 +112,7 @@ def check_gradients(cls: type[Policy], settings: Settings, learner: LearnerFacts
 def make_policy(plan: Plan, settings: Settings, me: PeerId, learner: LearnerFacts, model: Model) -> Policy:
     cls = plan.policy
     check_correlated(cls, plan.cfg, settings)
+    check_fragments(cls, settings)
     if cls.oracular and learner.cluster is None:
         raise TaskError(
             f"policy {settings.policy.name} needs the true cluster, but task {settings.task.name} defines none"

@@ -49,6 +49,7 @@ class Policy(ABC):
     exact: ClassVar[bool] = False  # claimed sample counts are unlimited, unless `aggregate.claim` is a number
     lockstep: ClassVar[bool] = False  # all nodes share the rounds: a late node starts at the current one
     pulls: ClassVar[bool] = False  # fetches in every round although it is lockstep
+    fragments: ClassVar[bool] = False  # sends fragments of its model, which Krum cannot compare
     late: ClassVar[bool] = False  # its Gather also returns models that arrived too late for an earlier round
 
     def __init__(

@@ -20,6 +20,8 @@ class Mosaic(Lockstep):
         K: int = Field(16, ge=1, description="fragments of the model; 1: el")
         degree: int = Field(4, ge=1, description="neighbours of a node in the graph of each fragment")
 
+    fragments = True
+
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.shared: dict[PeerId, list[int]] = {}  # my neighbours, with the fragments in whose graphs they are

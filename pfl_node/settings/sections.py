@@ -50,7 +50,8 @@ class AggregateSettings(Section):
 
     rule: Literal["mean", "median", "trimmed_mean", "krum", "multi_krum", "clipping"] = "mean"
     """The mean, or a rule that tolerates some bad models. If a policy weights models, mean and clipping use the
-    weights."""
+    weights. With fragments (`wire.compress`, mosaic), each number is compared among those who sent it, and krum
+    and multi_krum are refused."""
     byzantine: NonNegativeInt = 1
     """trimmed_mean, krum, multi_krum, clipping: number of bad models to tolerate, if there are enough models."""
     clip: PositiveFloat | None = None

@@ -15,6 +15,7 @@ from typing import Any
 
 from pfl_node.errors import ConfigError, PolicyFailed, SimulationStuck
 from pfl_node.node.ports import Plan
+from pfl_node.node.startup import compares_fragments
 from pfl_node.plugin import in_a_line, line_of
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy
@@ -109,9 +110,14 @@ def run(schedule: FaultSchedule, sets: Sequence[str] = (), *, twice: bool = True
 
 
 def settings_of(schedule: FaultSchedule, sets: Sequence[str] = ()) -> Settings:
+    """A drawn rule that compares whole models is replaced if the run sends fragments."""
     knobs = {f"policy.{name}": value for name, value in schedule.knobs.items()}
     own = {"policy.name": schedule.policy, "rounds": schedule.rounds, "seed": schedule.seed}
-    return load_settings(overrides={**schedule.settings, **knobs, **own}, sets=sets)
+    drawn = {**schedule.settings, **knobs, **own}
+    settings = load_settings(overrides=drawn, sets=sets)
+    if compares_fragments(load_policy(settings.policy.name), settings):
+        return load_settings(overrides=drawn | {"aggregate.rule": "median"}, sets=sets)
+    return settings
 
 
 def _staleness(settings: Settings) -> int:

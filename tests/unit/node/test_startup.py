@@ -10,7 +10,14 @@ import pytest
 from pfl_node.errors import ConfigError, LayoutMismatch, PolicyFailed, TaskError
 from pfl_node.model import Entry, Layout, Model
 from pfl_node.node.ports import Plan
-from pfl_node.node.startup import check_correlated, check_lab, check_reports, entry_round, make_policy
+from pfl_node.node.startup import (
+    check_correlated,
+    check_fragments,
+    check_lab,
+    check_reports,
+    entry_round,
+    make_policy,
+)
 from pfl_node.policies import configure, load_policy
 from pfl_node.policies.base import Policy, PolicyConfig
 from pfl_node.settings import Settings
@@ -213,6 +220,35 @@ def test_policies_that_exchange_whole_models_both_ways_state_their_degree(
     cfg = configure(cls, settings.policy.options)
     check_correlated(cls, cfg, settings)
     assert cls.pair_degree(cfg) == degree
+
+
+@pytest.mark.parametrize("rule", ["krum", "multi_krum"])
+@pytest.mark.parametrize(
+    ("policy", "compress", "says"),
+    [
+        (
+            "mosaic",
+            "none",
+            "policy mosaic sends fragments: use median, trimmed_mean or clipping, or another policy",
+        ),
+        ("el", "fragments:16", "wire.compress = fragments:16 sends fragments: use .* or wire.compress = none"),
+    ],
+)
+def test_fragments_are_refused_with_a_rule_that_compares_whole_models(
+    rule: str, policy: str, compress: str, says: str
+) -> None:
+    more = {"aggregate": {"rule": rule}, "wire": {"compress": compress}}
+    with pytest.raises(ConfigError, match=f"aggregate.rule = {rule} compares whole models, and {says}"):
+        made(load_policy(policy), ToyLearner(), policy={"name": policy}, **more)
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule", "compress"),
+    [("mosaic", "median", "none"), ("el", "clipping", "fragments:16"), ("el", "krum", "top:0.2")],
+)
+def test_other_rules_take_fragments(policy: str, rule: str, compress: str) -> None:
+    settings = Settings.model_validate({"aggregate": {"rule": rule}, "wire": {"compress": compress}})
+    check_fragments(load_policy(policy), settings)
 
 
 def test_an_attribute_that_is_kept_but_never_set_is_named_before_the_first_round() -> None:
