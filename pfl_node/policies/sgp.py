@@ -45,7 +45,8 @@ class Sgp(Lockstep):
     # trained, because a small w would otherwise multiply the step; x = w z, so that the sums are the same
     async def mix(self, t: int, near: Near) -> None:
         z, p = self.model.of(self.part), 1 / (1 + len(near.to))
-        took = await Send(near.to, z, round=t, notes={"w": p * self.w})  # 5: the share p of x and of w
+        # 5: the share p of x and of w; whole, because w holds for all numbers of the message
+        took = await Send(near.to, z, round=t, notes={"w": p * self.w}, whole=True)
         # paper: every message arrives; here: the sender keeps the shares that no recipient accepted, because the
         # sums of x and of w over all nodes must not change
         own = self.w * (1 - p * len(set(took) & set(near.to)))

@@ -190,8 +190,8 @@ class WireSettings(Section):
     compress: Compress = NONE
     """Which numbers of a model a message has. none: all. top:0.2: the fifth that has changed most since it was
     last sent to any peer, an eighth of it in turn, so that each peer gets every number in time; the others count
-    as unchanged. fragments:16/4: 4 of 16 slices, in turn; fragments:16: one slice.
-    Combine it with encoding and zstd. Sent in full: models that peers score, predictions, vectors beside a model;
+    as unchanged. fragments:16/4: 4 of 16 slices, in turn; fragments:16: one slice. Combine it with encoding and
+    zstd. Sent in full: models that peers score, predictions, vectors beside a model, models of sgp and dfedpgp;
     partial models of a policy are sent as they are."""
     chunk: int = Field(default=1 << 20, ge=1 << 12, le=1 << 20)
     """Payload bytes per message of a stream."""

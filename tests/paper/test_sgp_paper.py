@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from pfl_node.policies.dfedpgp import DFedPgp
 from pfl_node.policies.sgp import LEAST, Sgp
 from pfl_node.policies.topology import exponential
+from pfl_node.protocol.compression import Compressor
 from pfl_node.steps import Average, Gather, Report, Send, Train
 from pfl_node.types import Offer, PeerId
 from tests.drive_policy import A, B, C, Hand, Run, core_of, make, model, offer
@@ -78,11 +80,13 @@ def test_in_the_exponential_graph_everybody_sends_and_receives_as_much(n: int) -
     assert hops == {1 << k for k in range((n - 1).bit_length())}
 
 
-def swarm(rounds: int, loses: Loses = lambda *_: False, **options: Any) -> tuple[list[float], list[float]]:
+def swarm(
+    rounds: int, loses: Loses = lambda *_: False, *, compress: str = "none", cls: type[Sgp] = Sgp, **options: Any
+) -> tuple[list[float], list[float]]:
     """All nodes together, without training: node i starts at i. Returns their z and w."""
     sent: Table = {}
-    policies = {me: make(Sgp, rounds=rounds, me=me, start=i, **options) for i, me in enumerate(NODES)}
-    runs = [Run(policy.main(), beside(me, sent, loses)) for me, policy in policies.items()]
+    policies = {me: make(cls, rounds=rounds, me=me, start=i, **options) for i, me in enumerate(NODES)}
+    runs = [Run(policy.main(), beside(me, sent, loses, compress)) for me, policy in policies.items()]
     for _ in range(rounds):
         for run in runs:
             run.to(Gather)
@@ -91,10 +95,14 @@ def swarm(rounds: int, loses: Loses = lambda *_: False, **options: Any) -> tuple
     return [core_of(p.model) for p in policies.values()], [p.w for p in policies.values()]
 
 
-def beside(me: PeerId, sent: Table, loses: Loses) -> Hand:
+def beside(me: PeerId, sent: Table, loses: Loses, compress: str) -> Hand:
+    compressor = Compressor(compress, me)
+
     def send(step: Send) -> tuple[PeerId, ...]:
         took = tuple(p for p in step.to if not loses(me, p, step.round or 0))
-        sent.update({(me, p, step.round): replace(offer(me, step.model), notes=step.notes) for p in took})
+        for p in took:
+            part = step.model if step.whole else compressor.compressed(step.model, p, step.round)
+            sent[me, p, step.round] = replace(offer(me, part), notes=step.notes)
         return took
 
     hand = Hand([p for p in NODES if p != me], {Train: lambda s: s.model, Send: send})
@@ -109,6 +117,14 @@ def test_all_come_to_the_mean_although_links_have_one_direction(options: dict[st
     assert sum(w) == pytest.approx(len(NODES))
     assert fmean(zi * wi for zi, wi in zip(z, w, strict=True)) == pytest.approx(4.0, abs=1e-4)
     assert all(zi == pytest.approx(4.0, abs=0.05) for zi in z)
+
+
+@pytest.mark.parametrize("compress", ["top:0.4", "fragments:2"])
+@pytest.mark.parametrize("cls", [Sgp, DFedPgp])
+def test_all_come_to_the_mean_of_every_number_under_any_compression(cls: type[Sgp], compress: str) -> None:
+    """Section 2: the sum of x stays the same if each message has the same share of every number as of w."""
+    options: dict[str, Any] = {"cls": cls, "graph": "random", "degree": 1}
+    assert swarm(40, compress=compress, **options) == swarm(40, **options)
 
 
 @pytest.mark.parametrize("graph", ["exponential", "random"])

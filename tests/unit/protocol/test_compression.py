@@ -228,7 +228,7 @@ def test_the_parts_of_a_model_take_turns_of_their_own() -> None:
 @pytest.mark.parametrize("peers", [2, 3, 4, 8, 10])
 @pytest.mark.parametrize("fetched", [False, True])
 def test_each_of_several_peers_that_get_a_message_in_turn_gets_every_number(peers: int, fetched: bool) -> None:
-    """As with peers that fetch alternately, or the receivers of `sgp`. All have one memory of what was sent."""
+    """As with peers that fetch alternately. All have one memory of what was sent."""
     compressor, seen = Compressor("top:0.1", ANN), [set[int]() for _ in range(peers)]
     compressor.begin(even())
     compressor.compressed(trained := Model(EVEN, even().vector + 1), EVE, 0, fetched=fetched)  # only EVE gets this
@@ -297,7 +297,7 @@ def test_two_nodes_send_each_other_the_same_slices_and_all_of_them_in_turn() -> 
 @pytest.mark.parametrize("how", ["fragments:16", "fragments:16/4", "fragments:16/6", "fragments:5/2"])
 @pytest.mark.parametrize("every", [1, 2, 3, 4, 5, 8, 16])
 def test_two_nodes_that_meet_in_every_kth_round_send_each_other_all_slices(how: str, every: int) -> None:
-    """As in the exponential graph of `sgp`."""
+    """As in a graph that repeats itself."""
     ann, seen = Compressor(how, ANN), set[int]()
     for t in range(0, 100 * every, every):
         seen |= set(partial(ann, model(), BOB, t).indices.tolist())
