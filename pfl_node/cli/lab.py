@@ -52,8 +52,17 @@ Download = Annotated[bool, typer.Option("--download", help="Download missing dat
 Result = Annotated[Path, typer.Argument(metavar="DIR", help="A results directory of `pfl-node lab run`.")]
 Side = Annotated[Path, typer.Argument(metavar="DIR[/RUN]", help="A results directory, or one run in it.")]
 Tensorboard = Annotated[Path | None, typer.Option(metavar="LOGDIR", help="Also write the curves for TensorBoard.")]
-AUDIT = ("attack on", "control", "AUC ± chance", "TPR at 1 % FPR", "epsilon", "reported", "AUC at most")
-AUDIT += ("answers", "accuracy")
+AUDIT = (
+    "attack on",
+    "control",
+    "AUC ± chance",
+    "TPR at 1 % FPR",
+    "epsilon",
+    "reported",
+    "AUC at most",
+    "answers",
+    "accuracy",
+)
 
 
 @app.command("list")

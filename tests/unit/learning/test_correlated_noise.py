@@ -121,7 +121,7 @@ def test_a_neighbour_with_other_settings_shares_no_noise(privacy: dict[str, Any]
     nodes = [node("a", model=wide), node("b", model=wide, train=train, **privacy), node("c", model=wide)]
     start = nodes[0].fresh(0)
     found = np.array([messages(nodes, start, round) for round in range(10)]) / UNIT
-    correlation = np.corrcoef(found.transpose(1, 0, 2).reshape(3, -1))
+    correlation = np.asarray(np.corrcoef(found.transpose(1, 0, 2).reshape(3, -1)))
     assert abs(correlation[0, 1]) < 0.06
     assert correlation[0, 2] < -0.2
 

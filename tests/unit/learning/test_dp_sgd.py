@@ -16,10 +16,9 @@ from torch import nn
 from pfl_node.errors import ConfigError, StoreError, TaskError
 from pfl_node.learning.accountant import epsilon
 from pfl_node.learning.auxiliary import IGNORED
-from pfl_node.learning.data import Data
 from pfl_node.learning.learner import Learner
 from pfl_node.learning.seeding import generator, noise_of
-from pfl_node.learning.task import Place, Task
+from pfl_node.learning.task import Data, Place, Task
 from pfl_node.learning.tasks import load_task
 from pfl_node.model import Model
 from pfl_node.protocol.privacy.dp_account import DpAccount, DpStep
