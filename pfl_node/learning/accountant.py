@@ -17,7 +17,8 @@ ORDERS = RDPAccountant.DEFAULT_ALPHAS
 
 
 def epsilon(steps: Mapping[DpStep, int], delta: float) -> float:
-    """The epsilon of all steps together, for adding or removing one sample."""
+    """The epsilon of all steps together, for one sample whose contribution is present or nulled. The number of
+    samples is fixed and public; replacing a sample has twice the sensitivity."""
     if not steps:
         return 0.0
     spent = np.sum([_one(step) * times for step, times in steps.items()], axis=0)

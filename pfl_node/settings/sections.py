@@ -111,9 +111,11 @@ class PrivacySettings(Section):
     """Which figures to answer; both share the epsilon, so each has twice the noise. loss: the accuracy is NaN;
     accuracy: the loss is the error rate."""
     dp: bool = False
-    """Train with DP-SGD; needs `pip install 'pfl-node[dp]'`."""
+    """Train with DP-SGD; needs `pip install 'pfl-node[dp]'`. Epsilon is for one sample whose contribution is
+    present or nulled; the number of samples is public."""
     dp_noise: PositiveFloat = 1.0
-    """Standard deviation of the noise, in units of dp_clip."""
+    """Standard deviation of the noise, in units of dp_clip, the sensitivity to nulling a sample; replacing one has
+    a sensitivity of 2 * dp_clip."""
     dp_clip: PositiveFloat = 1.0
     """Largest norm of one sample's gradient."""
     dp_delta: float = Field(default=1e-5, gt=0, lt=1)
