@@ -130,7 +130,8 @@ class PrivacySettings(Section):
     settings and keep their noise secret."""
     dp_colluders: NonNegativeInt = 1
     """dp_correlated: neighbours of a node in a round that may collude against it. If more do, epsilon is larger
-    than reported: the node's own noise is all that is left."""
+    than reported: the node's own noise is all that is left. Less than the degree. With a generated dpsgd graph,
+    nodes can choose their places: set it to the size of the largest coalition, or give an edge file, or use el."""
     dp_pair_noise: PositiveFloat = 0.7
     """dp_correlated: standard deviation of the noise of a pair, in units of dp_noise. More of it saves independent
     noise, but takes more exchanges to cancel in a sparse graph. The same on all nodes."""
