@@ -162,7 +162,9 @@ class DpSgd:
             self._compared = self._compared or singles.check(seed)
 
             def differentiate(index: Tensor) -> None:
-                found = singles.pieces(index, seed_from(seed, next(steps))) if len(index) else ()
+                found: Iterable[list[Tensor]] = ()
+                if len(index):
+                    found = singles.pieces(index, seed_from(seed, next(steps)))
                 self._noisy(params, found, expected, noise)
 
             descent.follow(batches, differentiate, between)
