@@ -78,6 +78,10 @@ def combine(
         return clipping(mine, models, settings.byzantine, settings.clip, shares, own)
     if centred and own > 0:
         models, shares = [mine, *models], [own, *shares]
+    return _by_rule(settings, models, shares, mine)
+
+
+def _by_rule(settings: Rule, models: Sequence[Model], shares: Sequence[float], mine: Model) -> Model:
     if settings.rule != "mean" and any(map(_is_fragment, models)):
         return _trimmed_known(models, settings.byzantine if settings.rule == "trimmed_mean" else len(models), mine)
     match settings.rule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -160,26 +160,28 @@ class Learner:
         `plain`, `slot`: as in the step Train. With `past`, training starts `lookahead` times the distance to it
         beyond the model. `round` sets the learning rate of a schedule. The result may not be finite. `between` is
         called after every batch."""
-        for other in (anchor, correction, *(anchors or {}).values()):
-            self._networks.check_alike(model, other)
-        if self._private and penalty:
-            raise ConfigError(f"privacy.dp cannot protect the penalty {penalty!r}: leave out one of them")
+        self._check_objective(model, (anchor, correction, *(anchors or {}).values()), penalty)
         options = resolve(({"epochs": epochs, "steps": steps, "lr": lr}, *self._levels), prox, self._rounds)
         if self._private and not self._private.may(options, self.samples):
             return model
         given: dict[str, Any] = {"only": only, "seed": seed, "anchor": anchor or model, "round": round}
         given |= {"partners": partners, "correction": correction, "state": state, "between": between or nothing}
-        given |= {"plain": plain, "slot": slot}
         with (
             memory_errors(self._device),
             own_stream(self._stream),
             self._networks.loaded(ahead_of(model, past, lookahead, only), state) as space,
             self._penalties.term(penalty, anchors, knobs, space, self._networks, state) as term,
         ):
-            self._fitting.run(space, Training(options=options, **given, penalty=term))
+            self._fitting.run(space, Training(options=options, plain=plain, slot=slot, **given, penalty=term))
             vector, private = space.export(), space.export_private()
         self._check_buffers(model, vector, private, state)
         return self._networks.result(model, vector, private, state, only)
+
+    def _check_objective(self, model: Model, others: Iterable[Model | None], penalty: str | None) -> None:
+        for other in others:
+            self._networks.check_alike(model, other)
+        if self._private and penalty:
+            raise ConfigError(f"privacy.dp cannot protect the penalty {penalty!r}: leave out one of them")
 
     def gradient(
         self,

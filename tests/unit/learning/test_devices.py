@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -75,6 +76,9 @@ def train(make: Callable[[], nn.Module], loss: Loss = cross_entropy, **options: 
         module = make()
         with torch.device("cpu"), pytest.MonkeyPatch.context() as patch:
             patch.setattr(workspace, "in_float32", lambda module, *_: module)  # `to` fails for fake parameters
+            patch.setattr(
+                workspace, "pack", lambda _, layout: np.zeros(layout.size, np.float32)
+            )  # fake: no numbers
             space = Workspace(module, placement, CUDA)
             data = StackedSamples(
                 torch.randn(N, *shape, device=CUDA), torch.zeros(N, dtype=torch.long, device=CUDA)

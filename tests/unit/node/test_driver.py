@@ -315,6 +315,8 @@ def test_learning_steps_are_answered_by_the_learner() -> None:
         "lr": None,
         "prox": 0.1,
         "anchor": None,
+        "plain": False,
+        "slot": 0,
         "round": 0,
     }
     assert [s.loss for s in scores] == [0.0, 1.0]
